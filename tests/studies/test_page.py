@@ -22,7 +22,7 @@ from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
 from tfkit.studies.planning import make_plan
 from tfkit.studies.report import StudyReport
-from tfkit.studies.results import ArmResult, Cell, Results, results_of
+from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
 
 LOOK = """
 import json, os, sys
@@ -70,7 +70,8 @@ def made_results() -> Results:
             scores = {} if name == "gone" else {"valid.loss": loss, "seconds": 3.0 + number, "peak_memory": 2.0**28}
             cells.append(Cell(seed, state, f"{name}-s{seed}", scores, points))
         arms.append(ArmResult(name, tuple(cells), name, parameters=1000 + number, flops=2000 + number))
-    return results_of("which", arms, ("valid.loss", "seconds", "peak_memory"), (), about="A question & its <answer>.")
+    context = StudyContext("which", "A question & its <answer>.")
+    return results_of(context, arms, ("valid.loss", "seconds", "peak_memory"), ())
 
 
 def test_the_page_escapes_what_strangers_write(tmp_path: Path) -> None:
@@ -93,7 +94,8 @@ def hostile_results() -> Results:
         cells = tuple(Cell(seed, "done", name, {"valid.loss": number + 0.1 * seed**2}, points) for seed in range(2))
         arms.append(ArmResult(name, cells, HOSTILE, parameters=10 + number, flops=20))
     claim = PaperClaim(paper=HOSTILE, says="_hidden < baseline", on="valid.loss")
-    return results_of(HOSTILE, arms, ("valid.loss",), (), [claim], HOSTILE, {HOSTILE: HOSTILE})
+    context = StudyContext(HOSTILE, HOSTILE, [claim], failed={HOSTILE: HOSTILE}, altered={HOSTILE: HOSTILE})
+    return results_of(context, arms, ("valid.loss",), ())
 
 
 def test_no_file_of_a_report_lets_a_stranger_s_text_act(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import fcntl
 import io
 import json
 import os
+import platform
 import pty
 import re
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from tfkit.core.errors import RunError
 from tfkit.storage.locks import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
-from tfkit.studies.claims import RunClaim
+from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.compare import study_report
 from tfkit.studies.plan import PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
@@ -223,11 +225,9 @@ def test_a_folder_holds_one_study(done: tuple[Path, Result], tmp_path: Path) -> 
 
 
 def test_more_seeds_go_on_in_the_same_folder(done: tuple[Path, Result], tmp_path: Path) -> None:
-    study(done[0], "small", **{**KEYS, "seeds": 3})
-    try:
-        found = tfkit("study", "small.yaml", "--commands", folder=done[0])
-    finally:
-        study(done[0], "small", **KEYS)
+    folder = Path(shutil.copytree(done[0], tmp_path / "copy"))
+    study(folder, "small", **{**KEYS, "seeds": 3})
+    found = tfkit("study", "small.yaml", "--commands", folder=folder)
     assert found.exit_code == 0, found.output
     lines = found.stdout.splitlines()
     assert len(lines) == 2
@@ -266,7 +266,8 @@ def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
     report = study_report(plan, out, {run.name: why for run, why in runner.progress.failed.items()})
     report.write(out)
     assert "is not empty and holds no run" in (out / "report.html").read_text()
-    assert report.results.comparisons[0].words() == "open: 0 pairs of runs"
+    assert report.results.comparisons[0].words() == "failed in 1 of 1"
+    assert study_report(plan, out).results.as_data() == report.results.as_data()
 
 
 @pytest.mark.slow
@@ -282,7 +283,7 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     assert any("hot-s0: diverged at step" in event for event in runner.progress.events)
     results = study_report(plan, out).results
     assert results.comparisons[0].words() == "diverged in 1 of 1"
-    assert results.claims[0].verdict == "held"
+    assert results.claims[0].verdict == "open"  # one run of each is no evidence
 
 
 @pytest.mark.slow
@@ -396,21 +397,117 @@ def test_two_processes_take_different_runs(tmp_path: Path) -> None:
         assert len(json.loads((folder / "run.json").read_text())["starts"]) == 1
 
 
+def lock_of(folder: Path, process: int, machine: str) -> Path:
+    """The lock that a process of a machine left in a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / ".lock").write_text(f"{process} {machine} claimed\n")
+    return folder
+
+
 def test_a_claim_is_held_by_one_and_taken_over_from_the_dead(tmp_path: Path) -> None:
-    file = tmp_path / "run.claim"
-    claim = RunClaim.take(file)
+    folder, here = tmp_path / "run.claim", re.sub(r"[^\w.-]", "-", platform.node())
+    claim = RunClaim.take(folder)
     assert claim is not None
-    assert RunClaim.take(file) is None
+    assert RunClaim.take(folder) is None
     claim.release()
-    host = json.dumps({"host": __import__("platform").node(), "process": 2**22 + 1})
-    file.write_text(host)  # of a process that is gone
-    assert RunClaim.take(file) is not None
-    file.write_text(json.dumps({"host": "elsewhere", "process": 1}))
-    assert RunClaim.take(file) is None
-    os.utime(file, (time.time() - 1000, time.time() - 1000))
-    assert RunClaim.take(file) is not None
-    file.write_text("{")
-    assert RunClaim.take(file) is None  # its writer may be at it
+    assert not folder.exists()
+    for process in (2**22 + 1, 1, os.getpid()):  # one that is gone; one with the id of a process that lives here now
+        again = RunClaim.take(lock_of(folder, process, here))
+        assert again is not None
+        again.release()
+    assert RunClaim.take(lock_of(folder, 1, "elsewhere")) is None
+    assert "elsewhere" in (folder / ".lock").read_text()
+    os.utime(folder / ".lock", (time.time() - 1000, time.time() - 1000))
+    old = RunClaim.take(folder)
+    assert old is not None
+    old.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restart_with_the_same_process_id_does_not_wait_for_itself(tmp_path: Path) -> None:
+    here = re.sub(r"[^\w.-]", "-", platform.node())
+    assert not is_trained(lock_of(tmp_path / "run", os.getpid(), here))
+    assert is_trained(lock_of(tmp_path / "other", 1, "elsewhere"))
+    lock = FolderLock.take(tmp_path / "run", "trained")
+    assert is_trained(tmp_path / "run")
+    lock.release()
+    assert not is_trained(tmp_path / "missing")
+
+
+def test_what_is_no_claim_is_told_and_waited_for_by_nobody(tmp_path: Path) -> None:
+    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
+    plan = make_plan(source, out, timed=False)
+    keep_plan(out, plan)
+    os.mkfifo(out / "runs" / "baseline-s0.claim")
+    (out / "runs" / "wide-s0.claim").write_text("{}")
+    runner = Runner(source, plan, out)
+    assert runner.run(lambda progress: None)
+    assert all("is no folder, as the claim of a run is; remove it" in why for why in runner.progress.failed.values())
+    assert len(runner.progress.failed) == 2
+
+
+TAKE = """
+import sys, time
+from pathlib import Path
+from tfkit.studies.claims import RunClaim, is_trained
+while not Path(sys.argv[2]).exists():
+    time.sleep(0.001)
+claim = RunClaim.take(Path(sys.argv[1]))
+print(claim is not None, flush=True)
+time.sleep(1.0)
+"""
+
+
+def test_two_processes_never_get_one_stale_claim(tmp_path: Path) -> None:
+    here = re.sub(r"[^\w.-]", "-", platform.node())
+    folder = lock_of(tmp_path / "run.claim", 2**22 + 1, here)
+    words = [sys.executable, "-c", TAKE, str(folder), str(tmp_path / "go")]
+    processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    time.sleep(2.0)
+    (tmp_path / "go").touch()
+    answers = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert sorted(answers) == ["False", "False", "False", "True"]
+
+
+def test_the_plan_is_dated_and_changes_after_results_are_told(done: tuple[Path, Result], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(done[0], tmp_path / "copy")) / "studies" / "small"
+    before = read_plan(folder)
+    assert before.made and not before.changed
+    assert keep_plan(folder, before).changed == ()
+    grown = keep_plan(folder, replace(before, seeds=(0, 1, 2), claims=()))
+    assert grown.made == before.made
+    assert [text.partition(" on 2")[0] for text in grown.changed] == [
+        "seeds: [0, 1] -> [0, 1, 2]",
+        'claims: ["norm=rms_norm < norm=layer_norm on valid.loss"] -> []',
+    ]
+    assert grown.changed[0].endswith("when 4 runs had ended")
+    report = study_report(read_plan(folder), folder)
+    report.write(folder)
+    page = (folder / "report.html").read_text()
+    assert "The plan was changed after results were seen" in page and "[0, 1] -&gt; [0, 1, 2]" in page
+    assert before.made in page
+    (row,) = [row for row in report.rows("valid.loss") if row["arm"] != "baseline"]
+    assert row["verdict"] == "open: not all planned runs have ended; plan changed"
+    fresh = keep_plan(tmp_path / "new", before)
+    assert keep_plan(tmp_path / "new", replace(fresh, seeds=(0, 1, 2))).changed == ()  # nothing was seen yet
+
+
+def test_altered_runs_are_named_and_no_evidence(done: tuple[Path, Result], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(done[0], tmp_path / "copy")) / "studies" / "small"
+    file = folder / "runs" / "norm=rms_norm-s1" / "run.json"
+    history = json.loads(file.read_text())
+    history["best"]["loss"] -= 0.5
+    file.write_text(json.dumps(history))
+    found = tfkit("compare", folder, "--out", tmp_path / "page", folder=tmp_path)
+    assert found.exit_code == 0, found.output
+    printed = " ".join(found.stdout.split())
+    assert "norm=rms_norm-s1 was altered" in printed and "claim: norm=rms_norm < norm=layer_norm" in printed
+    assert "held" not in printed
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "Altered runs, which are not counted" in page and "has changed since it was written" in page
+    runs = [folder / "runs" / f"{arm}-s{seed}" for arm in ("baseline", "norm=rms_norm") for seed in (0, 1)]
+    data = json.loads(tfkit("compare", *runs, "--json", folder=tmp_path).stdout)
+    assert data["comparisons"][0]["verdict"] == "open" and list(data["altered"]) == [str(runs[-1])]
 
 
 @pytest.mark.slow

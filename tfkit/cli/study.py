@@ -85,9 +85,7 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
 
     with Planning(Console()) as planning:
         plan = make_plan(source, folder, timed=timed, tell=planning.tell)
-    if kept:
-        keep_plan(folder, plan)
-    return plan
+    return keep_plan(folder, plan) if kept else plan
 
 
 def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
@@ -124,7 +122,5 @@ def _trained(runner: Runner) -> int:
     report = study_report(runner.board.plan, runner.folder, failed)
     report.write(runner.folder)
     print_results(report, Console())
-    for name, why in failed.items():
-        echo(f"{name}: failed: {why}")
     echo(f"the page: {runner.folder / HTML}")
     return LOST if failed else 0

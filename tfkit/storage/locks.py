@@ -172,6 +172,17 @@ def held_by(folder: Path) -> str | None:
     return _described(found) if found is not None and found[3] != LEFT and _is_alive(found) else None
 
 
+def is_held_elsewhere(folder: Path) -> bool:
+    """True if a folder's lock names a process that locks cannot be relied on for: one of another machine.
+
+    On a system without locks, any other living process is.
+    """
+    found = _last_holder(folder)
+    if found is None or found[3] == LEFT:
+        return False
+    return found[2] != _machine() or (_fcntl is None and int(found[1]) != os.getpid() and _is_alive(found))
+
+
 def _last_holder(folder: Path) -> re.Match[str] | None:
     """Return the entry of a folder's lock; None without a lock or an entry."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

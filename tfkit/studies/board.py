@@ -12,9 +12,10 @@ from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
 from tfkit.studies.run_list import is_score, scores_of
-from tfkit.training.folder import EVALUATION, METRICS, WEIGHTS, RunFolder
+from tfkit.training.folder import EVALUATION, METRICS, RUN, WEIGHTS, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.metrics_log import good_lines, step_in
+from tfkit.training.record import changed
 
 State = Literal["waiting", "done", "diverged"]
 
@@ -32,6 +33,11 @@ def measured(history: History, folder: RunFolder) -> dict[str, float]:
     }
     found |= {} if history.peak_memory is None else {"peak_memory": history.peak_memory}
     return {name: float(value) for name, value in found.items() if is_score(value)}
+
+
+def altered(folder: RunFolder) -> str:
+    """Return which of the files that results are read from are not as the run wrote them; empty if all are."""
+    return next(changed(folder, (RUN, EVALUATION, METRICS)), "") if folder.holds_run else ""
 
 
 def examples_of(folder: RunFolder) -> dict[str, int]:
@@ -73,6 +79,10 @@ class Board:
         if history.seed != run.seed or tuple(history.variants) != arm.variants or other:
             return f"{self.run_folder(run)}: holds another run than the study's; move it away"
         return ""
+
+    def altered(self, run: PlannedRun) -> str:
+        """Return why a run's folder does not hold what that run wrote; empty if it does."""
+        return self.stranger(run) or altered(self.run_folder(run))
 
     def state(self, run: PlannedRun) -> State:
         """Return the state of a run; a diverged one is finished."""

@@ -1,14 +1,19 @@
-"""Locks of runs by atomic files, so that processes on several machines can share one folder."""
+"""Claims of runs: one process trains a run, also if several machines share the study's folder.
+
+A claim is a folder with the lock of a run folder, which ends with its process. Where a file system does not share
+locks between machines, a heartbeat shows that the other machine's process is alive.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tfkit.core.errors import RunError
+from tfkit.storage.locks import NAME, FolderBusy, FolderLock, is_held_elsewhere
 
 STALE = 300.0  # seconds without a heartbeat after which another machine's claim is taken over
 BEAT = 30.0  # seconds between heartbeats
@@ -18,76 +23,70 @@ BEAT = 30.0  # seconds between heartbeats
 class RunClaim:
     """A run claimed by this process; `beat` sends a heartbeat."""
 
-    file: Path
+    folder: Path
+    lock: FolderLock
     told: float
 
     @classmethod
-    def take(cls, file: Path) -> RunClaim | None:
-        """Claim the run; None if another living process has claimed it."""
-        for _ in range(2):
-            try:
-                handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            except FileExistsError:
-                if not _is_stale(file):
-                    return None
-                with contextlib.suppress(FileNotFoundError):
-                    _set_aside(file)
-                continue
-            with open(handle, "w", encoding="utf-8") as written:
-                json.dump({"host": platform.node(), "process": os.getpid()}, written)
-            return cls(file, time.monotonic())
-        return None
+    def take(cls, folder: Path) -> RunClaim | None:
+        """Claim the run; None if another living process has claimed it.
+
+        Raises RunError if something else has the name of the claim.
+        """
+        try:
+            folder.mkdir(exist_ok=True)
+            lock = FolderLock.take(folder, None)
+        except (FolderBusy, FileNotFoundError):  # its holder is just removing it
+            return None
+        except FileExistsError:
+            raise RunError(f"{folder}: is no folder, as the claim of a run is; remove it") from None
+        if _is_alive_elsewhere(folder):
+            lock.release()
+            return None
+        lock.say("claimed")
+        return cls(folder, lock, time.monotonic())
 
     def beat(self) -> None:
         """Send a heartbeat if it is due."""
         if time.monotonic() - self.told > BEAT:
             self.told = time.monotonic()
             with contextlib.suppress(OSError):
-                os.utime(self.file)
+                os.utime(self.folder / NAME)
 
     def release(self) -> None:
         """Release the run."""
-        self.file.unlink(missing_ok=True)
+        self.lock.release()
+        with contextlib.suppress(OSError):  # claimed by another process meanwhile
+            self.folder.rmdir()
 
 
-def _is_stale(file: Path) -> bool:
-    """True if the claiming process is gone: by its id on this machine, else by missing heartbeats."""
+def is_trained(folder: Path) -> bool:
+    """True if a process trains in a run's folder, on this machine or, by its lock and files, on another."""
     try:
-        holder = json.loads(file.read_text(encoding="utf-8"))
-        host, process = holder["host"], int(holder["process"])
-    except FileNotFoundError:
+        lock = FolderLock.take(folder, None)
+    except FolderBusy:
         return True
-    except (OSError, ValueError, KeyError, TypeError):
-        return _age(file) > BEAT  # it may be being written
-    if host == platform.node():
-        return not _lives(process)
-    return _age(file) > STALE
+    except (FileNotFoundError, RunError):
+        return False
+    try:
+        return _is_alive_elsewhere(folder)
+    finally:
+        lock.release()
 
 
-def _age(file: Path) -> float:
-    """Age of the file in seconds, by the clock of its file system."""
-    now = file.with_name(f".{file.name}.{os.getpid()}.now")
+def _is_alive_elsewhere(folder: Path) -> bool:
+    """True if a lock that is free here names a process of another machine that wrote recently.
+
+    The age of the files is measured by the clock of their file system.
+    """
+    if not is_held_elsewhere(folder):
+        return False
+    now = folder.with_name(f".{folder.name}.{os.getpid()}.now")
     try:
         now.touch()
-        return now.stat().st_mtime - file.stat().st_mtime
-    except OSError:
-        return 0.0
+        newest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+        return now.stat().st_mtime - newest < STALE
+    except FileNotFoundError:  # its holder is just removing it
+        return True
     finally:
         now.unlink(missing_ok=True)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _set_aside(file: Path) -> None:
-    """Remove a stale claim by renaming it, so that only one process succeeds."""
-    aside = file.with_name(f".{file.name}.{os.getpid()}.stale")
-    os.rename(file, aside)
-    aside.unlink(missing_ok=True)

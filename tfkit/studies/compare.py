@@ -14,11 +14,11 @@ from tfkit.recipe.settings.study import measures_of, rises
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
-from tfkit.studies.board import examples_of, measured
+from tfkit.studies.board import altered, examples_of, measured
 from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import PLAN
-from tfkit.studies.report import StudyReport, environment_of
-from tfkit.studies.results import EXACT, ArmResult, Cell, curve_of, results_of, study_results
+from tfkit.studies.report import COLUMNS, StudyReport, environment_of
+from tfkit.studies.results import EXACT, ArmResult, Cell, StudyContext, curve_of, results_of, study_results
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.labels import read_labels
@@ -29,7 +29,7 @@ def study_report(plan: Plan, folder: Path, failed: Mapping[str, str] | None = No
     """Return the report of a study's folder."""
     results = study_results(plan, folder, failed)
     folders = [RunFolder(folder / "runs" / cell.folder) for arm in results.own for cell in arm.cells]
-    return StudyReport(results, plan.changes, environment_of(folders), plan.text)
+    return StudyReport(results, plan.changes, environment_of(folders), plan.text, plan.made)
 
 
 def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:
@@ -59,7 +59,8 @@ def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, im
             raise UsageError(f"--measure {name}: no run has it; they have {', '.join(sorted(known))}")
     rising = tuple(name for name in chosen if rises(name, first.train))
     changes = {arm.name: changes_of(first, runs[0][1]) for arm, runs in zip(arms[1:], groups[1:], strict=True)}
-    results = results_of("comparison", arms, chosen, rising)
+    edited = {str(folder): why for runs in groups for folder, *_ in runs if (why := altered(folder))}
+    results = results_of(StudyContext("comparison", altered=edited), arms, chosen, rising)
     return StudyReport(results, changes, environment_of([folder for runs in groups for folder, *_ in runs]))
 
 
@@ -78,6 +79,7 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
     cells = []
     for folder, recipe, history in runs:
         state = "diverged" if history.diverged is not None else "done" if history.finished else "stopped"
+        state = "altered" if altered(folder) else state
         known = {**measured(history, folder), "parameters": float(history.parameters)} if state == "done" else {}
         cells.append(Cell(recipe.train.seed, state, str(folder), known, curve_of(folder), examples_of(folder)))
     seeds = [cell.seed for cell in cells]
@@ -128,10 +130,8 @@ def print_results(report: StudyReport, console: Console) -> None:
             continue
         console.print()
         say(console, f"{measure} ({'more' if measure in results.rising else 'less'} is better)", "bold")
-        heads = ["variant", "n", "mean", "sd", "difference [95 % interval]", "p (Holm)", "verdict"]
-        keys = ["arm", "n", "mean", "sd", "difference", "p", "verdict"]
-        cells = [[row[key].replace(", ", ",") for key in keys] for row in report.rows(measure)]  # no line breaks there
-        rows(console, cells, heads)
+        cells = [[row[key].replace(", ", ",") for key in COLUMNS] for row in report.rows(measure)]  # no breaks there
+        rows(console, cells, list(COLUMNS.values()))
     exact = [measure for measure in results.measure if measure in EXACT]
     if exact:
         console.print()
@@ -141,3 +141,8 @@ def print_results(report: StudyReport, console: Console) -> None:
         console.print()
         paper = f" ({row['paper']})" if row["paper"] else ""
         say(console, f"claim: {row['says']} on {row['on']}{paper}: {row['verdict']}, n {row['n']}, {row['difference']}")
+    for title, lines in report.lists().items():
+        console.print()
+        say(console, title, "bold")
+        for name, why in lines:
+            say(console, f"{name}: {why}")

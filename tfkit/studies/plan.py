@@ -63,7 +63,10 @@ class Plan:
     changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # differences of each arm from the baseline
     about: str = ""
     claims: tuple[PaperClaim, ...] = ()
+    equal_within: Mapping[str, float] = field(default_factory=dict)  # differences by measure that do not matter
     text: str = ""  # of the study's file
+    made: str = ""  # time of the first plan
+    changed: tuple[str, ...] = ()  # changes after results were seen
     format: int = FORMAT
 
     def arm(self, name: str) -> Arm:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError
+from tfkit.core.output import counted
+from tfkit.recipe.text.node import inline
 from tfkit.storage.files import read_json, write_json
-from tfkit.studies.plan import FORMAT, RUNS, Plan
+from tfkit.studies.board import Board
+from tfkit.studies.plan import FORMAT, RUNS, Plan, runs_of
 
 PLAN = "study.json"
 
@@ -49,14 +55,42 @@ def _plan_problem(plan: Plan) -> str:
     return f"claims: '{unknown[0]}' is not compared" if unknown else ""
 
 
-def keep_plan(folder: Path, plan: Plan) -> None:
-    """Write the plan to the study's folder; raise RunError if that belongs to another study."""
+def keep_plan(folder: Path, plan: Plan) -> Plan:
+    """Write the plan to the study's folder and return it with its date and its changes after results were seen.
+
+    Raises RunError if the folder belongs to another study.
+    """
+    plan = replace(plan, made=datetime.now().astimezone().isoformat(timespec="seconds"))
     if (folder / PLAN).exists():
-        _check_same(folder, read_plan(folder), plan)
+        there = read_plan(folder)
+        _check_same(folder, there, plan)
+        plan = replace(plan, made=there.made, changed=(*there.changed, *_changes(folder, there, plan)))
     elif folder.is_dir() and any(not path.name.startswith(".") and path.name != RUNS for path in folder.iterdir()):
         raise RunError(f"{folder}: is not empty and holds no study; choose another --out")
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, TypeAdapter(Plan).dump_python(plan, mode="json"))
+    return plan
+
+
+def _changes(folder: Path, there: Plan, here: Plan) -> Iterator[str]:
+    """Describe what a plan changes that was made before some of its runs ended."""
+    board = Board(there, folder)
+    ended = sum(board.state(run) != "waiting" for run in dict.fromkeys(runs_of(there, board.best())))
+    sides = [
+        {
+            "seeds": list(plan.seeds),
+            "variants": [arm.name for arm in plan.arms],
+            "measure": list(plan.measure),
+            "claims": [f"{claim.says} on {claim.on}" for claim in plan.claims],
+            "tune": [dict(values) for values in plan.grid],
+            "equal_within": dict(plan.equal_within),
+        }
+        for plan in (there, here)
+    ]
+    now = datetime.now().astimezone().isoformat(timespec="minutes")
+    for key, before in sides[0].items() if ended else ():
+        if before != sides[1][key]:
+            yield f"{key}: {inline(before)} -> {inline(sides[1][key])} on {now}, when {counted(ended, 'run')} had ended"
 
 
 def _check_same(folder: Path, there: Plan, here: Plan) -> None:

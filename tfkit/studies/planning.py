@@ -46,6 +46,7 @@ def make_plan(
         steps=planner.source.steps(baseline),
         about=study.about,
         claims=study.claims,
+        equal_within=study.equal_within,
         text=planner.recipe.text or "",
     )
     _check_names(plan)

@@ -16,30 +16,42 @@ from tfkit.core.formats import csv_text, html_page, markdown, markdown_table
 from tfkit.reports.table import size
 from tfkit.storage.files import write_json, write_text
 from tfkit.studies.pictures import costs, curves
-from tfkit.studies.results import EXACT, ArmResult, Results
-from tfkit.studies.statistics import LEVEL, RESAMPLES, Comparison
+from tfkit.studies.results import EXACT, LOST, RESULTS, ArmResult, Results
+from tfkit.studies.statistics import LEVEL, MOST_SEEDS, Comparison
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import read_history
 from tfkit.training.progress import duration
 
-HTML, MARKDOWN, CSV, JSON = "report.html", "report.md", "results.csv", "results.json"
-KINDS = {"within the noise": "noise", "not held": "not-held"}
+HTML, MARKDOWN, CSV = "report.html", "report.md", "results.csv"
+KINDS = {"within the noise": "noise", "equal": "noise", "not held": "not-held"}
+COLUMNS = {
+    "arm": "variant",
+    "n": "n",
+    "mean": "mean",
+    "sd": "sd",
+    "difference": "difference [95 % interval]",
+    "seen": "80 % power from",
+    "seeds": "seeds needed",
+    "p": "p (Holm)",
+    "verdict": "verdict",
+}
 
 
 @dataclass(frozen=True)
 class StudyReport:
-    """Results with context: the differences of each arm, the environment, and the text of the study."""
+    """Results with the differences of each arm, the environment, the text of the study, and the date of its plan."""
 
     results: Results
     changes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Sequence[tuple[str, str]] = ()
     text: str = ""
+    planned: str = ""
 
     def write(self, folder: Path) -> None:
         """Write all four files, the page last. Raises UsageError for a missing package before writing any."""
         check_packages()
         write_text(folder / CSV, self.csv())
-        write_json(folder / JSON, self.results.as_data())
+        write_json(folder / RESULTS, self.results.as_data())
         write_text(folder / MARKDOWN, self.markdown())
         write_text(folder / HTML, self.html())
 
@@ -56,32 +68,49 @@ class StudyReport:
             pictures=list(self._pictures()),
             variants=list(self.variant_rows()),
             method=self.method(),
-            failed=list(results.failed.items()),
+            columns=COLUMNS,
+            lists=self.lists(),
             environment=self.environment,
             text=self.text,
         )
 
     def summary(self) -> str:
-        """Summarize the completed runs in a sentence."""
+        """Summarize the plan and the completed runs."""
         cells = [cell for arm in self.results.own for cell in arm.cells]
-        done = sum(cell.state == "done" for cell in cells)
-        diverged = sum(cell.state == "diverged" for cell in cells)
+        counts = {state: sum(cell.state == state for cell in cells) for state in ("done", *LOST, "altered")}
         seeds = ", ".join(map(str, self.results.seeds))
-        text = f"{done} of {len(cells)} runs are done, of {len(self.results.own)} variants with seeds {seeds}"
-        return text + (f"; {diverged} diverged" if diverged else "") + "."
+        text = f"{counts.pop('done')} of {len(cells)} runs are done, of {len(self.results.own)} variants"
+        text += f" with seeds {seeds}"
+        text += "".join(f"; {count} {state}" for state, count in counts.items() if count)
+        return text + (f". The plan was made at {self.planned}." if self.planned else ".")
+
+    def lists(self) -> dict[str, list[tuple[str, str]]]:
+        """Return what limits the verdicts, by title: changes of the plan, altered runs, failed runs."""
+        changed = [tuple(text.split(": ", 1)) for text in self.results.changed]
+        found = {
+            "The plan was changed after results were seen": [(key, text) for key, text in changed],
+            "Altered runs, which are not counted": list(self.results.altered.items()),
+            "Failed runs": list(self.results.failed.items()),
+        }
+        return {title: rows for title, rows in found.items() if rows}
 
     def method(self) -> str:
         """Describe the statistics."""
         return (
-            "Each variant is compared with the baseline run by run: the same seed has the same order of data. "
-            "The difference is the mean over pairs; its 95 % interval is Student's t, beside it the percentile "
-            f"bootstrap ({RESAMPLES:,} resamples). p is that of the paired t test after Holm's correction over all "
-            f"{self.results.tested} comparisons here (Holm 1979). Better or worse: p below {LEVEL}, by the measure's "
-            "own direction; within the noise: not so. The standard deviation of the differences is at least half a "
-            "step of the measure: half a test example of an accuracy, or half a unit of the last printed digit. "
-            "Identical differences give no verdict. A run that diverged has no value, and is counted. A claim is "
-            "held or not held where its comparison is beyond the noise, and open otherwise. Student's t assumes normal "
-            "differences; with few seeds only large effects can be seen."
+            "Each variant is compared with the baseline run by run: the same seed has the same order of data. The "
+            "difference is the mean over pairs. Its variance is pooled over the variants, about additive effects of "
+            "variant and seed, where their spreads agree (F tests), and is the pair's own otherwise. p is that of the "
+            f"t test after Holm's correction over all {self.results.tested} comparisons here (Holm 1979). Better or "
+            f"worse: p below {LEVEL}, by the measure's own direction; within the noise: not so; equal within a margin "
+            "that the study gives: the whole interval is. The intervals hold at once with 95 % (Bonferroni), and end "
+            "at 0 where a later step of Holm's procedure excludes it. 80 % power from: the smallest difference that "
+            "would be found with a probability of 80 %; seeds needed: the number of seeds that gives the observed "
+            "difference this power. The standard deviation of the differences is at least a step of the measure: one "
+            "example of an accuracy, or half a unit of the last printed digit. Identical differences give no verdict. "
+            "A run that diverged or failed ranks last, and a variant with such runs is compared by the "
+            "exact rank sum test (Wilcoxon 1945). Verdicts are given when all planned runs have ended, and not on "
+            "runs whose files were altered. A claim is held or not held where its comparison is beyond the noise, and "
+            "open otherwise."
         )
 
     def noise_rows(self) -> Iterator[dict[str, str]]:
@@ -100,19 +129,22 @@ class StudyReport:
     def claim_rows(self) -> Iterator[dict[str, str]]:
         """Yield the claims with their verdicts."""
         for one in self.results.claims:
-            comparison = one.comparison
-            diverged = comparison.diverged or comparison.diverged_against
-            same = " (identical differences)" if one.verdict == "open" and comparison.is_identical else ""
-            ending = f" (diverged: {comparison.diverged} and {comparison.diverged_against} of {comparison.runs})"
+            words = one.comparison.words()
+            why = words.removeprefix("open").removeprefix(": ") if one.comparison.verdict == "open" else ""
+            lost = ", ".join(words.split(", ")[1:]) if sum(one.comparison.lost) and not why else ""
             yield {
                 "paper": one.claim.paper,
                 "says": one.claim.says,
                 "on": one.claim.on,
-                "n": str(comparison.n),
-                "difference": difference(comparison),
-                "verdict": one.verdict + (ending if diverged else same),
+                "n": str(one.comparison.n),
+                "difference": difference(one.comparison),
+                "verdict": one.verdict + (f" ({why or lost})" if why or lost else "") + self._ending,
                 "kind": KINDS.get(one.verdict, one.verdict),
             }
+
+    @property
+    def _ending(self) -> str:
+        return "; plan changed" if self.results.changed else ""
 
     def variant_rows(self) -> Iterator[dict[str, Any]]:
         """Yield a description of each variant."""
@@ -132,7 +164,9 @@ class StudyReport:
         """Yield a row per arm for one measure, compared with the baseline."""
         known = {one.arm: one for one in self.results.comparisons if one.measure == measure}
         for arm in self.results.own:
-            yield _row(arm, measure, known.get(arm.name))
+            comparison = known.get(arm.name)
+            row = _row(arm, measure, comparison)
+            yield row if comparison is None else row | {"verdict": row["verdict"] + self._ending}
 
     def _table(self, measure: str) -> dict[str, Any]:
         direction = "more is better" if measure in self.results.rising else "less is better"
@@ -164,18 +198,18 @@ class StudyReport:
             heads = ["paper", "says", "on", "n", "difference", "verdict"]
             yield from ["", "## Claims", ""]
             yield from markdown_table(heads, ([row[key] for key in heads] for row in self.claim_rows()))
-        heads = ["arm", "n", "mean", "sd", "difference", "bootstrap", "p", "verdict"]
         for measure in results.measure:
             if measure not in EXACT:
                 yield from ["", f"## {markdown(measure)}", ""]
-                yield from markdown_table(heads, ([row[key] for key in heads] for row in self.rows(measure)))
+                rows = ([row[key] for key in COLUMNS] for row in self.rows(measure))
+                yield from markdown_table(list(COLUMNS.values()), rows)
         heads = ["arm", "made_of", "solved", "parameters", "flops", "cache", "changes"]
-        rows = [{**row, "changes": "; ".join(row["changes"])} for row in self.variant_rows()]
+        variants = [{**row, "changes": "; ".join(row["changes"])} for row in self.variant_rows()]
         yield from ["", "## The variants", ""]
-        yield from markdown_table(heads, ([row[key] for key in heads] for row in rows))
+        yield from markdown_table(heads, ([row[key] for key in heads] for row in variants))
         yield from ["", "## How it was compared", "", self.method()]
-        if results.failed:
-            yield from ["", "## Failed runs", "", *failed_lines(results.failed)]
+        for title, lines in self.lists().items():
+            yield from ["", f"## {title}", "", *(f"- {markdown(f'{name}: {why}')}" for name, why in lines)]
 
     def csv(self) -> str:
         """Format a line for each run: arm, seed, state, and all its scores."""
@@ -197,24 +231,21 @@ def check_packages() -> None:
 
 def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[str, str]:
     found = arm.spread(measure)
-    row = {
+    row = dict.fromkeys((*COLUMNS, "kind"), "") | {
         "arm": arm.name,
         "n": "0" if found is None else str(found.n),
         "mean": "" if found is None else number(measure, found.mean),
         "sd": "" if found is None else number(measure, found.sd),
-        "difference": "",
-        "bootstrap": "",
-        "p": "",
-        "verdict": "",
-        "kind": "",
     }
     if comparison is None:
-        diverged = sum(cell.state == "diverged" for cell in arm.cells)
-        return row | {"verdict": f"baseline, diverged in {diverged} of {len(arm.cells)}" if diverged else "baseline"}
-    boot = (comparison.boot_low, comparison.boot_high)
+        counts = {state: sum(cell.state == state for cell in arm.cells) for state in (*LOST, "altered")}
+        lost = [f"{state} in {count} of {len(arm.cells)}" for state, count in counts.items() if count]
+        return row | {"verdict": ", ".join(["baseline", *lost])}
+    few = comparison.seeds or (f"over {MOST_SEEDS:,}" if comparison.seen is not None else "")
     return row | {
         "difference": difference(comparison),
-        "bootstrap": "" if None in boot else f"[{', '.join(signed(measure, value) for value in boot)}]",
+        "seen": number(measure, comparison.seen),
+        "seeds": str(few),
         "p": "" if comparison.p_holm is None else f"{comparison.p_holm:.2g}",
         "verdict": comparison.words(),
         "kind": KINDS.get(comparison.verdict, comparison.verdict),
@@ -227,7 +258,7 @@ def difference(one: Comparison) -> str:
         return ""
     mean = signed(one.measure, one.mean)
     if one.low is None or one.high is None:
-        return f"{mean} (one pair)"
+        return f"{mean} (one pair)" if one.n == 1 else f"{mean} (of {one.n} pairs)"
     return f"{mean} [{signed(one.measure, one.low)}, {signed(one.measure, one.high)}]"
 
 

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tfkit.core.errors import RunError
-from tfkit.recipe.settings.study import BASELINE, PaperClaim
-from tfkit.storage.files import read_bytes
+from tfkit.recipe.settings.study import BASELINE, COSTS, PaperClaim
+from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.board import Board
 from tfkit.studies.plan import Plan, PlannedRun
 from tfkit.studies.run_list import is_score
-from tfkit.studies.statistics import Comparison, Spread, claim_verdict, compared, judged, share_step, spread
+from tfkit.studies.statistics import (
+    Comparison,
+    Pool,
+    Scale,
+    Spread,
+    claim_verdict,
+    compared,
+    half_digit,
+    judged,
+    pooled,
+    score_step,
+    spread,
+)
 from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
 FORMAT = 1
+RESULTS = "results.json"
+UNFINISHED = "not all planned runs have ended"
+LOST = ("diverged", "failed")
 EXACT = ("parameters", "flops", "cache_bytes")  # equal for all seeds, not tested
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an arm: done, diverged, or missing.
+    """One run of an arm: done, diverged, failed, altered, or not ended yet (waiting, stopped).
 
-    `curve` has the scores of its validations by step; `examples` counts the evaluated examples of each split.
+    `curve` has the scores of its validations by step; `examples` counts the evaluated examples of each split; `lost`
+    are the measures whose probe diverged or failed.
     """
 
     seed: int
@@ -35,6 +53,11 @@ class Cell:
     scores: Mapping[str, float] = field(default_factory=dict)
     curve: Sequence[Mapping[str, float]] = ()
     examples: Mapping[str, int] = field(default_factory=dict)
+    lost: Sequence[str] = ()
+
+    def has_lost(self, measure: str) -> bool:
+        """True if there is no value because the run, or its probe, diverged or failed."""
+        return self.state in LOST or measure in self.lost
 
     def examples_of(self, measure: str) -> int:
         """Return the number of examples of a measure; 0 if unknown."""
@@ -60,9 +83,13 @@ class ArmResult:
         return {"parameters": self.parameters, "flops": self.flops, "cache_bytes": self.cache_bytes}[measure]
 
     def values(self, measure: str) -> dict[int, float | None]:
-        """Return a measure by seed: None for diverged runs; missing runs are omitted."""
-        there = (cell for cell in self.cells if cell.state == "diverged" or measure in cell.scores)
-        return {cell.seed: None if cell.state == "diverged" else cell.scores[measure] for cell in there}
+        """Return a measure by seed: None for runs that diverged or failed; missing runs are omitted."""
+        there = (cell for cell in self.cells if cell.has_lost(measure) or measure in cell.scores)
+        return {cell.seed: None if cell.has_lost(measure) else cell.scores[measure] for cell in there}
+
+    def failed(self, measure: str) -> int:
+        """Count the runs that failed, or whose probe has no result."""
+        return sum(cell.has_lost(measure) and cell.state != "diverged" for cell in self.cells)
 
     def spread(self, measure: str) -> Spread | None:
         """Return the spread of a measure over the runs."""
@@ -91,6 +118,8 @@ class Results:
     claims: tuple[ClaimResult, ...] = ()
     seeds: tuple[int, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
+    altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not believed
+    changed: tuple[str, ...] = ()  # changes of the plan after results were seen
 
     @property
     def own(self) -> list[ArmResult]:
@@ -133,6 +162,8 @@ class Results:
                 for one in self.claims
             ],
             "failed": dict(self.failed),
+            "altered": dict(self.altered),
+            "plan_changed": list(self.changed),
         }
 
     def _arm_data(self, arm: ArmResult) -> dict[str, Any]:
@@ -154,88 +185,139 @@ class Results:
         }
 
 
+@dataclass(frozen=True)
+class StudyContext:
+    """Context of results: name, question and claims of a study, and the state of its plan."""
+
+    name: str
+    about: str = ""
+    claims: Sequence[PaperClaim] = ()
+    equal_within: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    altered: Mapping[str, str] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+    planned: bool = False  # verdicts wait for all runs
+
+
 def results_of(
-    name: str,
-    arms: Sequence[ArmResult],
-    measure: Sequence[str],
-    rising: Sequence[str],
-    claims: Sequence[PaperClaim] = (),
-    about: str = "",
-    failed: Mapping[str, str] | None = None,
+    context: StudyContext, arms: Sequence[ArmResult], measure: Sequence[str], rising: Sequence[str]
 ) -> Results:
     """Compare all arms with the first one on every noisy measure, and judge the claims."""
     by_name = {arm.name: by for arm in arms for by in arms if by.name == (arm.same_as or arm.name)}
     pairs = [
         (arm.name, arms[0].name, one) for arm in arms[1:] if not arm.same_as for one in measure if one not in EXACT
     ]
-    asked = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in claims]
-    family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in asked if (a, b, on) not in _mirrored(pairs))]))
-    found = judged([_compared(by_name, *one) for one in family], rising)
+    asked = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in context.claims]
+    family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in asked if (b, a, on) not in pairs)]))
+    tables = {one: Table.of([arm for arm in arms if not arm.same_as], one, context, rising) for *_, one in family}
+    found = judged([tables[one].compared(arm, against) for arm, against, one in family], rising)
     known = {(one.arm, one.against, one.measure): one for one in found}
     judged_claims = []
-    for claim, (smaller, larger, on) in zip(claims, asked, strict=True):
+    for claim, (smaller, larger, on) in zip(context.claims, asked, strict=True):
         one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
         judged_claims.append(ClaimResult(claim, one, claim_verdict(one, on in rising)))
-    seeds = tuple(dict.fromkeys(cell.seed for arm in arms for cell in arm.cells))
     return Results(
-        name,
-        about,
+        context.name,
+        context.about,
         tuple(arms),
         tuple(measure),
         tuple(rising),
         tuple(found[: len(pairs)]),
         tuple(judged_claims),
-        seeds,
-        failed or {},
+        tuple(dict.fromkeys(cell.seed for arm in arms for cell in arm.cells)),
+        context.failed,
+        context.altered,
+        context.changed,
     )
 
 
-def _compared(arms: Mapping[str, ArmResult], arm: str, against: str, measure: str) -> Comparison:
-    """Compare two arms; accuracies get the step of one example."""
-    cells = [cell for name in (arm, against) for cell in arms[name].cells if measure in cell.scores]
-    examples = min((cell.examples_of(measure) for cell in cells), default=0)
-    step = share_step([cell.scores[measure] for cell in cells], examples) if examples else 0.0
-    return compared(arm, against, measure, arms[arm].values(measure), arms[against].values(measure), step)
+@dataclass(frozen=True)
+class Table:
+    """The values of a measure by arm and seed, with what all its comparisons share."""
 
+    arms: Mapping[str, ArmResult]
+    measure: str
+    scale: Scale
+    pool: Pool | None
+    pool_arms: Sequence[str]
+    problem: str
 
-def _mirrored(pairs: Iterable[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
-    return {(against, arm, measure) for arm, against, measure in pairs}
+    @classmethod
+    def of(cls, arms: Sequence[ArmResult], measure: str, context: StudyContext, rising: Sequence[str]) -> Table:
+        """Pool the variance of the arms that have a value for every seed of the first one."""
+        values = {arm.name: arm.values(measure) for arm in arms}
+        seeds = [seed for seed, value in values[arms[0].name].items() if value is not None]
+        whole = [name for name, own in values.items() if own.keys() == set(seeds) and None not in own.values()]
+        cells = [cell for arm in arms for cell in arm.cells if measure in cell.scores]
+        step = 0.0
+        if not measure.endswith(".loss") and measure not in COSTS:
+            examples = min((cell.examples_of(measure) for cell in cells), default=0)
+            step = score_step([cell.scores[measure] for cell in cells], examples)
+        pool = None
+        if len(seeds) > 1 and len(whole) > 1:
+            there = np.array([[values[name][seed] for seed in seeds] for name in whole], float)
+            pool = pooled(there, max(step, half_digit(float(np.abs(there).max()))))
+        scale = Scale(step, measure in rising, context.equal_within.get(measure))
+        ended = all(cell.state in (*LOST, "done", "altered") for arm in arms for cell in arm.cells)
+        problem = "" if ended or not context.planned else UNFINISHED
+        return cls({arm.name: arm for arm in arms}, measure, scale, pool, whole, problem)
+
+    def compared(self, name: str, against: str) -> Comparison:
+        """Compare two arms."""
+        arm, other = self.arms[name], self.arms[against]
+        pool = self.pool
+        if pool is not None:
+            places = [self.pool_arms.index(one) if one in self.pool_arms else None for one in (name, against)]
+            fits = [place is not None and bool(pool.fits[place]) for place in places]
+            pool = replace(pool, fits=np.array(fits))
+        ours, theirs = arm.values(self.measure), other.values(self.measure)
+        found = compared(name, against, self.measure, ours, theirs, self.scale, pool)
+        lost, failed = found.lost, (arm.failed(self.measure), other.failed(self.measure))
+        found = replace(found, runs=len(arm.cells), diverged=lost[0] - failed[0], diverged_against=lost[1] - failed[1])
+        found = replace(found, failed=failed[0], failed_against=failed[1])
+        altered = [cell.folder for one in (arm, other) for cell in one.cells if cell.state == "altered"]
+        problem = f"{', '.join(altered)} {'was' if len(altered) == 1 else 'were'} altered" if altered else self.problem
+        return replace(found, p=None, problem=problem) if problem else found
 
 
 def _turned(one: Comparison) -> Comparison:
     """Swap the sides of a comparison."""
-    signs = {name: None if (value := getattr(one, name)) is None else -value for name in SIGNED}
-    return Comparison(
-        one.against,
-        one.arm,
-        one.measure,
-        one.n,
-        one.runs,
-        mean=signs["mean"],
-        low=signs["high"],
-        high=signs["low"],
-        boot_low=signs["boot_high"],
-        boot_high=signs["boot_low"],
-        p=one.p,
-        p_holm=one.p_holm,
+    return replace(
+        one,
+        arm=one.against,
+        against=one.arm,
+        mean=None if one.mean is None else -one.mean,
+        low=None if one.high is None else -one.high,
+        high=None if one.low is None else -one.low,
+        ahead=not one.ahead,
+        better=None if one.better is None else not one.better,
         diverged=one.diverged_against,
         diverged_against=one.diverged,
+        failed=one.failed_against,
+        failed_against=one.failed,
     )
 
 
-SIGNED = ("mean", "low", "high", "boot_low", "boot_high")
-
-
 def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = None) -> Results:
-    """Return the current results in a study's folder."""
+    """Return the current results in a study's folder.
+
+    `failed` has the reasons of failed runs by name; None reads them from the last report in the folder.
+    """
     board = Board(plan, folder)
     best = board.best()
+    failed = _known_failures(folder) if failed is None else failed
+    altered: dict[str, str] = {}
     arms = []
     for arm in plan.arms:
-        tuned = best.get(plan.arm(arm.name).name, plan.grid[0])
-        runs = [PlannedRun(plan.arm(arm.name).name, seed, tuned) for seed in plan.seeds]
+        own = plan.arm(arm.name)
+        tuned = best.get(own.name, plan.grid[0])
+        runs = [PlannedRun(own.name, seed, tuned) for seed in plan.seeds]
+        tuning = {run.name: board.altered(run) for run in plan.tuning(own)} if len(plan.grid) > 1 else {}
+        altered |= {name: why for name, why in tuning.items() if why}
         made_of = " ".join([*arm.variants, *(f"{key}={value}" for key, value in arm.values.items())])
-        cells = tuple(_cell(board, run) for run in runs)
+        cells = tuple(_cell(board, run, failed, altered) for run in runs)
+        if any(tuning.values()):  # its values were chosen by an altered run
+            cells = tuple(replace(cell, state="altered", scores={}) for cell in cells)
         arms.append(
             ArmResult(
                 arm.name,
@@ -249,12 +331,39 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
                 arm.cache_bytes,
             )
         )
-    return results_of(plan.name, arms, plan.measure, plan.rising, plan.claims, plan.about, failed)
+    context = StudyContext(
+        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, planned=True
+    )
+    return results_of(context, arms, plan.measure, plan.rising)
 
 
-def _cell(board: Board, run: PlannedRun) -> Cell:
+def _known_failures(folder: Path) -> dict[str, str]:
+    """Return the failed runs of the last report; empty if there is none."""
+    try:
+        known = read_json(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+    except RunError:
+        return {}
+    failed = known.get("failed") if isinstance(known, dict) else None
+    return {str(name): str(why) for name, why in failed.items()} if isinstance(failed, dict) else {}
+
+
+def _cell(board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dict[str, str]) -> Cell:
+    """Return the result of a run; files that were altered are added to `altered`."""
     folder = board.run_folder(run)
-    return Cell(run.seed, board.state(run), folder.path.name, board.scores(run), curve_of(folder), board.examples(run))
+    probes = {f"probe.{probe}": replace(run, probe=probe) for probe in board.plan.probes}
+    found = {one.name: why for one in (run, *probes.values()) if (why := board.altered(one))}
+    altered |= found
+    if found:
+        return Cell(run.seed, "altered", folder.path.name)
+
+    def state(one: PlannedRun) -> str:
+        own = board.state(one)
+        return "failed" if own == "waiting" and one.name in failed else own
+
+    states = {name: state(one) for name, one in probes.items()}
+    ended = state(run) if "waiting" not in states.values() or state(run) in LOST else "waiting"
+    lost = [name for name, own in states.items() if own in LOST]
+    return Cell(run.seed, ended, folder.path.name, board.scores(run), curve_of(folder), board.examples(run), lost)
 
 
 def curve_of(folder: RunFolder) -> list[dict[str, float]]:

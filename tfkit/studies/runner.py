@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tfkit.core.errors import RunError
 from tfkit.core.machine import machine
 from tfkit.storage.locks import held_by
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
-from tfkit.studies.claims import RunClaim
+from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.digest import unchanged
 from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
 from tfkit.studies.probing import metric_of
@@ -122,11 +123,15 @@ class Runner:
                 break
             if run in busy or run in self.progress.failed or self.board.state(run) != "waiting":
                 continue
-            claim = RunClaim.take(self.folder / RUNS / f"{run.name}.claim")
-            holder = held_by(self.board.run_folder(run).path)
-            if claim is None or holder is not None:  # a killed study may have left a training
+            try:
+                claim = RunClaim.take(self.folder / RUNS / f"{run.name}.claim")
+            except RunError as error:
+                self._fail(run, str(error))
+                continue
+            folder = self.board.run_folder(run).path
+            if claim is None or is_trained(folder):  # a killed study may have left a training
                 elsewhere = True
-                self._tell_waiting(run, holder)
+                self._tell_waiting(run, held_by(folder))
                 if claim is not None:
                     claim.release()
             elif self.board.state(run) != "waiting":  # another process has just completed it
@@ -147,8 +152,7 @@ class Runner:
             why = f"the recipe of '{arm.name}' has changed since the study was planned; type the same line again"
         if why:
             claim.release()
-            self.progress.failed[run] = why
-            self.progress.events.append(f"{run.name}: failed: {why}")
+            self._fail(run, why)
             return
         words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.run_folder(run).path)
         log = self.folder / LOGS / f"{run.name}.txt"
@@ -174,8 +178,11 @@ class Runner:
             step = "" if history is None or history.diverged is None else f" at step {history.diverged:,}"
             self.progress.events.append(f"{run.name}: diverged{step}")
         elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
-            self.progress.failed[run] = worker.job.problem or self._why(run, worker.job.wait())
-            self.progress.events.append(f"{run.name}: failed: {self.progress.failed[run]}")
+            self._fail(run, worker.job.problem or self._why(run, worker.job.wait()))
+
+    def _fail(self, run: PlannedRun, why: str) -> None:
+        self.progress.failed[run] = why
+        self.progress.events.append(f"{run.name}: failed: {why}")
 
     def _why(self, run: PlannedRun, status: int) -> str:
         if status < 0:

@@ -1,21 +1,33 @@
-"""Paired comparisons over seeds: intervals, Holm's correction, and a verdict in words."""
+"""Paired comparisons over seeds: a pooled variance, Holm's correction, power, and a verdict in words.
+
+The functions on arrays also accept leading axes, so that a test can simulate thousands of studies at once.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfkit.core.extras import optional
 
 DIGITS = 4  # of a printed score
-LEVEL = 0.05  # significance level of the adjusted p
-RESAMPLES = 10_000
+LEVEL = 0.05  # family-wise error of a study
+POWER = 0.8
 EQUAL = 1e-9  # relative rounding tolerance
-Verdict = Literal["better", "worse", "within the noise", "open", "diverged"]
+POINTS = 400  # of the distribution that power is integrated over
+MOST_SEEDS = 1000  # considered for the power of a larger study
+OUTLYING, LARGER, PAIR_LARGER = 1e-4, 0.05, 0.1  # p of the F tests that keep a spread out of the pool
+FINEST = 100_000  # examples up to which the step of a score is recognized from its values
+MOST_RANKED = 60  # runs for which the rank sum test is exact
+Array = NDArray[np.float64]
+Verdict = Literal["better", "worse", "within the noise", "equal", "open", "diverged"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +44,35 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Variance of a run about the additive effects of arm and seed, pooled over arms with similar spreads.
+
+    `fits` is True for the arms whose spread does not exceed it, `arms` their number.
+    """
+
+    variance: Any  # [...]
+    freedom: Any  # [...]
+    fits: Any  # [..., arms]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Properties of a measure: the step between two scores, its direction, and the margin of equality."""
+
+    step: float = 0.0
+    rising: bool = False
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Comparison of an arm with another on one measure, paired by seed: `mean` is the mean of arm minus other.
 
-    `low` and `high` bound the 95 % interval by Student's t, `boot_low` and `boot_high` that of the percentile bootstrap
-    (10,000 resamples); `p` is that of the paired t test, `p_holm` after Holm's correction (Holm 1979) over all
-    comparisons of the study. Identical differences have no p. `diverged` is the number of diverged runs of the arm.
+    `p` is that of the paired t test, `p_holm` after Holm's correction (Holm 1979) over all comparisons of the study.
+    `low` and `high` bound the interval: all intervals of a study hold at once with 95 %. Runs that diverged or failed
+    rank last, and p is that of the exact rank sum test (`by_rank`). Identical differences have no p.
+    `seen` is the smallest difference that has 80 % power, `seeds` the number of seeds that gives the observed one
+    80 % power. `problem` is why no verdict is given.
     """
 
     arm: str
@@ -46,38 +81,111 @@ class Comparison:
     n: int
     runs: int
     mean: float | None = None
+    error: float | None = None  # standard error of the mean
+    freedom: int = 0
+    pooled: int = 0  # arms that share the variance; 0 for the pair's own
     low: float | None = None
     high: float | None = None
-    boot_low: float | None = None
-    boot_high: float | None = None
     p: float | None = None
     p_holm: float | None = None
+    by_rank: bool = False
+    ahead: bool = False  # by_rank: the arm has the better mean rank
+    seen: float | None = None
+    seeds: int | None = None  # None if even MOST_SEEDS are too few
     diverged: int = 0
     diverged_against: int = 0
+    failed: int = 0
+    failed_against: int = 0
+    margin: float | None = None
+    problem: str = ""
+    better: bool | None = None  # None if p_holm is not below the level
     verdict: Verdict = "open"
 
     @property
     def is_identical(self) -> bool:
         """True if all differences are equal, so that their spread is unknown."""
-        return self.n > 1 and self.p is None
+        return self.n > 1 and self.p is None and not self.problem
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """Number of diverged and failed runs of the arm and of the other."""
+        return self.diverged + self.failed, self.diverged_against + self.failed_against
 
     def words(self) -> str:
         """Describe the verdict."""
-        if self.verdict == "diverged" or (self.verdict == "open" and self.diverged):
-            return f"diverged in {self.diverged} of {self.runs}"
-        why = "identical differences" if self.is_identical else f"{self.n} pair{'s' * (self.n != 1)} of runs"
-        words: str = self.verdict if self.verdict != "open" else f"open: {why}"
-        return words + (f", diverged in {self.diverged} of {self.runs}" if self.diverged else "")
+        lost = {"diverged in": self.diverged, "failed in": self.failed}
+        lost |= {f"{self.against} diverged in": self.diverged_against, f"{self.against} failed in": self.failed_against}
+        counts = [f"{what} {count} of {self.runs}" for what, count in lost.items() if count]
+        if self.verdict == "diverged":
+            return ", ".join(counts)
+        if self.verdict == "open":
+            pairs = "identical differences" if self.is_identical else f"{self.n} pair{'s' * (self.n != 1)} of runs"
+            return f"open: {', '.join([self.problem] * bool(self.problem) + counts or [pairs])}"
+        word: str = f"equal within {self.margin:g}" if self.verdict == "equal" else self.verdict
+        return ", ".join([word, *counts])
 
 
 def spread(values: Sequence[float]) -> Spread | None:
     """Compute the statistics of some runs; None without runs."""
     if not values:
         return None
-    mean = float(np.mean(values))
-    low, high, _ = _interval(values)
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Spread(len(values), mean, sd, min(values), max(values), low, high)
+    n, mean = len(values), float(np.mean(values))
+    if n == 1:
+        return Spread(n, mean, None, mean, mean, None, None)
+    sd = float(np.std(values, ddof=1))
+    reach = float(_scipy_stats().t.isf(LEVEL / 2, n - 1)) * sd / math.sqrt(n)
+    return Spread(n, mean, sd, min(values), max(values), mean - reach, mean + reach)
+
+
+def pooled(values: Array, floor: float = 0.0) -> Pool:
+    """Pool the variance of arms [..., arms, seeds] about additive effects of arm and seed.
+
+    Arms whose variance is far larger than that of the others (p of an F test under OUTLYING) are left out.
+    `floor` is the minimum standard deviation of a difference that an arm's spread is held against.
+    """
+    seeds, inside = values.shape[-1], np.ones(values.shape[:-1])
+    fisher = _scipy_stats().f
+    while True:
+        arms = inside.sum(-1, keepdims=True)  # [..., 1]
+        by_seed = (inside[..., None] * values).sum(-2, keepdims=True) / arms[..., None]  # [..., 1, seeds]
+        rest = values - values.mean(-1, keepdims=True) - by_seed + by_seed.mean(-1, keepdims=True)
+        squares = inside * (rest**2).sum(-1)  # [..., arms]
+        own, total = squares * arms / np.maximum(arms - 1, 1), squares.sum(-1, keepdims=True)
+        others = np.maximum(total - own, 0.0) / np.maximum(arms - 2, 1)  # times seeds - 1, as `own`
+        others = np.maximum(others, (seeds - 1) * floor**2 / 2)
+        ratio = np.divide(own, others, out=np.full_like(own, np.inf), where=others > 0)
+        p = fisher.sf(ratio, seeds - 1, np.maximum(arms - 2, 1) * (seeds - 1))
+        p = np.where((inside > 0) & (arms > 2) & (own > 0), p, 1.0)
+        outlying = (p < OUTLYING) & (p == p.min(-1, keepdims=True))
+        if not outlying.any():
+            freedom = (arms - 1) * (seeds - 1)
+            return Pool((total / freedom)[..., 0], freedom[..., 0], (inside > 0) & (p > LARGER))
+        inside = inside * ~outlying
+
+
+def standard_error(differences: Array, pool: Pool | None, fits: Any, floor: float = 0.0) -> tuple[Any, Any, Any]:
+    """Return the standard error of the mean of differences [..., seeds], its degrees of freedom, and if it is pooled.
+
+    The pool is used if both arms are in it (`fits`) and their differences do not vary more than it says. Otherwise
+    the error is the larger one of both, with the pair's own degrees of freedom. `floor` is the minimum standard
+    deviation of the differences.
+    """
+    seeds = differences.shape[-1]
+    variance = differences.var(-1, ddof=1)
+    freedom: Any = np.full(variance.shape, seeds - 1)
+    is_pooled: Any = np.zeros(variance.shape, bool)
+    if pool is not None:
+        both = 2 * pool.variance
+        ratio = variance / np.maximum(np.maximum(both, floor**2), 1e-300)
+        is_pooled = fits & (_scipy_stats().f.sf(ratio, seeds - 1, pool.freedom) > PAIR_LARGER)
+        variance = np.where(is_pooled, both, np.maximum(variance, both))
+        freedom = np.where(is_pooled, pool.freedom, freedom)
+    return np.sqrt(np.maximum(variance, floor**2) / seeds), freedom, is_pooled
+
+
+def two_sided(mean: Any, error: Any, freedom: Any) -> Any:
+    """Return the p of a mean of 0."""
+    return 2 * _scipy_stats().t.sf(np.abs(mean) / error, freedom)
 
 
 def compared(
@@ -86,51 +194,90 @@ def compared(
     measure: str,
     ours: Mapping[int, float | None],
     theirs: Mapping[int, float | None],
-    step: float = 0.0,
+    scale: Scale = Scale(),
+    pool: Pool | None = None,
 ) -> Comparison:
-    """Compare two arms by seed; None is a diverged run, missing seeds are omitted.
+    """Compare two arms by seed; None is a run that diverged or failed, missing seeds are omitted.
 
-    The standard deviation of the differences is at least half a `step` of the measure, and half a unit of the last
-    printed digit.
+    The standard deviation of the differences is at least a step of the measure, and half a unit of the last printed
+    digit. `pool` has fits[0] for the arm and fits[1] for the other.
     """
     seeds = [seed for seed in ours if ours[seed] is not None and theirs.get(seed) is not None]
-    differences = [float(ours[seed] or 0.0) - float(theirs[seed] or 0.0) for seed in seeds]
-    found = Comparison(
-        arm,
-        against,
-        measure,
-        len(seeds),
-        len(ours),
-        diverged=sum(value is None for value in ours.values()),
-        diverged_against=sum(value is None for value in theirs.values()),
-    )
-    if not differences:
+    differences = np.array([float(ours[seed] or 0.0) - float(theirs[seed] or 0.0) for seed in seeds])
+    lost = [sum(value is None for value in side.values()) for side in (ours, theirs)]
+    found = Comparison(arm, against, measure, len(seeds), len(ours), diverged=lost[0], diverged_against=lost[1])
+    found = replace(found, margin=scale.margin, mean=float(differences.mean()) if seeds else None)
+    if any(lost):
+        p, ahead = rank_sum_test(list(ours.values()), list(theirs.values()), scale.rising)
+        return replace(found, by_rank=True, p=p, ahead=ahead)
+    if len(seeds) < 2:
         return found
     largest = max(abs(float(side[seed] or 0.0)) for side in (ours, theirs) for seed in seeds)
-    low, high, p = _interval(differences, max(step / 2, _half_digit(largest)))
-    mean = float(np.mean(differences))
-    if max(differences) - min(differences) <= EQUAL * largest:
-        return replace(found, mean=mean, low=low, high=high)
-    boot_low, boot_high = _bootstrap(differences)
-    return replace(found, mean=mean, low=low, high=high, boot_low=boot_low, boot_high=boot_high, p=p)
+    fits = pool is not None and bool(pool.fits.all())
+    error, freedom, is_pooled = standard_error(differences, pool, fits, max(scale.step, half_digit(largest)))
+    unknown = pool is None or math.sqrt(pool.variance) <= EQUAL * largest
+    if unknown and float(np.ptp(differences)) <= EQUAL * largest:
+        return replace(found, error=float(error), freedom=int(freedom))
+    p = float(two_sided(found.mean, error, freedom))
+    share = round(int(freedom) / (len(seeds) - 1)) + 1 if bool(is_pooled) else 0
+    return replace(found, error=float(error), freedom=int(freedom), pooled=share, p=p)
 
 
-def share_step(scores: Sequence[float], examples: int) -> float:
-    """Return the step of a score that is a percentage or fraction of the examples; 0 for other scores."""
-    for whole in (100.0, 1.0):
-        counts = [score * examples / whole for score in scores]
-        if all(0 <= count <= examples + EQUAL and abs(count - round(count)) < EQUAL * examples for count in counts):
-            return whole / examples if examples else 0.0
+def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], rising: bool) -> tuple[float, bool]:
+    """Return the exact two-sided p of the rank sum test (Wilcoxon 1945), and if the first side ranks ahead.
+
+    None ranks last.
+    """
+    values = [math.inf if value is None else -value if rising else value for value in (*ours, *theirs)]
+    if len(values) > MOST_RANKED:
+        found = _scipy_stats().mannwhitneyu(values[: len(ours)], values[len(ours) :], method="asymptotic")
+        return float(found.pvalue), float(found.statistic) * 2 < len(ours) * len(theirs)
+    ranks = np.rint(2 * _scipy_stats().rankdata(values)).astype(int)  # twice, so that ties have whole ranks
+    ways = np.zeros((len(ours) + 1, int(ranks.sum()) + 1))  # by number of runs and sum of their ranks
+    ways[0, 0] = 1.0
+    for rank in ranks:
+        ways[1:, rank:] += ways[:-1, :-rank]
+    shares, own = ways[-1] / ways[-1].sum(), int(ranks[: len(ours)].sum())
+    p = min(1.0, 2 * float(min(shares[: own + 1].sum(), shares[own:].sum())))
+    return p, own * len(theirs) < (int(ranks.sum()) - own) * len(ours)
+
+
+def score_step(scores: Sequence[float], examples: int = 0) -> float:
+    """Return the step of a score that is a percentage or fraction of the examples; 0 for other scores.
+
+    If the number of examples is unknown, it is the least that can have such scores.
+    """
+    for whole in (100.0, 1.0) if examples or any(score > 1 for score in scores) else (1.0,):
+        shares = [score / whole for score in scores]
+        if not all(0 <= share <= 1 + EQUAL for share in shares):
+            continue
+        if examples and all(abs(share * examples - round(share * examples)) < EQUAL * examples for share in shares):
+            return whole / examples
+        fractions = [Fraction(share).limit_denominator(10_000) for share in shares]
+        least = math.lcm(*(one.denominator for one in fractions))
+        exact = all(abs(float(one) - share) < 1e-12 for one, share in zip(fractions, shares, strict=True))
+        if not examples and exact and least <= FINEST:
+            return whole / least
     return 0.0
 
 
 def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Comparison]:
-    """Apply Holm's correction over all comparisons and add verdicts; for `rising` measures larger is better."""
+    """Apply Holm's correction over all comparisons; add intervals, power and verdicts.
+
+    For `rising` measures larger is better.
+    """
     adjusted = holm([one.p for one in comparisons])
-    return [
-        replace(one, p_holm=p, verdict=_verdict(replace(one, p_holm=p), one.measure in rising))
-        for one, p in zip(comparisons, adjusted, strict=True)
-    ]
+    tests = sum(one.p is not None for one in comparisons)
+    found = []
+    for one, p in zip(comparisons, adjusted, strict=True):
+        rises, ahead = one.measure in rising, one.ahead
+        if not one.by_rank and one.mean is not None:
+            ahead = (one.mean > 0) == rises
+        one = replace(one, p_holm=p, better=ahead if p is not None and p < LEVEL else None)
+        if p is not None and not one.by_rank:
+            one = _with_power(_with_interval(one, LEVEL / tests), LEVEL / tests)
+        found.append(replace(one, verdict=_verdict(one)))
+    return found
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -145,53 +292,69 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def claim_verdict(one: Comparison, rising: bool) -> Literal["held", "not held", "open"]:
-    """Return "held" if the arm's value is the smaller one; an arm that always diverges has the worst value."""
-    all_ours, all_theirs = one.diverged == one.runs > 0, one.diverged_against == one.runs > 0
-    if all_ours != all_theirs:
-        return "held" if all_ours == rising else "not held"
-    if one.mean is None or one.p_holm is None or one.p_holm >= LEVEL:
+    """Return "held" if the arm's value is the smaller one beyond the noise; a diverged run has the worst value."""
+    if one.better is None or one.problem:
         return "open"
-    return "held" if one.mean < 0 else "not held"
+    return "held" if one.better != rising else "not held"
 
 
-def _verdict(one: Comparison, rising: bool) -> Verdict:
-    if one.diverged == one.runs > 0:
+def _verdict(one: Comparison) -> Verdict:
+    if one.problem:
+        return "open"
+    if one.lost[0] == one.runs > 0:
         return "diverged"
-    if one.mean is None or one.p_holm is None:
-        return "open"
-    if one.p_holm >= LEVEL:
-        return "within the noise"
-    return "better" if (one.mean > 0) == rising else "worse"
+    bounds = (one.low, one.high)
+    if one.margin is not None and all(bound is not None and abs(bound) <= one.margin for bound in bounds):
+        return "equal"
+    if one.better is not None:
+        return "better" if one.better else "worse"
+    return "open" if one.p is None or one.by_rank else "within the noise"
 
 
-def _half_digit(value: float) -> float:
-    """Return half a unit of the last printed digit."""
+def _with_interval(one: Comparison, level: float) -> Comparison:
+    """Add the interval at this level; it ends at 0 where only a later step of Holm's procedure excludes 0."""
+    mean, error = one.mean or 0.0, one.error or 0.0
+    reach = float(_scipy_stats().t.isf(level / 2, one.freedom)) * error
+    low, high = mean - reach, mean + reach
+    if one.better is not None:
+        low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
+    return replace(one, low=low, high=high)
+
+
+def _with_power(one: Comparison, level: float) -> Comparison:
+    """Add the smallest difference with 80 % power at this level, and the seeds that the observed one needs."""
+    error, mean, n = one.error or 0.0, abs(one.mean or 0.0), one.n
+    arms = one.freedom // (n - 1)  # degrees of freedom per additional seed
+
+    def is_enough(seeds: int) -> bool:
+        return mean / (error * math.sqrt(n / seeds)) >= _shift(arms * (seeds - 1), level)
+
+    low, high = 1, 2
+    while not is_enough(high) and high <= MOST_SEEDS:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return replace(one, seen=error * _shift(one.freedom, level), seeds=high if high <= MOST_SEEDS else None)
+
+
+@lru_cache(4096)
+def _shift(freedom: int, level: float) -> float:
+    """Return the true difference in standard errors that a two-sided t test finds with 80 % power."""
+    stats, points = _scipy_stats(), (np.arange(POINTS) + 0.5) / POINTS
+    errors = np.sqrt(stats.chi2.ppf(points, freedom) / freedom)  # quantiles of estimated by true standard error
+    bounds = float(stats.t.isf(level / 2, freedom)) * errors
+    low, high = 0.0, float(bounds.max()) + 10.0
+    normal = optional("scipy.special", "study", "intervals need").ndtr
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if normal(middle - bounds).mean() >= POWER else (middle, high)
+    return high
+
+
+def half_digit(value: float) -> float:
+    """Return half a unit of the last printed digit of a score."""
     return 0.5 * 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS) if value else 0.0
-
-
-def _interval(values: Sequence[float], floor: float = 0.0) -> tuple[float | None, float | None, float | None]:
-    """Return the 95 % interval of the mean by Student's t, and the p of a mean of 0; None for a single value.
-
-    `floor` is the minimum standard deviation.
-    """
-    n = len(values)
-    if n < 2:
-        return None, None, None
-    mean, error = float(np.mean(values)), max(float(np.std(values, ddof=1)), floor) / math.sqrt(n)
-    if error == 0.0:
-        return mean, mean, None
-    student = _scipy_stats().t(n - 1)
-    reach = float(student.ppf(0.975)) * error
-    return mean - reach, mean + reach, 2 * float(student.sf(abs(mean) / error))
-
-
-def _bootstrap(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the 2.5 and 97.5 percentiles of bootstrap means, with a fixed seed."""
-    if len(values) < 2:
-        return None, None
-    drawn = np.random.default_rng(0).choice(np.asarray(values), (RESAMPLES, len(values)))
-    low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
 
 
 def _scipy_stats() -> Any:

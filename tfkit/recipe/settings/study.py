@@ -130,6 +130,9 @@ class Study(Section):
     measure: Annotated[tuple[str | ProbeMeasure, ...], BeforeValidator(as_tuple)] = Field(
         ("valid.loss",), min_length=1, description="what is compared: a score or a cost of the runs, or {probe: NAME}"
     )
+    equal_within: dict[str, PositiveFloat] = Field(
+        default_factory=dict, description="by measure, the difference that does not matter: {valid.loss: 0.01}"
+    )
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
         (), description="what papers claim of it"
     )
@@ -238,6 +241,10 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
         yield Problem("", "the first measure is one of the runs' own, which tuning goes by", at="study.measure[0]")
     if len(set(study.names)) < len(study.names):
         yield Problem("measure", "names a measure twice", at="study")
+    for name in study.equal_within:
+        if name not in study.names:
+            text = f"'{name}' is not among study.measure"
+            yield Problem(name, text, nearest(name, [*study.names]), at="study.equal_within")
 
 
 def _value_problems(study: Study) -> Iterator[Problem]:
