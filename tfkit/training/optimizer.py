@@ -163,7 +163,7 @@ class Muon(Optimizer):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.options = {
+        self.options: dict[str, Any] = {
             "momentum": config.momentum,
             "nesterov": config.nesterov,
             "ns_steps": config.iterations,
