@@ -30,9 +30,10 @@ from tfkit.generation.attention import AttentionMaps, attention_of
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
 from tfkit.generation.rate import generation_rate
+from tfkit.generation.shorthands import GenerateOptions
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.vectors import Pooling, text_vectors
-from tfkit.generation.writer import GeneratedText, GenerateOptions, Writer, check_options, make_writer, warn_of_cut
+from tfkit.generation.writer import GeneratedText, Writer, check_options, make_writer, warn_of_cut
 from tfkit.models import Model, build_model
 from tfkit.recipe.imports import find_imported, import_parts
 from tfkit.recipe.load import ReadingOptions, Recipe, read_for
@@ -54,7 +55,7 @@ from tfkit.training.lifecycle import is_finished, mark_finished, restore_history
 from tfkit.training.mend import mend
 from tfkit.training.metric import as_compared, length_of
 from tfkit.training.objective import MaskedLm, Objective, Prediction
-from tfkit.training.objective.answers import predicts, text_fields
+from tfkit.training.objective.base import predicts, text_fields
 from tfkit.training.objective.reading import Reading
 from tfkit.training.progress import Reporter
 from tfkit.training.run_name import run_name

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfkit.core.component import Config, Slot
+from tfkit.core.component import Config
 from tfkit.core.errors import Place, RecipeError, UsageError
+from tfkit.core.options import Slot
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import from_value

@@ -18,10 +18,11 @@ from torch import nn
 
 from tfkit.components.norm import Norm
 from tfkit.core.component import Component
-from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import NonNegativeFloat, PositiveFloat, as_tuple
-from tfkit.core.registry import nearest, register
+from tfkit.core.registry import register
+from tfkit.core.synonyms import nearest
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
 LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # implementation choices, no effect on the step
@@ -34,7 +35,7 @@ Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
 class Optimizer(Component):
     """Base of optimizers: `make` returns a torch.optim.Optimizer for a model."""
 
-    class Config(PartConfig):
+    class Config(RecipeConfig):
         """Options of all optimizers."""
 
     def __init__(self, config: Config) -> None:

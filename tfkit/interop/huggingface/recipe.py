@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tfkit.core.component import Component, Slot, spell
+from tfkit.core.component import Component, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
 from tfkit.recipe.keys import LAYER, MODEL, STACK

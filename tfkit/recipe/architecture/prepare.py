@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from tfkit.core.component import Config, Slot
-from tfkit.core.options import PathMark
+from tfkit.core.component import Config
+from tfkit.core.options import PathMark, Slot
 from tfkit.core.shape import Shape
 from tfkit.recipe.architecture.per_layer import is_per_layer
 from tfkit.recipe.overlays.merge import as_part, merge

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import LayerPlan, StackPlan
-from tfkit.core.context import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.core.slots import AttentionFacts
 from tfkit.recipe.architecture.distinct import DistinctLayers
 from tfkit.recipe.architecture.masks import written_masks

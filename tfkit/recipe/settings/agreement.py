@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config, Doubt, Problem
-from tfkit.core.facts import RecipeFacts
+from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.recipe.rules import asked_by, reason
 from tfkit.recipe.settings.sections import Data, Generate, Train
 from tfkit.recipe.text.faults import Faults
@@ -49,10 +49,14 @@ class Agreement:
         """Run all checks."""
         for asker in self.parts:
             self._check_rules(asker)
-            self.tell(asker.path, asker.config.check_recipe(self.facts))
+            self._check_config(asker.config, asker.path)
         if self.facts.blueprint is not None:
             for config, path in model_parts(self.facts.blueprint):
-                self.tell(path, config.check_recipe(self.facts))
+                self._check_config(config, path)
+
+    def _check_config(self, config: Config, path: str) -> None:
+        if isinstance(config, RecipeConfig):
+            self.tell(path, config.check_recipe(self.facts))
 
     def _check_rules(self, asker: Standing) -> None:
         """Apply the rule table to a part and those it has requirements on."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config
-from tfkit.core.registry import is_shipped
+from tfkit.core.plugins import is_shipped
 from tfkit.core.slots import HeadFacts, ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.rules import fact, reason

@@ -9,9 +9,9 @@ from torch import nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Problem
-from tfkit.core.registry import nearest
 from tfkit.core.skeleton import skeleton
 from tfkit.core.slots import ObjectiveFacts
+from tfkit.core.synonyms import nearest
 
 MOST_LAYERS = 200  # deeper models are only checked at the start of training
 

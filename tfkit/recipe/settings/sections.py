@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from tfkit.core.component import Config, Slot
+from tfkit.core.component import Config
 from tfkit.core.devices import DeviceName
 from tfkit.core.options import (
     FolderPath,
@@ -21,6 +21,7 @@ from tfkit.core.options import (
     RowCount,
     RunPath,
     Seed,
+    Slot,
     as_tuple,
 )
 from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
