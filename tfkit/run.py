@@ -19,7 +19,6 @@ from tfkit.core.blame import parts_named
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
-from tfkit.core.hub import is_on_hub
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import VectorCorpus
@@ -41,6 +40,7 @@ from tfkit.recipe.settings.evaluations import value_problem
 from tfkit.recipe.settings.sections import Data, GenerationRate
 from tfkit.storage.checksums import write_json
 from tfkit.storage.files import LARGEST_TEXT, read_bytes, read_json
+from tfkit.storage.hub import is_on_hub
 from tfkit.training import record
 from tfkit.training.card import write_card
 from tfkit.training.checkpoint import Checkpoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -201,3 +202,26 @@ def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
             yield from (LayerPair(key, int(own), other, f".{key}.{own}") for own, other in value.items())  # type: ignore[arg-type]
         else:
             yield LayerPair(last, int(key), value, f".{key}")
+
+
+DEVICES = "auto, cpu, cuda or cuda:1"
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+# torch devices that tfkit does not support, with the reasons
+_REFUSED_DEVICES = {
+    "mps": "it has no float64, in which positions, random draws and gradient norms are computed",
+    "xpu": "nothing of it has been tried there, and a run could not be resumed exactly",
+    "meta": "it holds no numbers, so that nothing can be computed on it",
+}
+
+
+def check_device_name(name: str) -> str:
+    """Return the name; raise ValueError for unknown or unsupported devices."""
+    if _DEVICE.fullmatch(name):
+        return name
+    reason = _REFUSED_DEVICES.get(name.partition(":")[0])
+    if reason is not None:
+        raise ValueError(f"tfkit does not run on {name}: {reason}; write {DEVICES}")
+    raise ValueError(f"{name!r} is no device; write {DEVICES}")
+
+
+DeviceName = Annotated[str, AfterValidator(check_device_name)]

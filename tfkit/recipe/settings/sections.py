@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from tfkit.core.component import Config
-from tfkit.core.devices import DeviceName
 from tfkit.core.options import (
+    DeviceName,
     FolderPath,
     Layers,
     Names,
