@@ -384,7 +384,7 @@ def test_metrics_of_the_recipe_are_measured_at_the_end(tmp_path: Path) -> None:
 
 def test_sources_too_long_to_be_read_count_as_failures(tmp_path: Path) -> None:
     run = silent(recipe(train__steps=1, model__max_length=5, model__position="learned"), tmp_path / "run")
-    outputs, references = run._outputs(
+    outputs, references = run._scorer.outputs(
         [{"source": "one " * 9, "target": "x"}, {"source": "one", "target": "y"}], "bleu"
     )
     assert outputs[0] == "" and references == ["x", "y"]
@@ -428,7 +428,7 @@ def test_an_objective_of_ones_own_translates_with_a_decoder(tmp_path: Path) -> N
     ]
     assert run.evaluate("valid", limit=4).keys() == {"loss", "perplexity", "exact_match"}
     long = " ".join(["one"] * 10)
-    outputs, _ = run._outputs([{"source": long, "target": "x"}, {"source": "one", "target": "y"}], "samples")
+    outputs, _ = run._scorer.outputs([{"source": long, "target": "x"}, {"source": "one", "target": "y"}], "samples")
     assert outputs[0] == "" and len(outputs) == 2  # what is too long to be read counts as a failure
 
 

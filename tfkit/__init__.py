@@ -42,9 +42,10 @@ __all__ = [
 
 _ROOMS = {
     "tfkit.api": ("build", "part", "parts"),
-    "tfkit.core.component": ("Component", "Config", "Slot"),
+    "tfkit.core.component": ("Component", "Config"),
     "tfkit.core.context": ("Context",),
     "tfkit.core.errors": ("DataError", "RecipeError", "RunError", "TfkitError", "UsageError"),
+    "tfkit.core.options": ("Slot",),
     "tfkit.core.registry": ("register",),
     "tfkit.core.shape": ("Shape",),
     "tfkit.interop.hub": ("push",),

@@ -3,13 +3,13 @@ from tfkit.api import part as part
 from tfkit.api import parts as parts
 from tfkit.core.component import Component as Component
 from tfkit.core.component import Config as Config
-from tfkit.core.component import Slot as Slot
 from tfkit.core.context import Context as Context
 from tfkit.core.errors import DataError as DataError
 from tfkit.core.errors import RecipeError as RecipeError
 from tfkit.core.errors import RunError as RunError
 from tfkit.core.errors import TfkitError as TfkitError
 from tfkit.core.errors import UsageError as UsageError
+from tfkit.core.options import Slot as Slot
 from tfkit.core.registry import register as register
 from tfkit.core.shape import Shape as Shape
 from tfkit.interop.hub import push as push

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import tfkit.run
+import tfkit.run.run
+import tfkit.training.scoring
 from tfkit.cli.main import main
 from tfkit.core.errors import RunError
 from tfkit.training.interrupt import Interrupted
@@ -278,7 +279,7 @@ def test_evaluate_prints_what_it_cannot_write(run: Path, monkeypatch: pytest.Mon
     def refused(file: Path, *_: object) -> None:
         raise RunError(f"{file}: cannot be written: Read-only file system")
 
-    monkeypatch.setattr(tfkit.run, "write_json", refused)
+    monkeypatch.setattr(tfkit.training.scoring, "write_json", refused)
     measured = tfkit_command("evaluate", run, "--split", "valid", "--limit", "4")
     assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
     why = f"{run / 'evaluation.json'}: cannot be written: Read-only file system"
@@ -298,7 +299,7 @@ def test_embed_computes_nothing_that_it_cannot_write(
 ) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the 1 cats\n")
-    monkeypatch.setattr(tfkit.run, "text_vectors", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(tfkit.run.run, "text_vectors", lambda *_: pytest.fail("computed"))
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "x.npy", tmp_path / "file" / "x.jsonl"):
         refused = tfkit_command("embed", run, texts, "--out", out)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from tfkit.components.activation import TORCH_ACTIVATIONS, PReLU, RReLU
-from tfkit.core.component import Slot
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from tfkit.components.attention import KernelAttention, Performer
 from tfkit.components.mask import Causal
 from tfkit.contracts.calls import randomise
-from tfkit.core.component import Slot
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError
+from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.functional.kernel import CHUNK, KernelSums, kernel_attention
 from tfkit.recipe.load import load_recipe

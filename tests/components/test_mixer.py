@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import randomise
-from tfkit.core.component import Slot
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.functional.scan import CHUNK, linear_scan
 from tfkit.models.build import build_model

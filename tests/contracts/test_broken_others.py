@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tfkit.contracts.check import CHECKS, MODEL
+from tfkit.contracts.cases import MODEL
+from tfkit.contracts.check import CHECKS
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.options import PositiveInt, RecipePath

@@ -24,12 +24,13 @@ from tfkit.components.mask import Mask
 from tfkit.components.mixer import LSTM, Mixer
 from tfkit.components.norm import Norm
 from tfkit.components.residual import Branch, PreNorm
-from tfkit.contracts.cases import Case, cases, loads, variants
-from tfkit.contracts.check import CHECKS, MODEL
+from tfkit.contracts.cases import MODEL, Case, cases, loads, variants
+from tfkit.contracts.check import CHECKS
 from tfkit.contracts.verify import verify
 from tfkit.core import component
 from tfkit.core.component import Component
-from tfkit.core.context import Collector, Context, Inputs, Placement, Visibility
+from tfkit.core.context import Collector, Context, Placement, Visibility
+from tfkit.core.inputs import Inputs
 from tfkit.core.options import Width
 from tfkit.core.shape import Shape
 from tfkit.models.base import ModelOutput

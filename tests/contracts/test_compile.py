@@ -16,8 +16,9 @@ from torch import Tensor
 from tfkit.components.feedforward.dense import MLP
 from tfkit.contracts.calls import model, randomise, run, special, tokens
 from tfkit.contracts.cases import Case, load, loads
-from tfkit.contracts.check import CHECKS, expect_equal
+from tfkit.contracts.check import CHECKS
 from tfkit.contracts.compile import compiles, one_graph, quiet
+from tfkit.contracts.expect import expect_equal
 from tfkit.contracts.options import D_MODEL
 from tfkit.core.context import Context
 from tfkit.core.registry import REGISTRY

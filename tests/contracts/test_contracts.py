@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tfkit.contracts
-from tfkit.contracts.cases import cases
-from tfkit.contracts.check import CHECKS, MODEL, with_needs
+from tfkit.contracts.cases import MODEL, cases
+from tfkit.contracts.check import CHECKS, with_needs
 from tfkit.contracts.verify import verify
 from tfkit.core.capabilities import CONTRACTS
 from tfkit.core.registry import CATALOGUES, REGISTRY

@@ -12,7 +12,7 @@ from tfkit.components.mask import Mask
 from tfkit.contracts.report import render, summary
 from tfkit.contracts.verify import verify
 from tfkit.core.console import Console
-from tfkit.core.context import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.training.objective import Batch, CausalLm, Loss
 
 from .broken import Register

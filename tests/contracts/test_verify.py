@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tfkit.contracts import verify as module
-from tfkit.contracts.check import Broken, told
+from tfkit.contracts.expect import Broken, told
 from tfkit.contracts.report import Failure, Outcome, Report
 from tfkit.contracts.verify import registered_by, run_verification, verify
 from tfkit.core.errors import UsageError

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.core.context import Inputs, Span, Visibility, looks_back
+from tfkit.core.context import Span, Visibility, looks_back
+from tfkit.core.inputs import Inputs
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.core.slots import MaskFacts

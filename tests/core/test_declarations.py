@@ -14,9 +14,10 @@ import tfkit
 from tfkit.cli.main import main
 from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
-from tfkit.core.capabilities import CAPABILITIES, INPUTS
+from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.declarations import check_declarations
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import INPUTS
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.training.objective import Objective
 
@@ -113,7 +114,7 @@ def test_what_is_shipped_declares_nothing_unknown(slot: str) -> None:
 
 
 def test_the_inputs_that_a_part_may_need_are_those_of_a_call() -> None:
-    from tfkit.core.context import Inputs
+    from tfkit.core.inputs import Inputs
 
     assert set(INPUTS) == set(Inputs.__dataclass_fields__) - {"input_ids", "real"}
     assert all(promise and not promise[0].isupper() for promise in CAPABILITIES.values())

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, create_model
 
-from tfkit.core.component import Config, Slot
+from tfkit.core.component import Config
 from tfkit.core.describe import in_words, limits, sections
 from tfkit.core.errors import with_article
-from tfkit.core.options import Bias, Dropout, NonNegativeInt, PositiveInt, RecipePath, Scale, Width
+from tfkit.core.options import Bias, Dropout, NonNegativeInt, PositiveInt, RecipePath, Scale, Slot, Width
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
 

@@ -12,9 +12,10 @@ import pytest
 
 import tfkit
 from tfkit.components.norm import LayerNorm, Norm
-from tfkit.core.component import Slot
 from tfkit.core.errors import TfkitWarning, UsageError
-from tfkit.core.registry import REGISTRY, Registry, UnknownPart, origin
+from tfkit.core.options import Slot
+from tfkit.core.plugins import origin
+from tfkit.core.registry import REGISTRY, Registry, UnknownPart
 from tfkit.recipe.imports import import_parts
 
 PART = """

@@ -12,7 +12,7 @@ import pytest
 from babel.dates import get_day_names, get_month_names
 from num2words import num2words
 
-from tfkit.core.component import Slot
+from tfkit.core.options import Slot
 from tfkit.data.phrases import _FAMILIES as FAMILIES
 from tfkit.data.phrases import (
     KIND_SIZES,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.compile import one_graph
-from tfkit.core.context import Inputs, Span, Visibility
+from tfkit.core.context import Span, Visibility
+from tfkit.core.inputs import Inputs
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.functional import band

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfkit.core.component import Slot
+from tfkit.core.options import Slot
 from tfkit.generation.rules import Rules
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.options import Slot
 from tfkit.generation.rules import Rules
 from tfkit.generation.search import Candidate, prepare
 from tfkit.generation.stop import Length, StopRule

@@ -15,8 +15,8 @@ from tokenizers import decoders, models
 
 import tfkit
 from tfkit.contracts.training import small_model
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.options import Slot
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.constraint.automaton import START, automaton_of
 from tfkit.generation.constraint.guide import Guide, State

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits.base import PADDING, LogitsRule

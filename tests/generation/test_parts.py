@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, required
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.stepper import Stepper, evaluating

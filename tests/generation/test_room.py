@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import tfkit
-from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
+from tfkit.core.options import Slot
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation import room
 from tfkit.generation.decoder import StepDecoder

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import PositiveInt, Slot
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.logits import LogitsRule

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers.generation import logits_process as theirs
 
 import tfkit
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits.base import NEVER

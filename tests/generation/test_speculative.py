@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.options import Slot
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.rules import Rules

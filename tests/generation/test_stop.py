@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.rules import Rules, bound_rules

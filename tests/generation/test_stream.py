@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
+from tfkit.core.options import Slot
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.rules import Rules, bound_rules

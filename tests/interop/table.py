@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tfkit.core.formats import markdown_row
+from tfkit.reports.formats import markdown_row
 
 HEADS = ("recipe", "size", "new in it", "proof", "picture")
 UNITS = ((10**9, "B"), (10**6, "M"))

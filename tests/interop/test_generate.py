@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.core.component import Slot
+from tfkit.core.options import Slot
 from tfkit.generation.rules import Rules
 from tfkit.generation.search import Candidate, prepare
 from tfkit.generation.stop import EndToken

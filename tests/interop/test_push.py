@@ -13,8 +13,8 @@ import pytest
 import tfkit
 from tests.training.small import small
 from tfkit.core.errors import DataError, RunError, UsageError
-from tfkit.core.hub import repository
 from tfkit.run import Run
+from tfkit.storage.hub import repository
 
 from .made import command
 

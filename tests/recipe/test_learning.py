@@ -17,7 +17,8 @@ import torch
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.errors import RecipeError
-from tfkit.core.registry import REGISTRY, is_shipped, register
+from tfkit.core.plugins import is_shipped
+from tfkit.core.registry import REGISTRY, register
 from tfkit.models.base import Model
 from tfkit.models.encoder_decoder import EncoderDecoder
 from tfkit.recipe.load import Recipe, load_recipe, load_saved

@@ -24,8 +24,9 @@ from tfkit.components.activation import Activation
 from tfkit.components.attention import MultiHead
 from tfkit.components.feedforward import MLP, FeedForward
 from tfkit.contracts.cases import cases, variants
-from tfkit.core.component import Component, Config, Slot
+from tfkit.core.component import Component, Config
 from tfkit.core.errors import RecipeError
+from tfkit.core.options import Slot
 from tfkit.core.registry import CATALOGUES, REGISTRY, register
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.load import load_recipe

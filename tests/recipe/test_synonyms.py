@@ -9,8 +9,8 @@ import yaml
 from click.testing import CliRunner
 
 from tfkit.cli.main import main
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError
+from tfkit.core.options import Slot
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.core.synonyms import SYNONYMS, TARGETS, is_own, slot_of, split_target
 from tfkit.recipe.architecture.heads import SPECIAL

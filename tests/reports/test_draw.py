@@ -15,11 +15,11 @@ from tests.recipe.fuzz.drawn import drawn
 from tests.recipe.fuzz.tree import plain
 from tests.sampling import some
 from tests.work import work
-from tfkit import load_recipe
 from tfkit.components.residual import Residual
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import TfkitError
 from tfkit.core.registry import REGISTRY, register
+from tfkit.recipe.load import load_recipe
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.counts import count
 from tfkit.reports.letters import lines, width

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.test_commands import tfkit_command
 from tests.studies.test_page import LOOK
-from tfkit import load_recipe
+from tfkit.recipe.load import load_recipe
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.explain import KeyAnswers
 from tfkit.reports.gallery import gallery, page

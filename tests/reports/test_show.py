@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tfkit import load_recipe
 from tfkit.core.keys import RateValue, SizeValue
 from tfkit.recipe.keys import LAYER, STACK
+from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count
 from tfkit.reports.show import as_data
 from tfkit.reports.table import headline

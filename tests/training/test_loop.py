@@ -12,7 +12,7 @@ import torch
 
 import tfkit
 from tfkit.core.errors import RecipeError, UsageError
-from tfkit.core.memory import free_memory
+from tfkit.core.machine import free_memory
 from tfkit.data.corpus import TextRecordCorpus
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe

@@ -116,7 +116,7 @@ def decoding(
     from tfkit.reports.bench_peers import PEERS
 
     sizes = [SIZES[name] for name in chosen(models, list(SIZES), "model")]
-    peers = chosen(against or [], list(PEERS), "library")
+    peers = {name: PEERS[name] for name in chosen(against or [], list(PEERS), "library")}
     works = [Work(size, batch, count, new) for size in sizes for batch in batches for count in beams]
     found = []
     with Console(stderr=True).status("measuring") as status:

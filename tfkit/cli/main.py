@@ -30,8 +30,7 @@ from tfkit.cli.examples import with_examples
 from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_wrapped
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
 from tfkit.core.output import OutputLost, lost
-from tfkit.core.registry import nearest
-from tfkit.core.synonyms import key_for, split_target
+from tfkit.core.synonyms import key_for, nearest, split_target
 
 # command -> its line in `tfkit --help`, by group; its module is tfkit.cli.<command> (<command>_ for a Python keyword)
 GROUPS = {

@@ -47,7 +47,7 @@ class Device(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check the device name; click reports failures."""
-        from tfkit.core.devices import check_device_name
+        from tfkit.core.options import check_device_name
 
         try:
             return check_device_name(str(value))
@@ -67,8 +67,8 @@ class ReadOptions:
 
     def recipe(self, source: str) -> Recipe:
         """Load a recipe by name or path; raise RecipeError with every fault, RunError for a run's resolved.yaml."""
-        from tfkit.core.hub import is_on_hub
         from tfkit.recipe.load import load_recipe
+        from tfkit.storage.hub import is_on_hub
         from tfkit.training.folder import RunFolder
         from tfkit.training.supply import downloaded_run, run_folder, saved_recipe
         from tfkit.training.weights_file import is_weights_file, recipe_in

@@ -11,8 +11,8 @@ import click
 from tfkit.cli.options import IMPORTS
 from tfkit.cli.terminal import echo_json
 from tfkit.core.errors import UsageError
-from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart, nearest
-from tfkit.core.synonyms import part_for
+from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart
+from tfkit.core.synonyms import nearest, part_for
 
 if TYPE_CHECKING:
     from tfkit.core.component import Component

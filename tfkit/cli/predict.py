@@ -30,7 +30,7 @@ def command(run: str, given: TextOptions, as_json: bool, device: str, reading: R
     Prints one line for each TEXT, or for each line of --input, or of standard input. A tab stands between two texts
     that are read together: a question and its context; in JSON lines --field names each of them.
     """
-    from tfkit.training.objective.answers import text_fields
+    from tfkit.training.objective.base import text_fields
 
     given.check(most_fields=2)
     loaded = reading.run(run, device)

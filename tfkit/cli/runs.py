@@ -36,7 +36,7 @@ def command(
         raise click.UsageError("--csv and --json are two formats; give one of them")
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
-    from tfkit.core.formats import csv_text
+    from tfkit.reports.formats import csv_text
     from tfkit.studies.run_list import COLUMNS, as_data, check_key, columns_of, render, runs_in, selected
     from tfkit.training.claim import RUNS
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import UsageError
-from tfkit.core.registry import CATALOGUES, REGISTRY, nearest
+from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.overlays import edited
 from tfkit.recipe.text.node import inline
 

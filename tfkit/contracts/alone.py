@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from tfkit.contracts.calls import randomise
 from tfkit.contracts.cases import Case
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY
-from tfkit.core.component import Slot
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
+from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.core.slots import AttentionFacts
 

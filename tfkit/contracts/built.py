@@ -8,9 +8,11 @@ from importlib import import_module
 from pathlib import Path
 
 from tfkit.contracts.calls import model
-from tfkit.contracts.cases import Case, load
-from tfkit.contracts.check import MODEL, Broken, contract, expect, twins
-from tfkit.core.component import Component, Slot
+from tfkit.contracts.cases import MODEL, Case, load
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import Broken, expect, twins
+from tfkit.core.component import Component
+from tfkit.core.options import Slot
 from tfkit.core.registry import CATALOGUES, base_of
 from tfkit.recipe.load import load_recipe
 

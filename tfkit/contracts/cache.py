@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
-from tfkit.contracts.cases import Case, loads
-from tfkit.contracts.check import MIXING, contract, expect, expect_equal
+from tfkit.contracts.cases import MIXING, Case, loads
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect, expect_equal
 from tfkit.core.errors import UsageError
 
 WINDOW = 3  # window size that forces the state to drop keys

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.contracts.cases import Case, blueprint, load
-from tfkit.contracts.check import Broken
+from tfkit.contracts.expect import Broken
 from tfkit.contracts.options import VOCABULARY
 from tfkit.models.base import Model
 from tfkit.models.build import build_model

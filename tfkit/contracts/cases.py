@@ -7,15 +7,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tfkit.contracts.check import MODEL, Broken, declares
+from tfkit.contracts.expect import Broken
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, frozen, required, thawed
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Component, Config, Slot
+from tfkit.core.component import Component, Config
 from tfkit.core.errors import RecipeError
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.core.slots import ResidualFacts, SublayerFacts
 from tfkit.recipe.load import Recipe, load_recipe
+
+MODEL = (
+    "attention", "mixer", "position", "feedforward", "norm", "residual", "embedding", "head", "mask", "activation",
+    "init", "model",
+)  # fmt: skip
+SUBLAYERS = ("attention", "mixer", "feedforward")
+MIXING = ("attention", "mixer")  # sublayers that mix tokens
 
 # Topologies in which the parts of a slot are tested; capabilities of a part may exclude some.
 TOPOLOGIES: dict[str, tuple[str, ...]] = {
@@ -38,6 +46,11 @@ NEEDED = {
     "encoder_decoder": ("causal", "bidirectional", "cross_attention"),
 }
 IN_WORDS = {"decoder": "in a decoder", "encoder": "in an encoder", "encoder_decoder": "in an encoder-decoder"}
+
+
+def declares(part: type[Component], capability: str) -> bool:
+    """True if the part declares `capability`; a part that declares nothing must satisfy everything."""
+    return not part.capabilities or capability in part.capabilities
 
 
 @dataclass(frozen=True)

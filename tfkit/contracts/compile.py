@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tfkit.contracts.calls import as_read, model, outputs, special, tokens
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import Broken, contract, expect_equal, where
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import Broken, expect_equal, where
 from tfkit.core.blame import shortened
 from tfkit.models.base import Model
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import Broken, expect
 from tfkit.contracts.options import is_path
 from tfkit.core.errors import DataError
 from tfkit.data.corpus import Corpus, Example

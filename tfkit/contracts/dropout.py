@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import fresh, run, tokens
-from tfkit.contracts.cases import Case
-from tfkit.contracts.check import SAME, SUBLAYERS, contract, expect, expect_equal, far
+from tfkit.contracts.cases import SUBLAYERS, Case
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import SAME, expect, expect_equal, far
 from tfkit.models.base import Model
 
 RATE = 0.25

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tfkit.contracts.check import Broken
+from tfkit.contracts.expect import Broken
 from tfkit.core.output import some
 
 # bfloat16 is excluded: a float64 model uses it only if an option requests it

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect
 from tfkit.contracts.samples import LINES
 from tfkit.contracts.training import letters
 from tfkit.generation.logits import LogitsRule

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.contracts.calls import model, run, tokens
-from tfkit.contracts.cases import Case
-from tfkit.contracts.check import SUBLAYERS, contract, expect
+from tfkit.contracts.cases import SUBLAYERS, Case
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect
 from tfkit.core.component import Component
 from tfkit.models.base import Model
 

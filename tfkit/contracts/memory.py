@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.alone import TIME, Alone, states
-from tfkit.contracts.cases import Case
-from tfkit.contracts.check import EQUAL, MIXING, SAME, contract, expect, expect_equal
+from tfkit.contracts.cases import MIXING, Case
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import EQUAL, SAME, expect, expect_equal
 from tfkit.core.context import Collector
 
 MEMORY, WIDTH = 4, 10  # length of the memory, and its width, different from d_model

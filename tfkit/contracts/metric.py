@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import Broken, expect
 from tfkit.core.errors import UsageError
 from tfkit.core.slots import MetricFacts
 from tfkit.recipe.rules import OF_OBJECTIVES

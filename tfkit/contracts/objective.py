@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import Broken, expect
 from tfkit.contracts.float64 import in_float64
 from tfkit.contracts.gradients import inert_names
 from tfkit.contracts.samples import LINES, NOUNS

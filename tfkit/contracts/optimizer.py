@@ -12,7 +12,8 @@ from torch import Tensor
 from tfkit.components.norm import Norm
 from tfkit.contracts.calls import tokens
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect
 from tfkit.contracts.options import VOCABULARY
 from tfkit.contracts.training import small_model
 from tfkit.models.base import Model

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tfkit.contracts.check import Broken
+from tfkit.contracts.expect import Broken
 from tfkit.contracts.samples import given_files, plain_text
-from tfkit.core.component import Component, Slot
-from tfkit.core.options import PathMark
+from tfkit.core.component import Component
+from tfkit.core.options import PathMark, Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 

@@ -8,7 +8,8 @@ import torch
 
 from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import contract, expect_equal, expect_finite
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect_equal, expect_finite
 from tfkit.contracts.gradients import gradients
 
 LENGTHS = (7, 4, 0, 1, 6)

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.contracts.cases import Case
-from tfkit.contracts.check import SUBLAYERS, contract, expect
+from tfkit.contracts.cases import SUBLAYERS, Case
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect
 from tfkit.contracts.options import D_MODEL, VOCABULARY
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.models import build_model

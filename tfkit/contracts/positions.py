@@ -8,7 +8,8 @@ from torch import Tensor
 from tfkit.components.position.base import Position
 from tfkit.contracts.alone import TIME, Alone, built, states
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import SAME, Broken, contract, expect, expect_equal, far, told
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, far, told
 
 HIDDEN = 1  # the key hidden by a bias
 HOT = 2  # the query with a temperature

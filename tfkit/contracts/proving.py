@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import PREFIX, padded, special
-from tfkit.contracts.check import EQUAL, SAME, far
+from tfkit.contracts.expect import EQUAL, SAME, far
 from tfkit.core.blame import shortened
 from tfkit.core.errors import TfkitError
 from tfkit.models import Model, build_model

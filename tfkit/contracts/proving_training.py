@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfkit.contracts.check import EQUAL, far
+from tfkit.contracts.expect import EQUAL, far
 from tfkit.contracts.proving import LONGEST, TEXTS, NotApplicable, Promise, ReadText, largest, proved
 from tfkit.models import ModelOutput
 from tfkit.training.feed import Feed

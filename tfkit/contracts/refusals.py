@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tfkit.contracts.cases import IN_WORDS, TOPOLOGIES, Case, lacks, loads
-from tfkit.contracts.check import SUBLAYERS, contract, expect
+from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, lacks, loads
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect
 
 # capability -> layer keys that require it, and the slots concerned
 ASKING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.contracts.check import CHECKS, Check, source_of
+from tfkit.contracts.check import CHECKS, Check
+from tfkit.contracts.expect import source_of
 from tfkit.core.component import Component
 
 STYLES = {"ok": "green", "excepted": "cyan", "FAILED": "bold red", "not run": "yellow"}

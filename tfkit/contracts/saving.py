@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from tfkit.contracts.calls import arguments_of, fresh, model, outputs, run, tokens
 from tfkit.contracts.cases import Case, blueprint
-from tfkit.contracts.check import contract, expect, expect_finite, twins
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect, expect_finite, twins
 from tfkit.models.build import build_model
 
 

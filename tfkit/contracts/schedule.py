@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect
 from tfkit.training.schedule import Schedule
 
 SCHEDULE = ("schedule",)

@@ -9,7 +9,8 @@ from torch.utils.hooks import RemovableHandle
 from tfkit.components.head.base import TokenHead
 from tfkit.contracts.calls import PAD, answers_tokens, fresh, model, padded, run, tokens
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import contract, expect, expect_equal, expect_finite
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect, expect_equal, expect_finite
 from tfkit.contracts.float64 import in_float64
 from tfkit.contracts.options import VOCABULARY
 from tfkit.models.base import Model

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import expect
 from tfkit.contracts.training import letters, small_model
-from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
+from tfkit.core.options import Slot
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.stepper import evaluating

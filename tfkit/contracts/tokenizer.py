@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 from tfkit.contracts.cases import Case
-from tfkit.contracts.check import Broken, contract, expect
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import Broken, expect
 from tfkit.contracts.samples import LINES, ODD
 from tfkit.core.errors import DataError
 from tfkit.core.slots import TokenizerFacts, of_kind

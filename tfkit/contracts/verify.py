@@ -28,7 +28,8 @@ from rich.console import Console
 from tfkit.contracts.built import foreign
 from tfkit.contracts.calls import forget
 from tfkit.contracts.cases import Case, cases, variants
-from tfkit.contracts.check import CHECKS, Broken, Check, told, with_needs
+from tfkit.contracts.check import CHECKS, Check, with_needs
+from tfkit.contracts.expect import Broken, told
 from tfkit.contracts.report import Failure, Outcome, Report, render, summary
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError

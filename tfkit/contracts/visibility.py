@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import PREFIX, changed, run, special, tokens, tokenwise
-from tfkit.contracts.cases import Case
-from tfkit.contracts.check import MIXING, SAME, Broken, contract, expect, expect_equal, far
+from tfkit.contracts.cases import MIXING, Case
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, far
 from tfkit.core.capabilities import ASSUMED
-from tfkit.core.context import Inputs, Span, Visibility
+from tfkit.core.context import Span, Visibility
+from tfkit.core.inputs import Inputs
 
 TIME = 6
 # masks for parts that honour mask rules, by topology

@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any
 
 from tfkit.core.errors import TfkitError
-from tfkit.core.registry import REGISTRY, is_shipped, origin
+from tfkit.core.plugins import is_shipped, origin
+from tfkit.core.registry import REGISTRY
 
 LONGEST = 400  # maximum length of quoted messages
 # markers of PyTorch messages after which the text addresses PyTorch's own developers

@@ -1,4 +1,4 @@
-"""Upper bounds for counts in recipes, studies, the command line and calls.
+"""Bounds of the numbers in recipes, studies, the command line and calls.
 
 Every integer option has one of these bounds or a smaller one: values beyond it are refused at parsing, before
 anything is computed or allocated.
@@ -6,7 +6,9 @@ anything is computed or allocated.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, Field
 
 
 class Bound(NamedTuple):
@@ -33,3 +35,14 @@ TRIALS = Bound(10_000, "variants of a study times the values tuned")
 JOBS = Bound(2**10, "trainings at a time")
 
 BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)
+
+
+def _in_float32(value: float) -> float:
+    if abs(value) > 1e18:
+        raise ValueError(f"expected a number whose square float32 holds, up to 1e18, got {value:g}")
+    return value
+
+
+Number = Annotated[float, AfterValidator(_in_float32)]
+PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
+NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]

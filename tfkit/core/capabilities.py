@@ -1,4 +1,4 @@
-"""Declarations of parts as data: capabilities, call inputs, exemptions from contracts.
+"""Declarations of parts as data: capabilities and exemptions from contracts.
 
 The recipe rules refuse undeclared uses by name; the contract checks test declared ones. Unknown words are refused at
 registration.
@@ -42,9 +42,6 @@ CAPABILITIES = OF_LAYERS | OF_SECTIONS
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
 # hold for every part that treats each token separately
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
-
-# call inputs that a part can require, besides ids and padding
-INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
 
 # contract checks from which a part can be exempt, with a reason; `built` is always required
 CONTRACTS = (

@@ -9,29 +9,23 @@
         def forward(self, x: Tensor, context: Context) -> Tensor: ...
 
 `Config` holds the part's own options, `Shape` the sizes shared by the model, so that no width is written twice. A
-field that holds a part is typed by its slot: `Annotated[Config, Slot("feedforward")]` is resolved by the registry.
+field that holds a part is typed by its slot: `Annotated[Config, Slot("feedforward")]` is resolved by the registry
+(core/options.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Le
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfkit.core.bounds import COUNT
-from tfkit.core.errors import on_one_line, with_article
-from tfkit.core.registry import REGISTRY, UnknownPart
-
-if TYPE_CHECKING:
-    from tfkit.core.facts import RecipeFacts
 
 
 class Problem(NamedTuple):
@@ -70,13 +64,6 @@ class Config(BaseModel):
         """Yield options that do not fit `shape` (Problem), cannot learn (Unlearnable) or are suspicious (Doubt).
 
         Called during validation; must not allocate.
-        """
-        yield from ()
-
-    def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
-        """Yield contradictions to the rest of the recipe (Problem) and suspicious options (Doubt).
-
-        Called for the parts of `data:`, `objective:`, `train:` and `generate:`, for embeddings and for heads.
         """
         yield from ()
 
@@ -192,63 +179,4 @@ def _joined(configs: Sequence[type[Config]], names: dict[str, Any]) -> type[Conf
     return type("Config", tuple(dict.fromkeys(bases)), names)
 
 
-@dataclass(frozen=True)
-class Slot:
-    """Marks a field as a part of `slot`: `Annotated[Config, Slot("attention")]`.
-
-    Accepts a name, a mapping with `type`, or a Config of that slot. Errors inside the part keep the path of the recipe,
-    because a ValidationError raised in a validator is merged with its location.
-    """
-
-    slot: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(spell)
-        )
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"x-slot": self.slot}
-
-    def validate(self, value: Any) -> Config:
-        """Return the Config described by `value`; raise ValidationError, ValueError."""
-        if isinstance(value, Config):
-            if value.part.part_slot != self.slot:
-                name, slot = value.part.part_name, value.part.part_slot
-                raise ValueError(f"'{name}' is {with_article(slot)}, expected {with_article(self.slot)}")
-            return value
-        if isinstance(value, str):
-            return self._config(value, {}, loc=())
-        if isinstance(value, Mapping):
-            options = dict(value)
-            name = options.pop("type", None)
-            if not isinstance(name, str):
-                known = ", ".join(REGISTRY.names(self.slot))
-                message = f"says no type; the {self.slot} types are {known}" if name is None else "is no name"
-                raise _located(("type",) * (name is not None), PydanticCustomError("part_type", message), value)
-            return self._config(name, options, loc=("type",))
-        got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-        got = got if len(got) <= 60 else f"{got[:57]}..."
-        raise ValueError(f"expected the name of {with_article(self.slot)}, or a mapping with its type, got {got}")
-
-    def _config(self, name: str, options: dict[str, Any], loc: tuple[str, ...]) -> Config:
-        try:
-            part = REGISTRY.get(self.slot, name)
-        except UnknownPart as error:
-            context = {"slot": self.slot, "name": on_one_line(name, 60), "suggestion": error.suggestion}
-            context["known"] = ", ".join(error.known)
-            message = "unknown {slot} '{name}'"
-            if not error.suggestion:
-                message += " (there are: {known})" if error.known else " (none is registered; register one of your own)"
-            if error.note:
-                context["note"] = error.note
-                message += "{note}"
-            raise _located(loc, PydanticCustomError("unknown_part", message, context), name) from None
-        return part.Config.model_validate(options)
-
-
-def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> ValidationError:
-    return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
-
-
-__all__ = ["Component", "Config", "Doubt", "Problem", "Slot", "Unlearnable", "spell"]
+__all__ = ["Component", "Config", "Doubt", "Problem", "Unlearnable", "spell"]

@@ -10,26 +10,14 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from tfkit.core.slots import MaskFacts, PositionFacts
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Inputs of the call besides ids, read by mask rules and parts."""
-
-    input_ids: Tensor | None = None  # [batch time]
-    token_type_ids: Tensor | None = None  # [batch time]
-    global_attention_mask: Tensor | None = None  # [batch time], 1 = attends to all and is attended to by all
-    prefix_length: Tensor | None = None  # [batch], length of the prefix visible to all
-    real: Tensor | None = None  # [batch time], True = not padding; None: no padding
-
+from tfkit.core.inputs import Inputs
+from tfkit.core.slots import MaskFacts, PositionFacts
 
 ALL = 2**40  # exceeds any number of keys
 

@@ -6,11 +6,13 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tfkit.core.capabilities import CAPABILITIES, CONTRACTS, INPUTS
+from tfkit.core.capabilities import CAPABILITIES, CONTRACTS
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
-from tfkit.core.registry import base_of, is_shipped, nearest, origin
+from tfkit.core.inputs import INPUTS
+from tfkit.core.plugins import is_shipped, origin
 from tfkit.core.slots import FACTS
+from tfkit.core.synonyms import nearest
 
 # declaration that is a set of words -> known words, and the noun for one
 WORDS: dict[str, tuple[Collection[str], str]] = {
@@ -21,9 +23,9 @@ WORDS: dict[str, tuple[Collection[str], str]] = {
 ALIKE = 0.85  # minimum similarity to treat a name as a misspelling
 
 
-def check_class(slot: str, part: Any) -> None:
-    """Raise UsageError if `part` is not a class of the slot."""
-    module, name = base_of(slot)
+def check_class(slot: str, part: Any, base: tuple[str, str]) -> None:
+    """Raise UsageError if `part` is not a class of the slot, whose base class has this module and name."""
+    module, name = base
     wanted = f"a part of the slot '{slot}' is a class that extends {name} of {module}"
     if not isinstance(part, type):
         raise UsageError(f"{getattr(part, '__qualname__', repr(part))} is no class; {wanted}")

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import with_article
-from tfkit.core.options import PathMark
+from tfkit.core.options import PathMark, Slot
 
 # larger bounds are technical limits far beyond real recipes and are not printed
 COUNTABLE = 2**28

@@ -1,12 +1,12 @@
-"""Facts about a recipe that the parts of one section can query about others."""
+"""Facts about a recipe that the parts of one section can query about others, and the options that do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config
+from tfkit.core.component import Config, Problem
 from tfkit.core.slots import HeadFacts, ObjectiveFacts, TokenizerFacts
 
 
@@ -59,3 +59,14 @@ class RecipeFacts:
         if self.blueprint is None:
             return None
         return self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
+
+
+class RecipeConfig(Config):
+    """Options that are checked against the rest of the recipe.
+
+    Those of all parts of `data:`, `objective:`, `train:` and `generate:`, of embeddings and of heads.
+    """
+
+    def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+        """Yield contradictions to the rest of the recipe (Problem) and suspicious options (Doubt)."""
+        yield from ()

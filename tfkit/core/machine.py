@@ -1,17 +1,22 @@
-"""Description of the machine that a result was measured on."""
+"""This machine: what a result was measured on, and its free and peak memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 def machine() -> dict[str, Any]:
     """Return the host name, the processor, the cores available to this process, and the memory in bytes."""
-    return {"host": platform.node(), "processor": _processor(), "cores": _cores(), "memory": _memory()}
+    return {"host": platform.node(), "processor": _processor(), "cores": _cores(), "memory": _total_memory()}
 
 
 def _processor() -> str:
@@ -28,7 +33,58 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _memory() -> int | None:
+def _total_memory() -> int | None:
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
+
+
+def free_memory(device: torch.device | None = None) -> int | None:
+    """Return the bytes available to this process on a device, by default main memory; None if unknown."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    figures = [figure for figure in (_machine_memory(), _group_memory()) if figure is not None]
+    return min(figures, default=None)
+
+
+def peak_memory(device: torch.device | None = None) -> int | None:
+    """Return the peak memory of this process in bytes, on a device or in main memory; None if unknown."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _machine_memory() -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return _total_memory()
+
+
+def _group_memory() -> int | None:
+    """Return the free memory of the container; reclaimable page cache counts as free."""
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((group / "memory.max").read_text(encoding="ascii"))
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        return max(0, limit - used + _cache((group / "memory.stat").read_text(encoding="ascii").splitlines()))
+    return None
+
+
+def _cache(lines: Iterable[str]) -> int:
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+
+
+def gigabytes(count: int) -> str:
+    """Format bytes."""
+    return f"{count / 2**30:,.1f} GiB"

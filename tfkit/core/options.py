@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfkit.core import bounds
-from tfkit.core.component import Config, Problem, Slot
+from tfkit.core.bounds import NonNegativeFloat as NonNegativeFloat
+from tfkit.core.bounds import Number as Number
+from tfkit.core.bounds import PositiveFloat as PositiveFloat
+from tfkit.core.component import Config, Problem, spell
+from tfkit.core.errors import on_one_line, with_article
+from tfkit.core.registry import REGISTRY, UnknownPart
 from tfkit.core.shape import Shape, Side
 
 # Counts, bounded by kind (core/bounds.py).
@@ -26,15 +33,6 @@ Drawn = Annotated[int, Field(ge=1, le=bounds.DRAWN.most)]
 Order = Annotated[int, Field(ge=1, le=bounds.ORDER.most)]
 
 
-def _in_float32(value: float) -> float:
-    if abs(value) > 1e18:
-        raise ValueError(f"expected a number whose square float32 holds, up to 1e18, got {value:g}")
-    return value
-
-
-Number = Annotated[float, AfterValidator(_in_float32)]
-PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
-NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # `labels`: the number of labels in the training corpus, known once it is read (like `vocab_size: tokenizer`)
 Classes = Width | Literal["labels"]
@@ -92,6 +90,65 @@ def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem
         yield problem._replace(option=f"{option}.{problem.option}" if problem.option else option)
 
 
+@dataclass(frozen=True)
+class Slot:
+    """Marks a field as a part of `slot`: `Annotated[Config, Slot("attention")]`.
+
+    Accepts a name, a mapping with `type`, or a Config of that slot. Errors inside the part keep the path of the recipe,
+    because a ValidationError raised in a validator is merged with its location.
+    """
+
+    slot: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.validate, serialization=core_schema.plain_serializer_function_ser_schema(spell)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"x-slot": self.slot}
+
+    def validate(self, value: Any) -> Config:
+        """Return the Config described by `value`; raise ValidationError, ValueError."""
+        if isinstance(value, Config):
+            if value.part.part_slot != self.slot:
+                name, slot = value.part.part_name, value.part.part_slot
+                raise ValueError(f"'{name}' is {with_article(slot)}, expected {with_article(self.slot)}")
+            return value
+        if isinstance(value, str):
+            return self._config(value, {}, loc=())
+        if isinstance(value, Mapping):
+            options = dict(value)
+            name = options.pop("type", None)
+            if not isinstance(name, str):
+                known = ", ".join(REGISTRY.names(self.slot))
+                message = f"says no type; the {self.slot} types are {known}" if name is None else "is no name"
+                raise _located(("type",) * (name is not None), PydanticCustomError("part_type", message), value)
+            return self._config(name, options, loc=("type",))
+        got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        got = got if len(got) <= 60 else f"{got[:57]}..."
+        raise ValueError(f"expected the name of {with_article(self.slot)}, or a mapping with its type, got {got}")
+
+    def _config(self, name: str, options: dict[str, Any], loc: tuple[str, ...]) -> Config:
+        try:
+            part = REGISTRY.get(self.slot, name)
+        except UnknownPart as error:
+            context = {"slot": self.slot, "name": on_one_line(name, 60), "suggestion": error.suggestion}
+            context["known"] = ", ".join(error.known)
+            message = "unknown {slot} '{name}'"
+            if not error.suggestion:
+                message += " (there are: {known})" if error.known else " (none is registered; register one of your own)"
+            if error.note:
+                context["note"] = error.note
+                message += "{note}"
+            raise _located(loc, PydanticCustomError("unknown_part", message, context), name) from None
+        return part.Config.model_validate(options)
+
+
+def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> ValidationError:
+    return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
+
+
 Activation = Annotated[Config, Slot("activation")]
 Norm = Annotated[Config, Slot("norm")]
 
@@ -145,3 +202,26 @@ def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
             yield from (LayerPair(key, int(own), other, f".{key}.{own}") for own, other in value.items())  # type: ignore[arg-type]
         else:
             yield LayerPair(last, int(key), value, f".{key}")
+
+
+DEVICES = "auto, cpu, cuda or cuda:1"
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+# torch devices that tfkit does not support, with the reasons
+_REFUSED_DEVICES = {
+    "mps": "it has no float64, in which positions, random draws and gradient norms are computed",
+    "xpu": "nothing of it has been tried there, and a run could not be resumed exactly",
+    "meta": "it holds no numbers, so that nothing can be computed on it",
+}
+
+
+def check_device_name(name: str) -> str:
+    """Return the name; raise ValueError for unknown or unsupported devices."""
+    if _DEVICE.fullmatch(name):
+        return name
+    reason = _REFUSED_DEVICES.get(name.partition(":")[0])
+    if reason is not None:
+        raise ValueError(f"tfkit does not run on {name}: {reason}; write {DEVICES}")
+    raise ValueError(f"{name!r} is no device; write {DEVICES}")
+
+
+DeviceName = Annotated[str, AfterValidator(check_device_name)]

@@ -1,8 +1,9 @@
-"""Installed packages that register parts, and messages about broken ones."""
+"""The origin of parts: the place of a class, installed packages that register parts, and messages about broken ones."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import traceback
 from collections.abc import Iterator
@@ -18,6 +19,34 @@ if TYPE_CHECKING:
 GROUP = "tfkit.parts"  # each entry point names a module that registers parts on import
 # uninformative frames: frozen modules, tfkit and importlib
 INSIDE = ("<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
+
+
+def is_shipped(part: type) -> bool:
+    """True if the class belongs to tfkit."""
+    return part.__module__.startswith("tfkit.")
+
+
+def origin(part: type) -> str:
+    """Describe the place of definition: qualified name, file and line."""
+    name, file = home_of(part)
+    try:
+        line = f":{inspect.findsource(part)[1] + 1}"
+    except (OSError, TypeError, IndexError, SyntaxError):
+        line = ""
+    return f"{name} ({file}{line})"
+
+
+def source_file(part: type) -> str | None:
+    """Return the source file of a class; None if there is none, as in a notebook."""
+    try:
+        return inspect.getsourcefile(part)
+    except (OSError, TypeError):
+        return None
+
+
+def home_of(part: type) -> tuple[str, str]:
+    """Return the qualified name and the file of a class."""
+    return part.__qualname__, source_file(part) or "<interactive>"
 
 
 @dataclass(frozen=True)

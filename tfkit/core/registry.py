@@ -8,17 +8,15 @@ Installed plugins are imported when all names of a slot, or an unregistered name
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
-import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tfkit.core.errors import TfkitWarning, UsageError
-from tfkit.core.plugins import PluginProblem, distribution_of, failure, installed
-from tfkit.core.synonyms import part_for
+from tfkit.core.plugins import PluginProblem, distribution_of, failure, home_of, installed, is_shipped, origin
+from tfkit.core.synonyms import nearest, part_for
 
 if TYPE_CHECKING:
     from tfkit.core.component import Component
@@ -55,13 +53,6 @@ HOMES = CATALOGUES | MAPS
 BASES = {"feedforward": "FeedForward", "tokenizer": "TokenizerPart", "logits": "LogitsRule", "stop": "StopRule"}
 
 PartClass = TypeVar("PartClass", bound="type[Component]")
-
-
-def nearest(word: str, words: list[str]) -> str | None:
-    """Return the most similar of `words`, or None."""
-    by_folded = {candidate.casefold(): candidate for candidate in words}
-    found = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.6)
-    return by_folded[found[0]] if found else None
 
 
 class UnknownPart(UsageError):
@@ -122,14 +113,14 @@ class Registry:
     def _enter(self, slot: str, name: str, part: type[Component]) -> None:
         from tfkit.core.declarations import check_class, check_declarations
 
-        check_class(slot, part)
+        check_class(slot, part, base_of(slot))
         foreign = not is_shipped(part)
         if foreign:
             check_declarations(part)
         if foreign:
             self._load_catalogue(slot)  # so that a duplicate name is reported for the new part, not for the catalogue
         there = self._parts[slot].get(name)
-        if there is not None and _home(there) != _home(part):
+        if there is not None and home_of(there) != home_of(part):
             raise UsageError(f"{slot} '{name}' is registered twice: by {origin(there)} and by {origin(part)}")
         part.adopt(slot, name)
         self._parts[slot][name] = part
@@ -208,33 +199,6 @@ class Registry:
 def base_of(slot: str) -> tuple[str, str]:
     """Return the module and name of the base class of `slot`."""
     return HOMES[slot], BASES.get(slot, slot.capitalize())
-
-
-def is_shipped(part: type) -> bool:
-    """True if the class belongs to tfkit."""
-    return part.__module__.startswith("tfkit.")
-
-
-def origin(part: type) -> str:
-    """Describe the place of definition: qualified name, file and line."""
-    name, file = _home(part)
-    try:
-        line = f":{inspect.findsource(part)[1] + 1}"
-    except (OSError, TypeError, IndexError, SyntaxError):
-        line = ""
-    return f"{name} ({file}{line})"
-
-
-def source_file(part: type) -> str | None:
-    """Return the source file of a class; None if there is none, as in a notebook."""
-    try:
-        return inspect.getsourcefile(part)
-    except (OSError, TypeError):
-        return None
-
-
-def _home(part: type) -> tuple[str, str]:
-    return part.__qualname__, source_file(part) or "<interactive>"
 
 
 REGISTRY = Registry()

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from tfkit.core import component
+from tfkit.core.bounds import PositiveFloat
 from tfkit.core.component import Component, Problem
 from tfkit.core.errors import UsageError
-from tfkit.core.options import PositiveFloat
+from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Shape, Side
 
 if TYPE_CHECKING:  # recipes and data are read without torch
     from torch import Tensor, nn
-
-    from tfkit.core.context import Inputs
 
 Direction = Literal["encoder_decoder", "causal", "bidirectional"]
 Pool = Literal["first", "mean", "last"]

@@ -6,6 +6,7 @@ A target is a key (`model.d_model`), an option of a part (`model.layer.attention
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Mapping
 
@@ -275,3 +276,10 @@ def value_for(path: str, word: str) -> str | None:
     """Return the value of the key at `path` for a word; None if there is none."""
     pairs = map(split_target, SYNONYMS.get(_folded(word), ()))
     return next((value for key, value in pairs if value and key == path), None)
+
+
+def nearest(word: str, words: list[str]) -> str | None:
+    """Return the most similar of `words`, or None."""
+    by_folded = {candidate.casefold(): candidate for candidate in words}
+    found = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None

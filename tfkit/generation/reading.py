@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tfkit.core.context import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import Call
 from tfkit.models.stack import Stack

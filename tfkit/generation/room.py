@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.core.memory import free_memory, gigabytes
+from tfkit.core.machine import free_memory, gigabytes
 from tfkit.generation.strategy import Strategy
 from tfkit.models import Model
 

@@ -1,24 +1,47 @@
-"""Short options for `generate:` settings of a recipe: `num_beams` for `generate.strategy: {type: beam, ...}`.
+"""Options of a generation, which override the recipe's `generate:`.
 
-They are shared by the command line (`--num-beams 4`) and calls in Python (`num_beams=4`).
+The short ones (`num_beams` for `generate.strategy: {type: beam, ...}`) are shared by the command line
+(`--num-beams 4`) and calls in Python (`num_beams=4`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tfkit.core.errors import UsageError, on_one_line
 
 if TYPE_CHECKING:
     from tfkit.core.component import Config
-    from tfkit.generation.writer import GenerateOptions
+    from tfkit.generation.decoder import Quantize
+    from tfkit.recipe.architecture.prepare import Parts
     from tfkit.recipe.settings.sections import Generate
 
 # option -> its rule and the rule's option, in the order of the rules
 RULES = {"temperature": ("temperature", "temperature"), "top_k": ("top_k", "k"), "top_p": ("top_p", "p")}
 OF_STRATEGIES = ("num_beams", "n_best")  # options of particular strategies
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of a call that override the recipe's `generate:`; None keeps the recipe's.
+
+    `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` is the number of prompts
+    per batch. `quantize="int8"` computes with int8 weights. `temperature`, `top_k`, `top_p`, `num_beams` and `n_best`
+    are the short options of the command line, applied on top of the strategy and the rules.
+    """
+
+    strategy: Parts | None
+    logits: Parts | None
+    stop: Parts | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    num_beams: int | None
+    n_best: int | None
+    seed: int | None
+    batch_size: int
+    quantize: Quantize | None
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,7 @@ class Shorthands:
     n_best: int | None = None
     seed: int | None = None
     batch_size: int | None = None
-    quantize: Literal["int8"] | None = None
+    quantize: Quantize | None = None
     max_new_tokens: int | None = None
 
     def given(self, *names: str) -> list[str]:

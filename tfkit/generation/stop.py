@@ -17,7 +17,7 @@ from functools import cached_property
 from pydantic import Field
 
 from tfkit.core.component import Component
-from tfkit.core.component import Config as PartConfig
+from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveFloat, PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
@@ -46,7 +46,7 @@ class WrittenRow:
 class StopRule(Component):
     """A stop rule. A text ends as soon as one rule says so, or after max_new_tokens."""
 
-    class Config(PartConfig):
+    class Config(RecipeConfig):
         """Options of every stop rule."""
 
     def __init__(self, config: Config) -> None:

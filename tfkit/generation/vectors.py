@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.components.head.pooled import pool
-from tfkit.core.context import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.data.by_length import by_length
 from tfkit.functional.precision import wide, wide_dtype
 from tfkit.generation.tokens import padded_ids

@@ -6,22 +6,22 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from tfkit.core.bounds import COUNT, ROWS, SEED
 from tfkit.core.component import Config
 from tfkit.core.errors import TfkitWarning, UsageError
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.decoder import Quantize, StepDecoder, check_quantize
+from tfkit.generation.decoder import StepDecoder, check_quantize
 from tfkit.generation.lengths import warn_of_prompts, warn_of_texts
 from tfkit.generation.prompts import Ids, Source
 from tfkit.generation.room import check_room
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare
-from tfkit.generation.shorthands import OF_STRATEGIES, RULES, Keywords
+from tfkit.generation.shorthands import OF_STRATEGIES, RULES, GenerateOptions, Keywords
 from tfkit.generation.strategy import Strategy
 from tfkit.generation.streaming import check_stream, told
 from tfkit.generation.texts import find
@@ -30,27 +30,6 @@ from tfkit.recipe.architecture.prepare import Parts, parts_of
 from tfkit.recipe.settings.sections import Generate
 
 CUT = "the text is cut off: no text that generate.logits allows was complete when it ended"
-
-
-class GenerateOptions(TypedDict, total=False):
-    """Options of a call that override the recipe's `generate:`; None keeps the recipe's.
-
-    `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` is the number of prompts
-    per batch. `quantize="int8"` computes with int8 weights. `temperature`, `top_k`, `top_p`, `num_beams` and `n_best`
-    are the short options of the command line, applied on top of the strategy and the rules.
-    """
-
-    strategy: Parts | None
-    logits: Parts | None
-    stop: Parts | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    num_beams: int | None
-    n_best: int | None
-    seed: int | None
-    batch_size: int
-    quantize: Quantize | None
 
 
 @dataclass(frozen=True)

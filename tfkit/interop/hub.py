@@ -12,11 +12,11 @@ from typing import Any
 
 from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.extras import optional
-from tfkit.core.hub import in_words, repository
 from tfkit.interop.local_paths import RECORDED, LocalPaths
 from tfkit.run import Run, load_run
 from tfkit.storage.checksums import SUMS, sha256_of
 from tfkit.storage.files import is_temporary, read_text
+from tfkit.storage.hub import in_words, repository
 from tfkit.training import record
 from tfkit.training.card import is_ours, run_card
 from tfkit.training.folder import CARD, ENVIRONMENT, PUBLISHED, RESOLVED, WEIGHTS, RunFolder

@@ -7,7 +7,7 @@ import torch
 from tfkit.components.init import Init
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import UsageError
-from tfkit.core.memory import free_memory, gigabytes
+from tfkit.core.machine import free_memory, gigabytes
 from tfkit.models.base import Model
 from tfkit.models.parametrization import rescale
 from tfkit.models.sample import weights_of

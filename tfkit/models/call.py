@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tfkit.core.context import Collector, Inputs
+from tfkit.core.context import Collector
 from tfkit.core.errors import UsageError, with_article
-from tfkit.core.registry import nearest
+from tfkit.core.inputs import Inputs
+from tfkit.core.synonyms import nearest
 from tfkit.models.state import DecodeState
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Config
-from tfkit.core.context import Context, Inputs, Placement, Span, Visibility, looks_back
+from tfkit.core.context import Context, Placement, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.slots import MaskFacts, PositionFacts
 from tfkit.functional.dropout import Dropout
 from tfkit.models.call import Call, beyond

@@ -17,7 +17,8 @@ from typing import Any
 
 from tfkit.core.errors import Fault, Place, RunError, UsageError
 from tfkit.core.plugins import failure
-from tfkit.core.registry import REGISTRY, Registration, nearest
+from tfkit.core.registry import REGISTRY, Registration
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import folder
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, items

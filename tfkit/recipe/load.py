@@ -19,8 +19,8 @@ from tfkit.core.component import Config
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, UsageError, by_place
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.output import block, block_as_html, some
-from tfkit.core.registry import nearest
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.stack import VocabSize, Vocabulary

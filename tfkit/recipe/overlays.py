@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.text.node import Node, inline, kind, shorten, under
 from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 

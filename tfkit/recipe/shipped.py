@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 
 TASKS = "tasks"  # folder of trainable recipes
 FOLDERS = ("models", TASKS, "studies")

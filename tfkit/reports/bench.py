@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.table import size

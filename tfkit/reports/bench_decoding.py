@@ -12,17 +12,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import UsageError
-from tfkit.core.registry import nearest
+from tfkit.core.options import Slot
+from tfkit.core.synonyms import nearest
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.bench_peers import PEERS, Call
 
+Call = Callable[[], Any]
 PROMPT = 32  # prompt length in tokens
 OWN = "tfkit"
 FLOOR = "weights alone"
@@ -67,6 +67,9 @@ class Work:
         return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator)
 
 
+Peer = Callable[[Work], Call | None]  # another library; None if it does not support the task
+
+
 @dataclass(frozen=True)
 class Timed:
     """Seconds of each round of one method; None if unsupported."""
@@ -86,10 +89,10 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     return list(names)
 
 
-def measure(works: Sequence[Work], against: Sequence[str], rounds: int) -> Iterator[Timed]:
+def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> Iterator[Timed]:
     """Time all methods for each task, alternating within a round so that disturbances affect all of them."""
     for work in works:
-        calls = ways(work, against)
+        calls = ways(work, peers)
         able = {name: call for name, call in calls.items() if call is not None}
         seconds: dict[str, list[float]] = {name: [] for name in able}
         for number in range(rounds + 1):
@@ -101,7 +104,7 @@ def measure(works: Sequence[Work], against: Sequence[str], rounds: int) -> Itera
             yield Timed(work, name, tuple(seconds[name]) if name in seconds else None)
 
 
-def ways(work: Work, against: Sequence[str]) -> dict[str, Call | None]:
+def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
     """Return calls for tfkit, quantized tfkit and peers; None if unsupported.
 
     Reading the weights is included as a lower bound. Raises UsageError if a library is not installed.
@@ -109,7 +112,7 @@ def ways(work: Work, against: Sequence[str]) -> dict[str, Call | None]:
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
     own |= {f"{OWN} {name}": _own(model, work, name) for name in get_args(Quantize)}
-    return own | {FLOOR: _floor(model, work)} | {name: PEERS[name](work) for name in against}
+    return own | {FLOOR: _floor(model, work)} | {name: peer(work) for name, peer in peers.items()}
 
 
 def recipe(size: Size) -> dict[str, Any]:

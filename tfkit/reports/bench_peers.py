@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from tfkit.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from tfkit.reports.bench_decoding import Work
-
-Call = Callable[[], Any]
-PROMPT = 32
+from tfkit.reports.bench_decoding import PROMPT, Call, Peer, Work
 
 
 def _library(name: str, package: str) -> Any:
@@ -114,7 +108,7 @@ def _litgpt(work: Work) -> Call | None:
     return lambda: writing.generate(model, ids, length, temperature=0.0)
 
 
-PEERS: dict[str, Callable[[Work], Call | None]] = {
+PEERS: dict[str, Peer] = {
     "transformers": _transformers,
     "transformers-static": _static,
     "x-transformers": _x_transformers,

@@ -8,12 +8,12 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tfkit.contracts.cases import Case, cases
-from tfkit.contracts.check import MODEL, told
+from tfkit.contracts.cases import MODEL, Case, cases
+from tfkit.contracts.expect import told
 from tfkit.contracts.options import SIZES, required
-from tfkit.core.component import Component, Slot
+from tfkit.core.component import Component
 from tfkit.core.describe import OptionKind, kinds, kinds_of
-from tfkit.core.options import PathMark
+from tfkit.core.options import PathMark, Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import CorpusFacts, ObjectiveFacts
 from tfkit.recipe.load import load_recipe

@@ -15,7 +15,8 @@ import tfkit
 from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.component import Component, Config, spell
 from tfkit.core.describe import in_words, limits, sections
-from tfkit.core.registry import REGISTRY, is_shipped, source_file
+from tfkit.core.plugins import is_shipped, source_file
+from tfkit.core.registry import REGISTRY
 from tfkit.recipe.rules import RULES, asked_by
 from tfkit.reports.minimal import minimal_recipe, recipe_text
 from tfkit.reports.slots import SLOTS

@@ -10,8 +10,8 @@ from typing import Any
 
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.errors import UsageError
-from tfkit.core.registry import nearest
 from tfkit.core.shape import Side
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.keys import MODEL, STACK, SUBLAYERS, TOP, sentence
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.text.node import Node, inline, mapping

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import tfkit
 from tfkit.components.embedding.base import Embedding
 from tfkit.core.component import Problem
-from tfkit.core.context import Inputs, Placement
+from tfkit.core.context import Placement
+from tfkit.core.inputs import Inputs
 
 
 @tfkit.register("embedding", "my_part")

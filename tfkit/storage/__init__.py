@@ -4,6 +4,7 @@ files      reads regular files only, and writes through a temporary file that is
 locks      one writer per folder; a lock ends with its process, and stays with a folder that is renamed
 folders    replaces a folder: the new one is renamed into place, and the one before is NAME.old
 targets    the folder that a save, an import or an export writes
+hub        repositories on the Hugging Face hub, and their downloads
 checksums  the SHA256SUMS of a folder, and the files that have changed since
 
 Nothing is merged, links are not followed, and only temporary names and a NAME.old made here are ever removed.

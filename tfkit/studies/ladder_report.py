@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tfkit.core.figures import drawn
-from tfkit.core.formats import csv_text, html_page, markdown, markdown_table
+from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
 from tfkit.storage.files import write_json, write_text
 from tfkit.studies.ladder_pictures import by_parameters, by_tokens
 from tfkit.studies.ladder_results import LadderResults

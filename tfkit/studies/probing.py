@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tfkit.core.errors import Fault, RecipeError
-from tfkit.core.registry import REGISTRY, nearest
+from tfkit.core.registry import REGISTRY
+from tfkit.core.synonyms import nearest
 from tfkit.data.corpus import Probe
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import STEPS, ProbeMeasure, Study

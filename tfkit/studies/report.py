@@ -12,7 +12,7 @@ from typing import Any
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.extras import installing
 from tfkit.core.figures import drawn
-from tfkit.core.formats import csv_text, html_page, markdown, markdown_table
+from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
 from tfkit.reports.table import size
 from tfkit.storage.files import write_json, write_text
 from tfkit.studies.pictures import costs, curves

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.text.dialect import resolve
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.source import read

@@ -7,9 +7,9 @@ import contextlib
 import torch
 from torch import nn
 
-from tfkit.core.devices import check_device_name
 from tfkit.core.errors import UsageError
-from tfkit.core.memory import free_memory, gigabytes
+from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.options import check_device_name
 
 TRAINED_BYTES = 16  # a float32 weight, its gradient and two moments of Adam
 FROZEN_BYTES = 4

@@ -11,8 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tfkit.core.errors import RunError
-from tfkit.core.machine import machine
-from tfkit.core.memory import peak_memory
+from tfkit.core.machine import machine, peak_memory
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.storage import checksums

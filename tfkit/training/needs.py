@@ -16,8 +16,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from tfkit.core.component import Component, Config
-from tfkit.core.plugins import installed
-from tfkit.core.registry import REGISTRY, is_shipped, source_file
+from tfkit.core.plugins import installed, is_shipped, source_file
+from tfkit.core.registry import REGISTRY
 from tfkit.recipe.architecture.stack import VocabSize
 from tfkit.recipe.imports import find_imported, hash_of, is_file
 from tfkit.recipe.load import Recipe

@@ -19,10 +19,11 @@ from torch import nn
 
 from tfkit.components.norm import Norm
 from tfkit.core.component import Component
-from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import Names, NonNegativeFloat, PositiveFloat, as_tuple
-from tfkit.core.registry import nearest, register
+from tfkit.core.registry import register
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.parameters import parameters_of
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
@@ -36,7 +37,7 @@ Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
 class Optimizer(Component):
     """Base of optimizers: `make` returns a torch.optim.Optimizer for a model."""
 
-    class Config(PartConfig):
+    class Config(RecipeConfig):
         """Options of all optimizers."""
 
     def __init__(self, config: Config) -> None:
@@ -128,7 +129,7 @@ class TwoOptimizers(torch.optim.Optimizer):
         groups = [{**group, "by": name} for name, part in parts.items() for group in part.param_groups]
         super().__init__(groups, {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no optimizer here takes a closure
         """Take a step of both, each on its groups."""
         for name, part in self.parts.items():
             part.param_groups = [group for group in self.param_groups if group["by"] == name]
@@ -176,7 +177,8 @@ class Muon(Optimizer):
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create both optimizers in one; raise UsageError if no hidden matrix is trained."""
         matrices = {id(one.value) for one in parameters_of(model) if one.is_hidden_matrix and not one.named(self.left)}
-        orthogonal, others = [], []
+        orthogonal: list[dict[str, Any]] = []
+        others: list[dict[str, Any]] = []
         for group in parameter_groups(model, decay_norms_and_biases=False):
             decay = group.get("weight_decay", self.weight_decay)
             for part, is_matrix in ((orthogonal, True), (others, False)):

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tfkit.core.component import Doubt, Problem
-from tfkit.core.facts import RecipeFacts
+from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.core.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from tfkit.core.registry import register
 from tfkit.core.slots import ScheduleFacts
@@ -27,7 +27,7 @@ from tfkit.core.slots import ScheduleFacts
 class Schedule(ScheduleFacts):
     """Base of schedules."""
 
-    class Config(ScheduleFacts.Config):
+    class Config(ScheduleFacts.Config, RecipeConfig):
         """Options of all schedules."""
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:

@@ -9,12 +9,13 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
-from tfkit.core.hub import downloaded, repository
-from tfkit.core.registry import REGISTRY, source_file
+from tfkit.core.plugins import source_file
+from tfkit.core.registry import REGISTRY
 from tfkit.recipe.imports import hash_of, imported, importer_of, is_file
 from tfkit.recipe.load import Recipe, load_saved
 from tfkit.storage.checksums import SUMS
 from tfkit.storage.files import read_json
+from tfkit.storage.hub import downloaded, repository
 from tfkit.training.folder import ENVIRONMENT, PUBLISHED, RESOLVED, WEIGHTS, RunFolder
 from tfkit.training.kept import KEPT
 from tfkit.training.needs import NEEDS, Need, installed_version

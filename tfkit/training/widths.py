@@ -11,7 +11,7 @@ from tfkit.core.blame import own_parts
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
-from tfkit.core.registry import origin
+from tfkit.core.plugins import origin
 from tfkit.models.sample import build_sample, meta_inputs
 
 # slots whose parts return the shape of their input

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tfkit.core.component import Slot
 from tfkit.core.errors import RecipeError
+from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Data, Generate, Train

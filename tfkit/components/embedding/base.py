@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.context import Inputs, Placement
+from tfkit.core.context import Placement
+from tfkit.core.facts import RecipeConfig
+from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Shape
 from tfkit.core.slots import EmbeddingFacts
 
@@ -13,10 +15,13 @@ from tfkit.core.slots import EmbeddingFacts
 class Embedding(EmbeddingFacts, nn.Module):
     """Maps token ids, or vectors given instead, to the input of the first layer."""
 
-    capabilities = TOKENWISE
-    config: EmbeddingFacts.Config
+    class Config(EmbeddingFacts.Config, RecipeConfig):
+        """Options of all embeddings."""
 
-    def __init__(self, config: EmbeddingFacts.Config, shape: Shape) -> None:
+    capabilities = TOKENWISE
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape

@@ -12,8 +12,8 @@ from torch import Tensor
 from tfkit.components.embedding.tokens import Tokens
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Problem
-from tfkit.core.context import Inputs
 from tfkit.core.facts import RecipeFacts
+from tfkit.core.inputs import Inputs
 from tfkit.core.options import Dropout, NonNegativeInt
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape

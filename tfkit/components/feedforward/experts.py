@@ -16,9 +16,9 @@ from torch.func import functional_call
 from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core import component
 from tfkit.core.bounds import EXPERTS
-from tfkit.core.component import Doubt, Problem, Slot, Unlearnable
+from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.context import Collector, Context
-from tfkit.core.options import ExpertCount, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from tfkit.core.options import ExpertCount, NonNegativeFloat, NonNegativeInt, PositiveFloat, Slot
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.precision import wide

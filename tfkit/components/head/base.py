@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.shape import Shape
 from tfkit.core.slots import HeadFacts
@@ -20,7 +21,7 @@ from tfkit.functional.loss import cross_entropy, linear_cross_entropy
 class Head(HeadFacts, nn.Module):
     """Maps hidden states [batch time d_model] to logits."""
 
-    class Config(HeadFacts.Config):
+    class Config(HeadFacts.Config, RecipeConfig):
         dropout: DropoutRate = Field(0.0, description="dropout of its input")
 
     capabilities = TOKENWISE

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import DataError
+from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveInt, RecipePath
 from tfkit.core.slots import CorpusFacts
 from tfkit.data.corpus.lines import beginnings
@@ -51,7 +51,7 @@ Fields = Annotated[dict[str, str], Field(min_length=1)]
 class Corpus(CorpusFacts):
     """Base of corpora; fields are `source` and `target` for pairs, or `text` (with `label` or `tags`)."""
 
-    class Config(PartConfig):
+    class Config(RecipeConfig):
         """Options of every corpus; `limit` keeps the first n examples."""
 
         limit: PositiveInt | None = Field(None, description="only the first n examples; none: all")

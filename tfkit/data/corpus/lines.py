@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfkit.core.errors import DataError, RunError
-from tfkit.core.memory import free_memory, gigabytes
+from tfkit.core.machine import free_memory, gigabytes
 from tfkit.storage import files
 
 DECODED = 3  # peak memory (bytes, text and lines together) as a multiple of the file size

@@ -16,7 +16,8 @@ from pydantic import Field, model_validator
 from tfkit.core.errors import DataError, RunError, with_article
 from tfkit.core.extras import installing
 from tfkit.core.options import NonNegativeInt, RecipePath
-from tfkit.core.registry import nearest, register
+from tfkit.core.registry import register
+from tfkit.core.synonyms import nearest
 from tfkit.data.corpus.base import Example, Fields, Record, RecordCorpus, TextRecordCorpus
 from tfkit.data.corpus.lines import bound_of_files, read_bytes, read_lines, read_text
 from tfkit.storage import files

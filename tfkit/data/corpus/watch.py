@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfkit.core.errors import DataError
-from tfkit.core.memory import free_memory, gigabytes
+from tfkit.core.machine import free_memory, gigabytes
 
 LOGGER = logging.getLogger("tfkit")
 SECONDS = 10.0  # between log lines

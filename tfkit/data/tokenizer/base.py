@@ -13,6 +13,7 @@ from pydantic import Field
 
 from tfkit.core import slots
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
+from tfkit.core.facts import RecipeConfig
 from tfkit.data.tokenizer.backend import panics_told, read_backend
 from tfkit.data.tokenizer.byte_level import token_bytes
 from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
@@ -212,6 +213,9 @@ def _not_text(texts: Sequence[Any]) -> TfkitError:
 
 class TokenizerPart(slots.TokenizerFacts):
     """Base of tokenizer parts: `fit` trains on texts and returns a `Tokenizer`."""
+
+    class Config(slots.TokenizerFacts.Config, RecipeConfig):
+        """Options of all tokenizers."""
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
         """Train on `texts`, deterministically; raise DataError if there are none."""

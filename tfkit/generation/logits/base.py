@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.component import Component, Problem
-from tfkit.core.component import Config as PartConfig
-from tfkit.core.facts import RecipeFacts
+from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
 
 PADDING = -1  # in `ids`, before a row's first token
@@ -26,7 +25,7 @@ class LogitsRule(Component):
     of_sampling: ClassVar[bool] = False  # True if it shapes a distribution, so that it needs a sampling strategy
     constrains: ClassVar[bool] = False  # True if it restricts texts, so that other rules must not forbid them
 
-    class Config(PartConfig):
+    class Config(RecipeConfig):
         """Options of every logits rule."""
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from tfkit.core.component import Component
 from tfkit.core.component import Config as PartConfig
 from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeConfig
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import Candidate, Search
@@ -27,7 +28,7 @@ class Strategy(Component):
     streams: bool = True
     rewinds: ClassVar[bool] = False
 
-    class Config(PartConfig):
+    class Config(RecipeConfig):
         """Options of every strategy."""
 
     def __init__(self, config: Config) -> None:

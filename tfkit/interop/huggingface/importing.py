@@ -11,7 +11,7 @@ import torch
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
-from tfkit.core.registry import is_shipped
+from tfkit.core.plugins import is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import RenamedTensors

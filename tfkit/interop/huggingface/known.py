@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfkit.core.errors import DataError
-from tfkit.core.registry import REGISTRY, nearest
+from tfkit.core.registry import REGISTRY
+from tfkit.core.synonyms import nearest
 from tfkit.interop.huggingface.family import Family
 
 

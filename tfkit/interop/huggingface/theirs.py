@@ -12,7 +12,7 @@ from typing import Any
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError, TfkitError, TfkitWarning
-from tfkit.core.registry import is_shipped
+from tfkit.core.plugins import is_shipped
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.known import families
 from tfkit.recipe.model import blueprint_of

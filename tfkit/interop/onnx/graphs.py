@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.blueprint import StackPlan
-from tfkit.core.context import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.models import Model
 from tfkit.models.call import Call
 from tfkit.models.traced import TracedState, attentions, keeps_keys_alone

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import LayerPlan, StackPlan, SublayerPlan
-from tfkit.core.context import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Side
 from tfkit.core.slots import AttentionFacts
 from tfkit.recipe.architecture.context import written_masks

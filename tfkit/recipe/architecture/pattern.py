@@ -11,7 +11,7 @@ from typing import Any
 
 from tfkit.core.bounds import LAYERS
 from tfkit.core.output import some
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, shorten
 

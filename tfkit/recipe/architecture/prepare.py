@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tfkit.core.component import Config, Slot
+from tfkit.core.component import Config
 from tfkit.core.errors import Place, RecipeError, UsageError
+from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.recipe.architecture.pattern import is_per_layer
 from tfkit.recipe.overlays import as_part, merge

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config, Doubt, Problem
-from tfkit.core.facts import RecipeFacts
-from tfkit.core.registry import is_shipped
+from tfkit.core.facts import RecipeConfig, RecipeFacts
+from tfkit.core.plugins import is_shipped
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.rules import FACTS, asked_by, reason
@@ -50,8 +50,12 @@ class Agreement:
                 if refused is not None:
                     text = reason(rule, refused.config, asker.config.part)
                     self.tell(asker.path, [Problem("", f"{text} (see {spot(self.root, refused.path)[0].place})")])
-            self.tell(asker.path, asker.config.check_recipe(self.facts))
+            self._check_config(asker.config, asker.path)
         for config, path in () if self.facts.blueprint is None else model_parts(self.facts.blueprint):
+            self._check_config(config, path)
+
+    def _check_config(self, config: Config, path: str) -> None:
+        if isinstance(config, RecipeConfig):
             self.tell(path, config.check_recipe(self.facts))
 
     def _decoding(self) -> list[Standing]:

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config, Problem
 from tfkit.core.errors import Fault, Place, by_place
-from tfkit.core.registry import is_shipped, nearest
+from tfkit.core.plugins import is_shipped
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.agreement import locate, model_parts, spot
 from tfkit.recipe.settings.sections import Data
 from tfkit.recipe.text.node import Node

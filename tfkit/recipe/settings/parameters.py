@@ -12,9 +12,9 @@ from torch import nn
 
 from tfkit.core.blueprint import Blueprint, Parametrization, StackPlan, mismatch
 from tfkit.core.component import Component, Problem
-from tfkit.core.registry import nearest
 from tfkit.core.skeleton import skeleton
 from tfkit.core.slots import InitFacts, ObjectiveFacts
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 
 MOST_LAYERS = 200  # deeper models are only checked at the start of training

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from tfkit.core.component import Config, Slot
-from tfkit.core.devices import DeviceName
+from tfkit.core.component import Config
 from tfkit.core.options import (
+    DeviceName,
     FolderPath,
     Layers,
     Names,
@@ -22,6 +22,7 @@ from tfkit.core.options import (
     RowCount,
     RunPath,
     Seed,
+    Slot,
     as_tuple,
 )
 from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts

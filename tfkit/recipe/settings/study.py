@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from tfkit.core.bounds import ARMS, SEEDS, TRIALS
 from tfkit.core.component import Problem
 from tfkit.core.options import Names, PositiveFloat, PositiveInt, Seed, as_tuple
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.overlays import Axis, Variant
 from tfkit.recipe.settings.sections import Data, Section, Train
 

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ValidationError
 from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.keys import Kind, RateValue, SizeValue
-from tfkit.core.registry import nearest
-from tfkit.core.synonyms import key_for, value_for
+from tfkit.core.synonyms import key_for, nearest, value_for
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.options import schema_at
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tfkit.core.component import Config, Slot
-from tfkit.core.options import PathMark
+from tfkit.core.component import Config
+from tfkit.core.options import PathMark, Slot
 from tfkit.core.registry import REGISTRY, UnknownPart
 from tfkit.recipe.text.node import Node
 

@@ -29,7 +29,7 @@ from yaml.events import (
 )
 
 from tfkit.core.errors import Fault, Place, RecipeError, with_article
-from tfkit.core.registry import nearest
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.text import dialect
 from tfkit.recipe.text.dialect import syntax_fault
 from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, under

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from tfkit.core.errors import UsageError
 from tfkit.core.extras import optional
+from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveInt, as_tuple
 from tfkit.core.slots import MetricFacts
 
@@ -28,7 +29,10 @@ Bounds = Annotated[tuple[PositiveInt, ...], BeforeValidator(as_tuple), AfterVali
 class Metric(MetricFacts):
     """Base of metrics; `reads` selects the method it implements."""
 
-    def __init__(self, config: MetricFacts.Config) -> None:
+    class Config(MetricFacts.Config, RecipeConfig):
+        """Options of all metrics."""
+
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     @classmethod

@@ -16,8 +16,7 @@
 | regression | a text, or two, has a number |
 """
 
-from tfkit.training.objective.answers import Answers, Prediction
-from tfkit.training.objective.base import Loss, Objective
+from tfkit.training.objective.base import Answers, Loss, Objective, Prediction
 from tfkit.training.objective.causal_lm import CausalLm
 from tfkit.training.objective.classification import Classification
 from tfkit.training.objective.completion import Completion

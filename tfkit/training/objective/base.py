@@ -1,4 +1,4 @@
-"""Base class of objectives: the loss on a batch, and the types of rows and answers."""
+"""Base classes of objectives (the loss on a batch) and of answers (predictions for texts, and their references)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError, with_article
-from tfkit.core.facts import RecipeFacts
-from tfkit.core.slots import ObjectiveFacts
+from tfkit.core.facts import RecipeConfig, RecipeFacts
+from tfkit.core.slots import AnswersFacts, ObjectiveFacts
+from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.precision import wide
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline
-from tfkit.training.objective.answers import Answers
-from tfkit.training.objective.rows import Batch, Item, Rows
+from tfkit.training.objective.rows import Batch, Example, Item, Rows
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,35 @@ class Loss:
     count: int
 
 
+Prediction = dict[str, Any]  # JSON-serializable answer to one example
+
+
+class Answers(AnswersFacts):
+    """Base of answers: computed by `predict` if `predicts`, else generated."""
+
+    rows: Rows
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.rows = objective.rows
+
+    def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
+        """Answer each example without reading its reference; raise UsageError, DataError."""
+        raise UsageError(f"a model that was trained for {self.objective.part_name} predicts nothing for a text")
+
+    def text(self, prediction: Prediction) -> str:
+        """Convert a prediction to the text compared by metrics."""
+        raise UsageError(f"{self.objective.part_name} makes no predictions")
+
+    def wanted(self, example: Example) -> str:
+        """Reference of an example, as the text compared by metrics."""
+        return example[self.reference] if self.reference is not None else ""
+
+
 class Objective(ObjectiveFacts):
     """Base of objectives: subclasses define `loss`, and `rows_type` for data preparation."""
 
-    class Config(ObjectiveFacts.Config):
+    class Config(ObjectiveFacts.Config, RecipeConfig):
         """Options of all objectives."""
 
         def shortest(self, facts: RecipeFacts) -> int:
@@ -95,6 +120,17 @@ class Objective(ObjectiveFacts):
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Result of a simple method on the same targets, for comparison."""
         return None
+
+
+def text_fields(objective: Objective) -> list[str]:
+    """Input fields of a trained model: all fields but the reference."""
+    reference = None if objective.answers is None else objective.answers.reference
+    return [field for field in objective.rows.fields if field != reference]
+
+
+def predicts(objective: Objective) -> bool:
+    """True if models trained with this objective make predictions."""
+    return objective.answers is not None and objective.answers.predicts
 
 
 def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:

@@ -16,7 +16,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, unigram_baseline
-from tfkit.training.objective.answers import Prediction
+from tfkit.training.objective.base import Prediction
 from tfkit.training.objective.labels import check_classes, learn, named, one_word, unknown
 from tfkit.training.objective.reading import Reading, ReadingAnswers, ReadingRows, head_of, is_text, texts_of
 from tfkit.training.objective.rows import Batch, Example, Item

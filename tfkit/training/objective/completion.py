@@ -13,8 +13,7 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, ngram_baseline
-from tfkit.training.objective.answers import Answers
-from tfkit.training.objective.base import Loss, Objective, causal_loss
+from tfkit.training.objective.base import Answers, Loss, Objective, causal_loss
 from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded, wrapped
 
 

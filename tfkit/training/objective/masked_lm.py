@@ -23,8 +23,7 @@ from tfkit.generation.tokens import without_token
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, unigram_baseline
 from tfkit.training.fills import FILLS, filled
-from tfkit.training.objective.answers import Answers, Prediction
-from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.base import Answers, Loss, Objective, Prediction, finished, token_loss
 from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded
 
 

@@ -20,8 +20,7 @@ from tfkit.data.tokenizer.frame import Frame
 from tfkit.functional.precision import wide
 from tfkit.models import Model
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.answers import Answers
-from tfkit.training.objective.base import Loss, Objective, finished
+from tfkit.training.objective.base import Answers, Loss, Objective, finished
 from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, padded, vector_batch
 
 

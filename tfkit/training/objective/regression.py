@@ -16,7 +16,7 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline
-from tfkit.training.objective.answers import Prediction
+from tfkit.training.objective.base import Prediction
 from tfkit.training.objective.reading import Reading, ReadingAnswers, ReadingRows, is_text, texts_of
 from tfkit.training.objective.rows import Batch, Example, Item
 

@@ -23,8 +23,7 @@ from tfkit.functional.precision import wide
 from tfkit.models import Model, build_model
 from tfkit.recipe.model import blueprint_of
 from tfkit.training.baseline import Baseline
-from tfkit.training.objective.answers import Answers, Prediction
-from tfkit.training.objective.base import Loss, token_loss
+from tfkit.training.objective.base import Answers, Loss, Prediction, token_loss
 from tfkit.training.objective.masked_lm import MaskedLm, MaskedRows
 from tfkit.training.objective.reading import head_of
 from tfkit.training.objective.rows import Batch, Example, Item, Rows, padded

@@ -15,8 +15,7 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
-from tfkit.training.objective.answers import Answers
-from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.base import Answers, Loss, Objective, finished, token_loss
 from tfkit.training.objective.rows import (
     Batch,
     Example,

@@ -17,7 +17,7 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
 from tfkit.models import Model
-from tfkit.training.objective.answers import Prediction
+from tfkit.training.objective.base import Prediction
 from tfkit.training.objective.reading import Reading, ReadingAnswers, ReadingRows, framed
 from tfkit.training.objective.rows import Batch, Example, Item, located, padded
 

@@ -11,7 +11,7 @@ import pytest
 
 from tfkit.core.errors import TfkitWarning
 from tfkit.core.figures import drawn, finished, label, matplotlib_figure, svg
-from tfkit.core.formats import csv_text, html_page, markdown, markdown_table
+from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
 
 EVIL = "<img src=x onerror=alert(1)> \x1b[2J\u202e [a](javascript:b) `c` $d$ *e* \ud800"
 

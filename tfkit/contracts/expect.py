@@ -1,0 +1,107 @@
+"""Violations of contracts: Broken, its words, and the comparisons that raise it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from tfkit.core.blame import shortened
+from tfkit.core.component import Component
+from tfkit.core.errors import TfkitError
+
+T = TypeVar("T")
+SAME = 1e-6  # tolerance for identical computations
+EQUAL = 1e-5  # tolerance for reordered computations; some parts compute in float32
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')  # traceback frame within a message
+
+
+class Broken(Exception):
+    """A violated contract; the message describes the observation."""
+
+
+def told(error: BaseException, part: type[Component]) -> str:
+    """Describe an error; if the part raised it, include the line in its file."""
+    if isinstance(error, (Broken, TfkitError)):
+        return str(error)
+    message = shortened(error)
+    return f"it raises {type(error).__name__}{f': {message}' * bool(message)}{where(error, part)}"
+
+
+def source_of(part: type[Component]) -> Path | None:
+    """Return the source file of the part, or None."""
+    try:
+        return Path(inspect.getfile(part))
+    except (OSError, TypeError):
+        return None
+
+
+def where(error: BaseException, part: type[Component]) -> str:
+    """Return the innermost line of the part's file in the traceback or the message."""
+    source = source_of(part)
+    if source is None:
+        return ""
+    own = source.resolve()
+    frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    for file, line, name in reversed([*FRAME.findall(str(error)), *frames]):
+        if Path(file).resolve() == own:
+            return f" ({own.name}:{line}, in {name.rstrip(',')})"
+    return ""
+
+
+# --- copying
+
+
+def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]:
+    """Yield a pickled and a copied twin, each with its description; nothing else is ever unpickled.
+
+    Raises Broken on failure: Python's own message differs between versions and need not mention pickle.
+    """
+    makers: tuple[tuple[str, Callable[[T], T]], ...] = (
+        ("pickled", lambda one: pickle.loads(pickle.dumps(one))),
+        ("copied", copy.deepcopy),
+    )
+    for how, make in makers:
+        try:
+            twin = make(thing)
+        except Exception as error:
+            raise Broken(f"{what} cannot be {how}: {shortened(error)}{where(error, part)}") from error
+        yield how, twin
+
+
+# --- comparing
+
+
+def expect(holds: object, message: str) -> None:
+    """Raise Broken with the message unless `holds`."""
+    if not holds:
+        raise Broken(message)
+
+
+def far(a: Tensor, b: Tensor) -> float:
+    """Maximum difference, relative to the magnitude of `b`; infinite for NaN."""
+    if a.numel() == 0:
+        return 0.0
+    difference = (a.double() - b.double()).abs().max().item()
+    return difference / max(1.0, b.double().abs().max().item()) if difference == difference else float("inf")
+
+
+def expect_equal(a: Tensor, b: Tensor, what: str, tolerance: float = EQUAL) -> None:
+    """Raise Broken unless shapes match and values agree within the tolerance."""
+    expect(a.shape == b.shape, f"{what}: shape {list(a.shape)} instead of {list(b.shape)}")
+    distance = far(a, b)
+    expect(distance <= tolerance, f"{what}: off by {distance:.1e}")
+
+
+def expect_finite(tensors: Mapping[str, Tensor], what: str) -> None:
+    """Raise Broken if a tensor has non-finite values."""
+    for name, tensor in tensors.items():
+        expect(bool(torch.isfinite(tensor).all()), f"{what}: {name} is not finite")

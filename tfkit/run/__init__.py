@@ -1,0 +1,13 @@
+"""The Run: the folder written by training, for generation, prediction, evaluation and resumption.
+
+stored    what the folder holds: recipe, tokenizer, weights, objective, each loaded on first use
+run       Run: generate, predict, embed, show attention, evaluate; load_run
+training  train and save: both write a folder and return its Run
+
+Begin with `Run` in run.py.
+"""
+
+from tfkit.run.run import Run, evaluate, load_run
+from tfkit.run.training import save, train
+
+__all__ = ["Run", "evaluate", "load_run", "save", "train"]

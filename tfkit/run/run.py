@@ -1,0 +1,379 @@
+"""The Run: generation, prediction, embeddings, attention and evaluation with a trained model."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tfkit.core.blame import parts_named
+from tfkit.core.errors import RunError, TfkitWarning, UsageError
+from tfkit.data.corpus import VectorCorpus
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.vectors import Array, Vectors, as_vectors
+from tfkit.generation.attention import AttentionMaps, attention_of
+from tfkit.generation.decoder import Quantize, StepDecoder
+from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
+from tfkit.generation.shorthands import GenerateOptions
+from tfkit.generation.vectors import Pooling, text_vectors
+from tfkit.generation.writer import GeneratedText, Writer, check_options, make_writer, warn_of_cut
+from tfkit.recipe.imports import find_imported, import_parts
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.sections import value_problem
+from tfkit.run.stored import StoredRun
+from tfkit.storage.hub import is_on_hub
+from tfkit.training import record
+from tfkit.training.checkpoint import Checkpoints
+from tfkit.training.device import choose_device
+from tfkit.training.fills import fillings
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
+from tfkit.training.objective import MaskedLm, Prediction
+from tfkit.training.objective.base import text_fields
+from tfkit.training.samples import SampleOutput
+from tfkit.training.scoring import Scorer, keep_scores
+from tfkit.training.supply import downloaded_run, saved_recipe
+from tfkit.training.vocabularies import check_tokenizer
+from tfkit.training.weights_file import is_weights_file, recipe_in
+
+# a text, a mapping of fields to texts, or several; for a model of vectors an array of them, or a list of arrays
+Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | NDArray[np.float32] | Tensor
+
+
+class Run(StoredRun):
+    """A trained model with its recipe and tokenizer, each loaded on first use."""
+
+    def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu", as_saved: bool = True) -> None:
+        super().__init__(folder, recipe, device, as_saved)
+        self._decoders: dict[Quantize | None, StepDecoder] = {}
+        self._others: dict[str, Run] = {}
+
+    def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
+        """Copy and pickle without the derived decoders; unpickling first imports the code of the user's parts."""
+        return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
+
+    def generate(
+        self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> list[str]:
+        """Generate the best continuation, or translation, of each prompt.
+
+        A prompt is a text or a list of ids. The options (GenerateOptions) are those of the command: strategy,
+        temperature, top_k, num_beams, seed, ..., by default those of the recipe's `generate:`; prompts are processed in
+        batches of `batch_size` (64). A masked language model fills the masks of a text instead. Warns about a text
+        truncated before it satisfied the rules of `logits`. Raises UsageError for an invalid prompt or a model that
+        does not generate; RecipeError for an invalid part.
+        """
+        best = [found[0] for found in self._found(prompts, max_new_tokens, options, scored=False)]
+        warn_of_cut(best)
+        return [written.text for written in best]
+
+    def candidates(
+        self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> list[list[GeneratedText]]:
+        """Return all candidates of each prompt, the best first: texts with ids, log-probability and score.
+
+        For a masked language model these are the likeliest fills of the masks of each text.
+        """
+        return self._found(prompts, max_new_tokens, options, scored=True)
+
+    def stream(
+        self, prompt: str | Ids, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> Generator[str, None, GeneratedText]:
+        """Stream the text that `generate` returns for one prompt.
+
+        Raises UsageError immediately for invalid arguments, and for a strategy that cannot stream. Closing the iterator
+        stops the search. The generator returns the candidate.
+        """
+        writer = self.writer(max_new_tokens, **options)
+        read = self._sources([prompt] if isinstance(prompt, Vectors) else prompt)
+        if len(read) != 1:
+            raise UsageError(f"a stream is of one prompt, got {len(read)}")
+        return writer.stream(read[0])
+
+    def writer(self, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]) -> Writer:
+        """Return a writer with its strategy and rules; raises as `generate` does."""
+        if not self.writes:
+            raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
+        start = self._start if self.blueprint.encoder is not None else None
+        check_options(options, max_new_tokens)
+        quantize = options.get("quantize")
+        decoder = self.decoder(quantize)
+        writer = make_writer(decoder, self.tokenizer, self.recipe.generate, start, max_new_tokens, options)
+        writer.strategy.bind(self.tokenizer, partial(self._other, quantize=quantize))
+        return writer
+
+    def decoder(self, quantize: Quantize | None = None) -> StepDecoder:
+        """Return the decoder, cached for each value of `quantize`; raise UsageError for an unknown one.
+
+        On a CPU, weights stored in int8 are decoded in int8.
+        """
+        if quantize is None and self.stores_int8 and self.device.type == "cpu":
+            quantize = "int8"
+        found = self._decoders.get(quantize)
+        if found is None or found.model is not self.model:
+            found = self._decoders[quantize] = StepDecoder(self.model, quantize)
+        return found
+
+    def _other(self, path: str, quantize: Quantize | None) -> tuple[StepDecoder, Tokenizer]:
+        """Return the decoder and the tokenizer of another run, loaded once."""
+        if path not in self._others:
+            self._others[path] = load_run(path, device=str(self.device))
+        return self._others[path].decoder(quantize), self._others[path].tokenizer
+
+    @parts_named()
+    def _found(
+        self, prompts: Prompts, max_new_tokens: int | None, options: GenerateOptions, scored: bool
+    ) -> list[list[GeneratedText]]:
+        if self.writes:
+            return self.writer(max_new_tokens, **options).write(self._sources(prompts), scored)
+        return self._filled(prompts, {"max_new_tokens": max_new_tokens, **options})
+
+    def _sources(self, prompts: Any) -> Sequence[Source]:
+        """Return the ids of prompts, or the vectors [time width] of arrays."""
+        if not self.reads_vectors:
+            return prompt_ids(prompts, self.read)
+        arrays = as_vectors(prompts)
+        items = self.objective.rows.vectors([{"vectors": name} for name in arrays])
+        stack = self.model.stack(next(self.blueprint.stacks()).side)
+        cut = [stack.cut(torch.from_numpy(item["vectors"])[None]) for item in items]
+        return [rows[0].numpy() for rows in cut if rows is not None]
+
+    def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
+        """Return the fills for the masks of each text; raise UsageError for an encoder without masks."""
+        if not isinstance(self.predictor, MaskedLm):
+            raise UsageError(
+                f"{self.folder} holds an encoder, which reads texts but writes none; tfkit predict or embed may serve"
+            )
+        check_options({name: option for name, option in options.items() if name != "max_new_tokens"})
+        asked = ", ".join(name for name, option in options.items() if option is not None)
+        if asked:
+            raise UsageError(f"{self.folder} fills masks, and {asked} is for models that write")
+        mask = self.tokenizer.token(self.predictor.rows.tokens.special["mask"])
+        return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
+
+    @parts_named()
+    def predict(self, texts: Texts) -> list[Prediction]:
+        """Predict each text: its label, the tags of its words, the answer in it, or fills for its masks.
+
+        A text is a string, or a mapping for pairs: `text` and `second`, `question` and `context`. For a model of
+        vectors it is an array. Each prediction is a JSON-serializable mapping. Raises UsageError for a model without
+        predictions.
+        """
+        predictor = self.predictor
+        given: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
+        given = as_vectors(texts) if self.reads_vectors else given
+        fields = text_fields(predictor)
+        if predictor.answers is None or not predictor.answers.predicts:
+            raise UsageError(f"a model trained for {predictor.part_name} predicts nothing of a text; tfkit generate")
+        examples = [_example(text, fields) for text in given]
+        return predictor.answers.predict(self.model, examples, self.tokenizer) if examples else []
+
+    @parts_named()
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
+
+        `pooling` is the mean over all tokens but padding, or the first or last of them; `normalize` divides by the norm
+        of the vector. Long texts are truncated. Raises UsageError.
+        """
+        if self.reads_vectors:
+            raise UsageError(f"{self.folder}: this model reads arrays, and embed reads texts; run.model does more")
+        if pooling not in ("mean", "first", "last"):
+            raise UsageError(f"pooling is mean, first or last, got '{pooling}'")
+        if batch_size is not None and batch_size < 1:
+            raise UsageError(f"batch_size is 1 or more, got {batch_size}")
+        given = [texts] if isinstance(texts, str) else list(texts)
+        plan = next(self.blueprint.stacks())
+        ids = [self._cut(ids, plan.max_length) for ids in self._read_plainly(given)]
+        if not ids:
+            return torch.empty(0, plan.d_model)
+        return text_vectors(self.model, ids, pooling, normalize, batch_size)
+
+    @parts_named()
+    def attention(self, text: str, target: str | None = None) -> AttentionMaps:
+        """Return the attention weights of every head for a text, with its tokens as labels.
+
+        An encoder-decoder reads `text` and the `target`, by default its own output. Raises UsageError for a text
+        without tokens, or longer than the maximum, and for a model that exposes no weights.
+        """
+        model = self.model
+        pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
+        if not isinstance(text, str) or not isinstance(target, (str, type(None))):
+            raise UsageError(f"attention is of a text, or of a source and a target, got {text!r} and {target!r}")
+        if target is not None and not pair:
+            raise UsageError(f"{self.folder}: reads one text; a target is for an encoder-decoder")
+        (ids,) = self.read([text]) if self.writes else self._read_plainly([text])
+        if not ids:
+            raise UsageError("the text has no tokens")
+        special = self._labels(list(self.tokenizer.special_ids.values()))
+        return attention_of(model, ids, self._target(text, target) if pair else None, self._labels, special)
+
+    def _target(self, source: str, target: str | None) -> list[int]:
+        """Return the ids of a target from the start to the end token; None: generate it."""
+        ids = self.tokenizer.encode(target) if target is not None else list(self.candidates(source)[0][0].ids)
+        end = dict(self.blueprint.special_ids).get("end", self.tokenizer.special_ids.get("end"))
+        ids = ids if end is None or ids[-1:] == [end] else [*ids, end]
+        return [self._start, *ids]
+
+    def _labels(self, ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.tokenizer.readable_token(id_) for id_ in ids)
+
+    def _cut(self, ids: list[int], longest: int | None) -> list[int]:
+        """Truncate to the maximum length, keeping a special token at the end."""
+        if not ids:
+            return [self.source_tokenizer.special_ids.get("pad", 0)]
+        if longest is None or len(ids) <= longest:
+            return ids
+        ends = ids[-1] in self.source_tokenizer.special_ids.values()
+        return [*ids[: longest - 1], ids[-1]] if ends else ids[:longest]
+
+    @parts_named()
+    def evaluate(
+        self, split: str | None = None, limit: int | None = None, quantize: Quantize | None = None
+    ) -> dict[str, float]:
+        """Return loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
+
+        `split` may also be the name of one of `train.evaluations`. The metrics are those of `train.metrics`; by default
+        those of the objective, such as accuracy or BLEU. With `quantize="int8"` the weights are quantized; then, and
+        for a run loaded with `sets`, no file is written. If the file cannot be written, a TfkitWarning is issued.
+        """
+        if split in self.recipe.train.evaluations:
+            return self._evaluated(str(split), limit, quantize)
+        split = split or self._judged
+        record.check_there(RunFolder(self.folder), EVALUATION)
+        examples = self._examples(split)[:limit]
+        if quantize is not None:
+            return self._quantized(quantize)._scorer.scores(examples, self.recipe.train.metrics)
+        scores = self._scorer.scores(examples, self.recipe.train.metrics)
+        if self.as_saved:
+            try:
+                keep_scores(self.folder / EVALUATION, split, {"examples": len(examples), **scores})
+            except RunError as error:
+                warnings.warn(f"the scores are not written down: {error}", TfkitWarning, stacklevel=3)
+        return scores
+
+    @property
+    def _judged(self) -> str:
+        """The split of the final scores."""
+        return "valid" if self._data.test is None else "test"
+
+    def _evaluated(self, name: str, limit: int | None = None, quantize: Quantize | None = None) -> dict[str, float]:
+        """Return the scores under an entry of `train.evaluations`, and save them in evaluation.json."""
+        other = copy.copy(self) if quantize is None else self._quantized(quantize)
+        other.recipe = self.recipe.evaluated(name)
+        other.__dict__.pop("objective", None)
+        examples = other._examples(other._judged)[:limit]
+        scores = other._scorer.scores(examples, self.recipe.train.metrics)
+        if self.as_saved and quantize is None:
+            keep_scores(self.folder / EVALUATION, name, {"examples": len(examples), **scores})
+        return scores
+
+    def _quantized(self, quantize: Quantize) -> Run:
+        """Return a copy of the run with quantized weights; this one's are unchanged."""
+        other = copy.copy(self)
+        other.model = self.decoder(quantize).current()
+        return other
+
+    def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
+        """Return outputs next to references for the first examples of a split; none if the model does not translate."""
+        if not count or not self.writes or split not in dict(self._data.splits()):
+            return []
+        return self._scorer.samples(self._examples(split)[:count])
+
+    @property
+    def _scorer(self) -> Scorer:
+        return Scorer(self.model, self.objective, self.tokenizer, self._feed, self.generate)
+
+    def inputs(self, path: str) -> list[Vectors]:
+        """Read arrays, pictures or sounds from a file or folder with the settings of training; raise DataError."""
+        corpus = self._data.train.build()
+        if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
+            raise UsageError(f"{self.folder}: this model reads texts")
+        return list(corpus.inputs(path))
+
+
+def _bare_run(imports: Sequence[str]) -> Run:
+    """Return a Run without state, for unpickling, after importing the files that its parts are in."""
+    for name in imports:
+        if find_imported(name) is None:
+            import_parts(name)
+    return object.__new__(Run)
+
+
+def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:
+    """Convert an input text to an example; raise UsageError for missing fields."""
+    example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
+    known = dict(example) if isinstance(example, Mapping) else {}
+    missing = [field for field in fields if not isinstance(known.get(field), str)]
+    if missing or not all(isinstance(value, str) for value in known.values()):
+        raise UsageError(f"this model reads {' and '.join(fields)}: give a mapping of them to texts, got {text!r}")
+    return known
+
+
+def load_run(
+    path: str | Path,
+    trust: bool = False,
+    device: str = "cpu",
+    imports: Sequence[str | Path] = (),
+    sets: Sequence[str] = (),
+    accept_changes: bool = False,
+) -> Run:
+    """Load the run in a folder; raise RunError for missing files, or files changed since they were written.
+
+    `path` may also be a single weights file, FILE.safetensors: its metadata holds the architecture, and the run works
+    on ids (run.model). Nothing else is read then, and no code runs except `imports`. hf://user/name is a run on the
+    Hugging Face hub; its copy in the hub's cache is not modified. `trust` imports the code of the run's parts,
+    `imports` lists it by file, at its current place; `sets` overrides the recipe's data, objective and generation in
+    the syntax of `--set` ("generate.stop=[end_token]"), except settings that the weights depend on. `accept_changes`
+    records the current files: use it if they were replaced on purpose. `device` is cpu, cuda, cuda:1 or auto, which
+    selects CUDA if available (the default of the commands).
+    """
+    choose_device(device, "device")
+    for text in sets:
+        if problem := value_problem(text.partition("=")[0].strip()):
+            raise UsageError(f"--set {text}: this run is made already: {problem}")
+    if is_weights_file(path):
+        return Run(path, recipe_in(Path(path), imports, sets), device, as_saved=False)
+    hub = is_on_hub(path)
+    if hub and accept_changes:
+        raise UsageError(f"{path}: is on the hub, where nothing is recorded; load it without accept_changes")
+    folder = RunFolder(downloaded_run(str(path)) if hub else Path(path))
+    if not folder.path.is_dir():
+        raise RunError(f"{folder}: there is no such folder")
+    if accept_changes:
+        record.accept(folder)
+    for name in (RESOLVED, WEIGHTS):
+        if not (folder / name).is_file():
+            unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
+            raise RunError(f"{folder / name}: is missing" + (", since training kept no weights yet" * unfinished))
+    record.check(folder, record.SMALL)
+    recipe = saved_recipe(folder, trust, imports, sets)
+    if recipe.data is not None and recipe.data.tokenizer is not None:
+        check_tokenizer(folder)
+    known = folder.known if (folder / ENVIRONMENT).is_file() else {}
+    named = replace(recipe, name=str(known.get("recipe", folder.path.name)))
+    return Run(folder.path, named, device, as_saved=not sets and not hub)
+
+
+def evaluate(
+    run: Run | str | Path,
+    split: str | None = None,
+    limit: int | None = None,
+    trust: bool = False,
+    imports: Sequence[str | Path] = (),
+) -> dict[str, float]:
+    """Call `Run.evaluate` on a run or a folder, loaded with `trust` and `imports` by load_run."""
+    return (run if isinstance(run, Run) else load_run(run, trust, imports=imports)).evaluate(split, limit)

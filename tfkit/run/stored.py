@@ -1,0 +1,228 @@
+"""The folder of a run: recipe, tokenizer, weights and objective, each loaded on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import RunError, UsageError
+from tfkit.core.output import block, block_as_html
+from tfkit.core.registry import REGISTRY
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer.frame import Frame
+from tfkit.models import Model, build_model
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.sections import Data
+from tfkit.storage.files import LARGEST_TEXT, read_bytes
+from tfkit.training import record
+from tfkit.training.device import choose_device
+from tfkit.training.feed import VALID, Feed
+from tfkit.training.folder import CURVES, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.labels import read_labels
+from tfkit.training.objective import Objective
+from tfkit.training.objective.reading import Reading
+from tfkit.training.setup import Task, longest_example
+from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
+from tfkit.training.weights import holds_int8, load_weights, saved_dtype
+from tfkit.training.weights_file import check_fits, is_weights_file
+
+# objectives of imported models, found by the head
+PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
+
+
+class StoredRun:
+    """A trained model with its recipe and tokenizer, each loaded on first use."""
+
+    def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu", as_saved: bool = True) -> None:
+        self.folder = Path(folder)
+        self.recipe = recipe
+        self.as_saved = as_saved  # True if the recipe is the folder's own
+        self.device = choose_device(device)
+
+    def __repr__(self) -> str:
+        return block(f"Run {str(self.folder)!r} of recipe {self.recipe.name!r} on {self.device}", self.recipe.lines())
+
+    def _repr_html_(self) -> str:
+        file = self.folder / CURVES
+        return block_as_html(repr(self), read_bytes(file, LARGEST_TEXT) if file.is_file() else b"")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer that the model was trained with; if there are two, that of the output.
+
+        Raises RunError for an imported model without one.
+        """
+        folder = RunFolder(self.folder)
+        if self.recipe.data is None and not tokenizer_files(folder):
+            lacks = (
+                f"{self.folder / TOKENIZER}: is missing" if self.folder.is_dir() else f"{self.folder}: has no tokenizer"
+            )
+            raise RunError(f"{lacks}: this run works on ids (run.model), not on texts")
+        if self.recipe.data is not None and self.recipe.data.tokenizer is None:
+            return Tokenizer.empty()
+        return load_tokenizer(folder)
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        """Tokenizer of the encoder's input; equals `tokenizer` unless source and target have one each."""
+        return self.tokenizer.source
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """The architecture, with the vocabulary size of the tokenizer."""
+        recipe = self.recipe.labelled(len(self.labels))
+        return recipe.blueprint(self.tokenizer.sizes if recipe.unknown_vocab else None)
+
+    @property
+    def cost(self) -> str:
+        """Parameters and FLOPs as sentences; FLOPs are omitted if a part cannot be measured without weights."""
+        from tfkit.reports.counts import count  # the weights are not needed, and may not exist yet
+
+        model = build_model(self.blueprint, device="meta")
+        text = f"{sum(weight.numel() for weight in model.parameters()):,} parameters."
+        try:
+            found = count(self.blueprint)
+        except Exception:  # a failing part of the user must not spoil a completed training
+            return text
+        return f"{text} {found.total.flops_per_token:,} FLOPs per token of a forward pass at length {found.length:,}."
+
+    @property
+    def summary(self) -> list[str]:
+        """The cost, and the lines of the recipe with the vocabulary of the tokenizer."""
+        return [self.cost, *self.recipe.lines(self.blueprint)]
+
+    @property
+    def weights(self) -> Path:
+        """The weights file: in the folder, or the one the run was loaded from."""
+        return self.folder if is_weights_file(self.folder) else self.folder / WEIGHTS
+
+    @property
+    def _described(self) -> Path:
+        """The file containing the recipe."""
+        return self.folder if self.folder == self.weights else self.folder / RESOLVED
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Class names of the head, in the order of the logits; empty if unknown."""
+        return read_labels(RunFolder(self.folder))
+
+    @cached_property
+    def model(self) -> Model:
+        """The model with the trained or imported weights, in eval mode."""
+        file = self.weights
+        if file == self.folder:
+            check_fits(file, self.blueprint)
+        with record.checking(RunFolder(self.folder), WEIGHTS):
+            model = build_model(self.blueprint, device=self.device, dtype=saved_dtype(file))
+            load_weights(model, file)
+        return model.eval()
+
+    @cached_property
+    def stores_int8(self) -> bool:
+        """True if the weights of this run are stored in int8; the model has them in float32."""
+        file = self.weights
+        return file.is_file() and holds_int8(file)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """Objective that the model was trained for, bound to its tokenizer."""
+        if self.recipe.objective is None:
+            raise RunError(f"{self._described}: says no objective")
+        return self._bound(self.recipe.objective.build())
+
+    @cached_property
+    def predictor(self) -> Objective:
+        """Objective used for predictions: the run's own, or for an imported model the one matching its head."""
+        if self.recipe.objective is not None:
+            return self.objective
+        head = self.blueprint.head
+        for name in PREDICTORS:
+            objective: Objective = REGISTRY.get("objective", name).Config().build()
+            if head is not None and head.part.part_name in objective.heads:
+                return self._bound(self._reads_as_imported(objective))
+        has = "has no head" if head is None else f"has a head '{head.part.part_name}'"
+        raise UsageError(f"{self.folder}: predicts nothing: this model {has}; tfkit generate, or embed, may serve")
+
+    def _reads_as_imported(self, objective: Objective) -> Objective:
+        """Set the objective's template to that of the tokenizer."""
+        if isinstance(objective, Reading):
+            objective.rows.template = Frame.of_template(self.tokenizer)
+        return objective
+
+    def _bound(self, objective: Objective) -> Objective:
+        objective.rows.labels = self.labels
+        objective.rows.read_model(self.blueprint)
+        objective.rows.bind(self.tokenizer)
+        return objective
+
+    @property
+    def reads_vectors(self) -> bool:
+        """True if the model reads arrays instead of texts."""
+        return next(self.blueprint.stacks()).reads_vectors
+
+    @property
+    def writes(self) -> bool:
+        """True if the model has a decoder; without one it may still fill masks."""
+        return self.blueprint.decoder is not None
+
+    def _read_plainly(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of texts with the special tokens of the objective, or of an imported tokenizer template."""
+        if self.recipe.objective is not None:
+            return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
+        return self.source_tokenizer.encode_batch(texts, template=True)
+
+    def read(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of texts in the format of the objective, or of an imported model's tokenizer."""
+        if self.recipe.objective is not None:
+            return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
+        first = dict(self.blueprint.special_ids).get("start")
+        nothing = [] if first is None else [first]  # the start token
+        return [ids or nothing for ids in self.source_tokenizer.encode_batch(texts, special=True, template=True)]
+
+    @property
+    def _start(self) -> int:
+        """Id of the decoder's start token, in an encoder-decoder."""
+        special_ids = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
+        found = special_ids.get("start", self.tokenizer.special_ids.get("start"))
+        if found is None:
+            raise RunError(f"{self._described}: says no model.special_ids.start, which the decoder begins with")
+        return found
+
+    @property
+    def _data(self) -> Data:
+        if self.recipe.data is None:
+            raise RunError(f"{self._described}: says no data")
+        return self.recipe.data
+
+    def _examples(self, split: str) -> list[dict[str, str]]:
+        corpora = dict(self._data.splits())
+        if split not in corpora:
+            raise UsageError(f"this run has no split '{split}'; it has {', '.join(corpora)}")
+        examples: list[dict[str, str]] = corpora[split].build().examples()
+        return examples
+
+    def _feed(self, examples: Sequence[Mapping[str, str]]) -> Feed:
+        longest = longest_example(self.model.blueprint, self._data)
+        items = self.objective.rows.prepare(examples, self.tokenizer, longest)
+        return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
+
+    def task(self, examples: int) -> Task:
+        """Return a task for training a float32 copy of the model on the first examples.
+
+        Raises RunError for a run without data or objective.
+        """
+        data = self._data
+        if self.recipe.objective is None:
+            raise RunError(f"{self._described}: says no objective")
+        model = build_model(self.blueprint, device=self.device)
+        model.load_state_dict(self.model.state_dict())
+        objective = self._bound(self.recipe.objective.build())
+        items = objective.rows.prepare(
+            self._examples("train")[:examples], self.tokenizer, longest_example(model.blueprint, data)
+        )
+        objective.attach(model)
+        settings = self.recipe.train
+        feed = Feed(objective, items, data.batch, settings.seed, self.device)
+        return Task(self.recipe, model, self.tokenizer, objective, settings, settings.steps or 1, feed, None, {})

@@ -1,0 +1,182 @@
+"""Training into the folder of a run, and saving a model trained elsewhere."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+from tfkit.core.blame import parts_named
+from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.rate import generation_rate
+from tfkit.models import Model
+from tfkit.recipe.load import ReadingOptions, Recipe, read_for
+from tfkit.recipe.settings.sections import GenerationRate
+from tfkit.run.run import Run, load_run
+from tfkit.training import record
+from tfkit.training.card import write_card
+from tfkit.training.claim import claim_folder, one_training
+from tfkit.training.curves import write_curves
+from tfkit.training.folder import EVALUATION, RunFolder
+from tfkit.training.lifecycle import is_finished, mark_finished, restore_history, train_in
+from tfkit.training.mend import mend
+from tfkit.training.objective.base import predicts
+from tfkit.training.progress import Reporter
+from tfkit.training.run_name import run_name
+from tfkit.training.samples import print_samples
+from tfkit.training.saving import save_run
+from tfkit.training.scoring import keep_scores
+from tfkit.training.setup import Task
+from tfkit.training.validation import ValidationScores
+
+
+@parts_named()
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+    accept_changes: bool = False,
+    **reading: Unpack[ReadingOptions],
+) -> Run:
+    """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
+
+    The default is runs/<its name> with the variants and changed values (`names-rotary-s3`) and a free number.
+
+    `resume` continues the run in the folder, or starts it; `force` renames it to NAME.old. Ctrl-C saves a checkpoint
+    and raises Interrupted. `accept_changes` is that of load_run, applied to the resumed run and the run that training
+    starts from. Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises RunError,
+    UsageError or DataError for invalid arguments before training starts.
+    """
+    loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
+    loaded.tell_warnings()
+    with (
+        one_training(),
+        claim_folder(run_name(loaded), out, resume, force) as claim,
+        record.completed(claim.folder),
+        Reporter(progress) as reporter,
+    ):
+        folder = claim.folder
+        run = Run(folder.path, loaded, loaded.train.device)
+        if accept_changes:
+            _accept_changes(folder, loaded, resume)
+        if resume:
+            _check_resumed(folder, reporter)
+        if resume and is_finished(folder, loaded):
+            restore_history(folder, loaded)
+            reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
+        else:
+            try:
+                train_in(claim, loaded, reporter, partial(_during, run))
+            finally:
+                write_curves(folder)
+            _conclude(run, reporter)
+            write_card(folder, loaded.name, run.summary)
+            mark_finished(folder, loaded)
+    return run
+
+
+@parts_named()
+def save(
+    model: Model,
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    tokenizer: Tokenizer | None,
+    out: str | Path,
+    labels: Sequence[str] = (),
+    force: bool = False,
+    **reading: Unpack[ReadingOptions],
+) -> Run:
+    """Save a model from a custom training loop as a run in the folder `out`.
+
+    `tokenizer` may be None if the recipe has no `data:`; the run then works on ids. `labels` are the class names of a
+    classifier in the order of its logits. `force` renames an existing run to NAME.old. Further keywords are those
+    of load_recipe. Raises UsageError if the model does not match the recipe, RunError if the folder is occupied;
+    nothing is written then.
+    """
+    loaded = read_for("save", ("labels", "force"), recipe, reading)
+    run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
+    write_card(RunFolder(run.folder), run.recipe.name, run.summary)
+    return run
+
+
+def _check_resumed(folder: RunFolder, reporter: Reporter) -> None:
+    """Check the files that the resumed run continues from; say what was moved aside."""
+    record.check_resumed(folder)
+    for message in mend(folder):
+        reporter.say(message)
+
+
+def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
+    """Record the current files of the initial run, the teacher, and the resumed run."""
+    others = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
+    for other in (RunFolder(Path(run)) for run in dict.fromkeys(others)):
+        if record.has_record(other):
+            record.accept(other)
+    if resume and folder.holds_run:
+        record.accept(folder)
+        record.accept_checkpoint(folder)
+
+
+def _conclude(run: Run, reporter: Reporter) -> None:
+    """Compute and show the scores at the end of training."""
+    settings, data = run.recipe.train, run.recipe.data
+    split = "valid" if data is None else run._judged
+    for measured in data.measured() if settings.metrics and data is not None else []:
+        reporter.say(_scores_line(measured, _concluding_scores(run, measured)))
+    for name in settings.evaluations:
+        reporter.say(_scores_line(name, run._evaluated(name)))
+    if settings.generation_rate is not None:
+        reporter.say(f"generation: {_generation_rate(run, settings.generation_rate):,.0f} tokens/s")
+    samples = run.samples(settings.samples, split)
+    for sample in samples:
+        reporter.log(sample.line())
+    if samples:
+        reporter.draw(lambda stream: print_samples(samples, stream))
+    reporter.say(_next(run, samples[0].source if samples else "..."))
+
+
+def _scores_line(split: str, scores: Mapping[str, float]) -> str:
+    return f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+
+
+def _next(run: Run, prompt: str = "...") -> str:
+    """Return the suggested next commands."""
+    lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
+    if predicts(run.objective) or run.objective.reads != "bidirectional":
+        given = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
+        lines.insert(0, f"tfkit {'predict' if predicts(run.objective) else 'generate'} {run.folder} {given}")
+    return "next: " + "\n      ".join(lines)
+
+
+def _during(run: Run, task: Task) -> ValidationScores:
+    """Compute the metrics and samples of a validation with a copy of the model that shares its weights.
+
+    State cached by generation stays with the copy.
+    """
+    shared: dict[int, Any] = {id(weight): weight for weight in task.model.parameters()}
+    other = copy.copy(run)
+    other.recipe, other.tokenizer, other.objective = task.recipe, task.tokenizer, task.objective
+    other.model = copy.deepcopy(task.model, shared).eval()
+    asked = run.recipe.train.validate
+    examples = other._examples("valid")
+    scores = other._scorer.scores(examples[: asked.limit], asked.metrics) if asked.metrics else {}
+    return ValidationScores({name: scores[name] for name in asked.names}, other.samples(asked.samples))
+
+
+def _concluding_scores(run: Run, split: str) -> dict[str, float]:
+    """Compute and save the scores at the end of training; on RunError the run stays unfinished."""
+    examples = run._examples(split)
+    scores = run._scorer.scores(examples, run.recipe.train.metrics)
+    keep_scores(run.folder / EVALUATION, split, {"examples": len(examples), **scores})
+    return scores
+
+
+def _generation_rate(run: Run, asked: GenerationRate) -> float:
+    """Return the generated tokens per second, and save them in evaluation.json."""
+    start = run._start if run.blueprint.encoder is not None else None
+    rate = generation_rate(run.decoder(), start, asked.batch, asked.prompt, asked.new)
+    keep_scores(run.folder / EVALUATION, "generation", {"tokens_per_second": rate})
+    return rate
