@@ -19,6 +19,8 @@
 | tanhshrink, softshrink, hardshrink | small values should become 0 |
 """
 
+# Axes: width (channels). Each forward maps [... width] to the same shape.
+
 from __future__ import annotations
 
 import math

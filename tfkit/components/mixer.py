@@ -10,6 +10,8 @@
 | mamba | Mamba, Jamba: long texts, with a state of one size |
 """
 
+# Axes: batch, time, width (channels of the mixer, twice that if it reads both ways), state (Mamba), d_model.
+
 from __future__ import annotations
 
 import math
@@ -103,10 +105,11 @@ class Recurrent(Mixer):
             turned = None if real is None else real.flip(1)
             end: RecurrentState | None = context.state  # in an encoder: both final states are handed over
             start = None if end is None else RecurrentState()
-            out = torch.cat((out, _read(self.backwards, x.flip(1), turned, start).flip(1)), dim=-1)
+            back = _read(self.backwards, x.flip(1), turned, start).flip(1)  # [batch time width]
+            out = torch.cat((out, back), dim=-1)  # [batch time 2*width]
             if end is not None and start is not None:
                 end.parts = tuple(torch.cat(ways, dim=-1) for ways in zip(end.parts, start.parts, strict=True))
-        merged: Tensor = self.output(out)
+        merged: Tensor = self.output(out)  # [batch time d_model]
         return merged
 
 
@@ -196,7 +199,7 @@ class Fourier(Mixer):
             (cosine, sine), (across, turned) = (_waves(size, real) for size in x.shape[1:])
             mixed = cosine @ real @ across - sine @ real @ turned  # [batch time d_model]
         else:
-            mixed = torch.fft.fft2(wide(x), dim=(1, 2)).real
+            mixed = torch.fft.fft2(wide(x), dim=(1, 2)).real  # [batch time d_model]
         return mixed.to(x.dtype)
 
 
@@ -238,7 +241,7 @@ class ShortConvolution(Mixer):
         if real is not None:
             mixed = mixed * real[:, -x.shape[1] :, None]  # as if nothing preceded the text
         convolved = causal_convolution(mixed, self.convolution.weight[:, 0], self.convolution.bias, context.state)
-        merged: Tensor = self.output(self.output_gate(x) * convolved)
+        merged: Tensor = self.output(self.output_gate(x) * convolved)  # [batch time d_model]
         return merged
 
 
@@ -297,11 +300,11 @@ class Mamba(Mixer):
         state: Columns | None = context.state
         real = context.mask.real
         kept = None if real is None else real[:, -x.shape[1] :, None].to(x.dtype)  # padding leaves the state at zero
-        inner = self.input(x) if kept is None else self.input(x) * kept  # [batch time expand*d_model]
+        inner = self.input(x) if kept is None else self.input(x) * kept  # [batch time width]
         inner = F.silu(causal_convolution(inner, self.convolution.weight[:, 0], self.convolution.bias, state))
         inner = inner if kept is None else inner * kept
-        out = self._carried(inner, state) + self.skip * inner
-        merged: Tensor = self.output(out * F.silu(self.gate(x)))
+        out = self._carried(inner, state) + self.skip * inner  # [batch time width]
+        merged: Tensor = self.output(out * F.silu(self.gate(x)))  # [batch time d_model]
         return merged
 
     def _carried(self, x: Tensor, state: Columns | None) -> Tensor:

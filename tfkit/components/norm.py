@@ -6,6 +6,9 @@
 | rms_norm | T5, Llama, Gemma and most models since: no mean, no bias, a little cheaper |
 """
 
+# Axes: width (channels), group (of channels), size (channels of a group).
+# Each forward maps [... width] to the same shape.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -103,7 +106,7 @@ class LayerNorm(Norm):
         bias = None if self.bias is None else wide(self.bias)
         if size is None:
             return F.layer_norm(wide(x), x.shape[-1:], weight, bias, self.config.eps).to(x.dtype)
-        y = ungrouped(F.layer_norm(grouped(wide(x), size), (size,), eps=self.config.eps))
+        y = ungrouped(F.layer_norm(grouped(wide(x), size), (size,), eps=self.config.eps))  # [... width]
         y = y if weight is None else y * weight
         return (y if bias is None else y + bias).to(x.dtype)
 
@@ -138,6 +141,6 @@ class RMSNorm(Norm):
         if size is None:
             y = F.rms_norm(wide(x), x.shape[-1:], weight, self.config.eps)
         else:
-            y = ungrouped(F.rms_norm(grouped(wide(x), size), (size,), eps=self.config.eps))
+            y = ungrouped(F.rms_norm(grouped(wide(x), size), (size,), eps=self.config.eps))  # [... width]
             y = y if weight is None else y * weight
         return (y if self.bias is None else y + wide(self.bias)).to(x.dtype)

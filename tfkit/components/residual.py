@@ -12,6 +12,8 @@
 | deep_norm | a post_norm stack of dozens to a thousand layers |
 """
 
+# Axes: batch, time, d_model. Each forward, and each branch, maps [batch time d_model] to the same shape.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

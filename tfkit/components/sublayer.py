@@ -1,5 +1,7 @@
 """Base class of attention, feed-forward and mixers: [batch time d_model] to the same shape."""
 
+# Axes: batch, time, d_model.
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """Dropout with 16 random bits per element: the same distribution in half the time on a CPU."""
 
+# Axes: any. Each forward maps [...] to the same shape.
+
 from __future__ import annotations
 
 import torch

@@ -1,5 +1,7 @@
 """Cross-entropy, also fused with the output projection so that all logits never exist at once."""
 
+# Axes: n (targets), chunk (targets at once), width (channels of the features), vocab.
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -46,17 +48,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, features.shape[0], rows):
                 chunk, target = features[start : start + rows].to(matrix.dtype), targets[start : start + rows]
-                logits = F.linear(chunk, matrix, None if bias is None else bias.to(matrix.dtype))
+                logits = F.linear(chunk, matrix, None if bias is None else bias.to(matrix.dtype))  # [chunk vocab]
                 loss, gradient = _loss_and_gradient(logits, target, smoothing)
                 total += loss
                 small = gradient.to(matrix.dtype)
-                grad_features[start : start + rows] = small @ matrix
+                grad_features[start : start + rows] = small @ matrix  # [chunk width]
                 if matrix.dtype == grad_weight.dtype:
-                    grad_weight.addmm_(small.t(), chunk)
+                    grad_weight.addmm_(small.t(), chunk)  # [vocab width]
                 else:
-                    grad_weight += small.t() @ chunk
+                    grad_weight += small.t() @ chunk  # [vocab width]
                 if grad_bias is not None:
-                    grad_bias += gradient.sum(dim=0)
+                    grad_bias += gradient.sum(dim=0)  # [vocab]
         ctx.save_for_backward(grad_features, grad_weight, grad_bias)
         return total
 

@@ -1,5 +1,7 @@
 """Linear layers during decoding: with copies of their weights where these are faster, and one product per input."""
 
+# Axes: width (input channels), out (output channels of a layer). Each forward maps [... width] to [... out].
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

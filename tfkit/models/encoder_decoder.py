@@ -1,5 +1,7 @@
 """The original topology: an encoder whose output a causal decoder attends to."""
 
+# Axes: batch, source and target (tokens), heads, query and key (tokens).
+
 from __future__ import annotations
 
 from collections.abc import Collection

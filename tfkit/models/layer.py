@@ -1,5 +1,7 @@
 """One layer: sublayers and norms, wired by the residual layout."""
 
+# Axes: batch, time, d_model.
+
 from __future__ import annotations
 
 from collections.abc import Mapping

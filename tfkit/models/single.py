@@ -1,5 +1,7 @@
 """Models of one stack: encoder-only and decoder-only differ only in their default mask."""
 
+# Axes: batch, time, heads, query and key (tokens), d_model.
+
 from __future__ import annotations
 
 from collections.abc import Collection

@@ -1,5 +1,7 @@
 """A stack of layers, with its embedding, its positions and its final norm."""
 
+# Axes: batch, time, width (of the vectors given, or of last states), d_model.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -96,7 +98,7 @@ class Stack(nn.Module):
         """
         self._check_padding(call)
         contexts = self._contexts(call)
-        x = self._embed(call, contexts[0])
+        x = self._embed(call, contexts[0])  # [batch time d_model]
         states = self._states(call)
         for place, (layer, kind, state) in enumerate(zip(self.layers, self._order, states, strict=True)):
             context = contexts[kind]
@@ -104,12 +106,12 @@ class Stack(nn.Module):
                 context = replace(context, position=context.position.of(layer.position))  # type: ignore[arg-type]
             if call.collector.watch:
                 context = replace(context, collector=call.collector.at(f"{self.plan.side}.layers.{place}"))
-            x = layer(x, context, state)
+            x = layer(x, context, state)  # [batch time d_model]
             if context.collector.watches("hidden_states"):
                 context.collector.observe("hidden_states", x)
         if self._last_state is not None and self.plan.side == "encoder":
             return self._last_state.gathered(states)  # [batch 1 width]
-        out: Tensor = self.final_dropout(self.final_norm(x))
+        out: Tensor = self.final_dropout(self.final_norm(x))  # [batch time d_model]
         return out
 
     def cut(self, vectors: Tensor | None) -> Tensor | None:

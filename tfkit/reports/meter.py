@@ -1,5 +1,7 @@
 """Measurement of a forward pass by module: FLOPs, and bytes saved for the backward pass."""
 
+# Axes: batch, head, query (tokens), value_dim (channels of a value head).
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """my_part: an activation of your own."""
 
+# Axes: width (channels). Each forward maps [... width] to the same shape.
+
 from __future__ import annotations
 
 import torch

@@ -1,5 +1,7 @@
 """my_part: an attention of your own."""
 
+# Axes: batch, time, head, query and key (tokens), dim (channels of a head), d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -45,12 +47,14 @@ class MyPart(Attention):
     def forward(self, x: Tensor, context: tfkit.Context) -> Tensor:
         split = "batch time (three head dim) -> three batch head time dim"
         query, key, value = rearrange(self.projection(x), split, three=3, head=self.config.num_heads)
+        # [batch head time dim] each
         # Change this: how alike a query and a key are.
         query, key = self.sharpness * F.normalize(query, dim=-1), F.normalize(key, dim=-1)
         if context.state is not None:  # decoding: the keys and values of all earlier tokens come before these
-            key, value = context.state.append(key, value)
+            key, value = context.state.append(key, value)  # [batch head key dim] each
         # `attend` is softmax(query keyᵀ) value by the fastest kernel. For weights of your own ask for the mask:
         # visible = context.mask.dense()  # [batch query key], True = may look, or None: everything is visible
-        out = attend(query, key, value, context.mask, Scores(1.0))
-        merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
+        out = attend(query, key, value, context.mask, Scores(1.0))  # [batch head query dim]
+        out = rearrange(out, "batch head time dim -> batch time (head dim)")  # [batch query d_model]
+        merged: Tensor = self.output(out)
         return merged

@@ -1,5 +1,7 @@
 """my_part: an embedding of your own, from token ids to vectors."""
 
+# Axes: batch, time, width (channels of the table), d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator

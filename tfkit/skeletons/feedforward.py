@@ -1,5 +1,7 @@
 """my_part: a feed-forward sublayer of your own, which works on each token by itself."""
 
+# Axes: batch, time, d_ff (inner channels), d_model.
+
 from __future__ import annotations
 
 from pydantic import Field

@@ -1,5 +1,7 @@
 """my_part: a head of your own, what is computed from the last layer's states."""
 
+# Axes: batch, time, num_values, d_model.
+
 from __future__ import annotations
 
 from pydantic import Field
@@ -25,5 +27,5 @@ class MyPart(Head):
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         # Change this: [batch time d_model] -> logits. A head that looks at more than one token leaves out the padding:
         # `real` [batch time] says which tokens are real, None that all are.
-        out: Tensor = self.output(self.dropout(hidden)).tanh()
+        out: Tensor = self.output(self.dropout(hidden)).tanh()  # [batch time num_values]
         return out

@@ -1,5 +1,7 @@
 """my_part: a logits rule of your own, which changes the scores of the next token before one is chosen."""
 
+# Axes: rows (texts), time, vocab.
+
 from __future__ import annotations
 
 import torch
@@ -23,6 +25,6 @@ class MyPart(LogitsRule):
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         # Change this: [rows vocab] -> [rows vocab], and never in place. `ids` [rows time] is what stands there so far,
         # -1 before a shorter row; `new` [rows] says how many of them were written.
-        last, began = ids[:, -1:].clamp(min=0), new[:, None] > 0
+        last, began = ids[:, -1:].clamp(min=0), new[:, None] > 0  # [rows 1] each
         price = torch.where(began, self.config.penalty, 0.0).to(logits.dtype)
         return logits.scatter_add(1, last, -price)

@@ -1,5 +1,7 @@
 """my_part: a mixer of your own, which mixes tokens by something other than attention."""
 
+# Axes: batch, time, query and key (tokens), width (channels of the mean), d_model.
+
 from __future__ import annotations
 
 from pydantic import Field
@@ -28,7 +30,8 @@ class MyPart(Mixer):
         self.output = nn.Linear(config.d_mean, shape.d_model)
 
     def forward(self, x: Tensor, context: tfkit.Context) -> Tensor:
-        out: Tensor = self.output(self.gate(x).sigmoid() * self._mean(self.value(x), context))
+        mean = self._mean(self.value(x), context)  # [batch time width]
+        out: Tensor = self.output(self.gate(x).sigmoid() * mean)  # [batch time d_model]
         return out
 
     def _mean(self, value: Tensor, context: tfkit.Context) -> Tensor:

@@ -1,5 +1,7 @@
 """my_part: a norm of your own."""
 
+# Axes: width (channels). Each forward maps [... width] to the same shape.
+
 from __future__ import annotations
 
 import torch
@@ -27,5 +29,5 @@ class MyPart(Norm):
     def forward(self, x: Tensor) -> Tensor:
         # Change this: [... width] -> [... width]. Statistics in half precision would lose their last bits.
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        mean = wide.abs().mean(dim=-1, keepdim=True)
+        mean = wide.abs().mean(dim=-1, keepdim=True)  # [... 1]
         return (self.weight.to(wide.dtype) * wide / (mean + self.config.eps)).to(x.dtype)

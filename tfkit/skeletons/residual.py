@@ -1,5 +1,7 @@
 """my_part: a residual layout of your own, the wiring of sublayers and norms around the residual stream."""
 
+# Axes: batch, time, d_model. Each forward, and each branch, maps [batch time d_model] to the same shape.
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -50,11 +50,10 @@ class Differential(MultiHead):
         for name in VECTORS:
             self.register_parameter(name, nn.Parameter(torch.randn(self.head_dim) * config.lambda_std))
 
-    def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
-        query, key, value = triple
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: Context, dropout: float) -> Tensor:
         pairs = rearrange(value, "batch (half head) time dim -> batch head time (half dim)", half=2)
         both = repeat(pairs, "batch head time dim -> batch (half head) time dim", half=2)
-        first, second = super()._attended((query, key, both), context, 0.0).chunk(2, dim=1)  # [batch pair query dim]
+        first, second = super()._attend(query, key, both, context, 0.0).chunk(2, dim=1)  # [batch pair query dim]
         out = first - self._lambda().to(first.dtype) * second
         out = (F.rms_norm(wide(out), out.shape[-1:], eps=self.config.eps) * (1 - self.start)).to(value.dtype)
         joined: Tensor = rearrange(out, "batch head time (half dim) -> batch (head half) time dim", half=2)

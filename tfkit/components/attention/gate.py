@@ -1,5 +1,7 @@
 """A gate on the outputs of attention heads."""
 
+# Axes: batch, time, head, dim (channels of a value head), d_model.
+
 from __future__ import annotations
 
 from typing import Literal
@@ -37,6 +39,6 @@ class HeadGate(nn.Module):
         self.activation = config.activation.build(Shape(width))
 
     def forward(self, out: Tensor, x: Tensor) -> Tensor:
-        gate = self.activation(self.projection(x))
+        gate = self.activation(self.projection(x))  # [batch time head*dim], or one number per head
         by_head: Tensor = rearrange(gate, "batch time (head dim) -> batch head time dim", head=self.heads)
-        return out * by_head
+        return out * by_head  # [batch head time dim]

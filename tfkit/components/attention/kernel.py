@@ -1,5 +1,7 @@
 """Base class of the attentions whose weights are products of features, with a cost linear in the length."""
 
+# Axes: batch, time, head, query and key (tokens), dim (channels of a head), feature, d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -83,20 +85,20 @@ class KernelAttention(Attention):
         query = self._split(self.query(x))  # [batch head query dim]
         temperature = context.position.temperature()
         if temperature is not None:
-            query = query * temperature[:, None, :, None]
+            query = query * temperature[:, None, :, None]  # temperature [batch query]
         source = x if context.source is None else context.source
         if past is None and not self.causal and max(x.shape[1], source.shape[1]) > PIECE and _is_plain():
             return self._merged(self._in_pieces(query, source, context.mask.real))
         query = self.log_features(query)  # [batch head query feature]
         if past is not None and context.source is not None and past.values is not None:
-            out = read(query, past)  # the memory is summed once
+            out = read(query, past)  # [batch head query dim]; the memory is summed once
         else:
             key = self.log_features(self._split(self.key(source)))  # [batch head key feature]
-            value = self._split(self.value(source))
+            value = self._split(self.value(source))  # [batch head key dim]
             real = context.mask.real
             real = None if real is None else real[:, -source.shape[1] :]  # the sums already exclude padding of the past
-            out = kernel_attention(query, key, value, real, self.causal, past)
-        return self._merged(out)
+            out = kernel_attention(query, key, value, real, self.causal, past)  # [batch head query dim]
+        return self._merged(out)  # [batch query d_model]
 
     def _in_pieces(self, query: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
         """Attend in pieces, so that memory is bounded: sum the keys first, then read the sums with the queries."""

@@ -1,5 +1,8 @@
 """Multi-head latent attention: keys and values are projected from a narrow latent, which alone is cached."""
 
+# Axes: batch, time, head, query and key (tokens), dim (channels of a head without position), rotary (rotated channels),
+# rank (channels of the latent), value_dim, d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -101,31 +104,33 @@ class Latent(Attention):
         self.latent_factor = (shape.source_width / config.kv_rank) ** 0.5 if scaled else 1.0
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        query, turned = self._queries(x, context)
-        rotary_key, latent = self._latent(x, context)
+        query, turned = self._queries(x, context)  # [batch head query dim] and [batch head query rotary]
+        rotary_key, latent = self._latent(x, context)  # [batch 1 key rotary] and [batch 1 key rank]
         watched = context.collector.watches("attention")
         narrow = context.state is not None and not watched and self._saves(query.shape[2])
-        out = (self._narrow if narrow else self._wide)(query, turned, rotary_key, latent, context)
-        merged: Tensor = self.output(rearrange(out, JOIN))
+        attend_over = self._narrow if narrow else self._wide
+        out = attend_over(query, turned, rotary_key, latent, context)  # [batch head query value_dim]
+        merged: Tensor = self.output(rearrange(out, JOIN))  # [batch query d_model]
         return merged
 
     def _queries(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Return the two parts of the queries, [batch head time dim], the second rotated."""
+        """Return the two parts of the queries, [batch head query dim] and, rotated, [batch head query rotary]."""
         direct = self.config.query_rank is None
         query = self.query(x) if direct else self.query_up(self.query_norm(self.query_down(x)))
-        query = rearrange(query, SPLIT, head=self.config.num_heads) * self.query_factor  # [batch head time dim]
+        query = rearrange(query, SPLIT, head=self.config.num_heads) * self.query_factor  # [batch head query dim+rotary]
         temperature = context.position.temperature()
         if temperature is not None:
             query = (query * temperature[:, None, :, None]).to(query.dtype)
         return query[..., : self.config.head_dim], self._turn(query[..., self.config.head_dim :], context)
 
     def _latent(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Return the rotary key and the latent to attend to, [batch 1 key dim] each."""
+        """Return the rotary key [batch 1 key rotary] and the latent [batch 1 key rank] to attend to."""
         state: KeyValueState | None = context.state
         stored = None if state is None or context.source is None else state.stored()
         if stored is not None:
             return stored
-        down = self.key_value_down(x if context.source is None else context.source)[:, None]  # [batch 1 key rank+dim]
+        down = self.key_value_down(x if context.source is None else context.source)[:, None]
+        # [batch 1 key rank] and [batch 1 key rotary]
         latent, key = down.split((self.config.kv_rank, self.turned), dim=-1)
         latent = self.key_value_norm(latent) * self.latent_factor
         if state is not None and context.position.moves:
@@ -137,9 +142,10 @@ class Latent(Attention):
     def _wide(self, query: Tensor, turned: Tensor, rotary_key: Tensor, latent: Tensor, context: Context) -> Tensor:
         """Attend with the keys and values of every head: [batch head query value_dim]."""
         both = rearrange(self.key_value_up(latent[:, 0]), SPLIT, head=self.config.num_heads)
+        # [batch head key dim] and [batch head key value_dim]
         key, value = both.split((self.config.head_dim, self.value_dim), dim=-1)
-        of_all = repeat(rotary_key, "batch 1 time dim -> batch head time dim", head=self.config.num_heads)
-        key = torch.cat((key, of_all), dim=-1)  # [batch head key dim+rotary]
+        rotary_key = repeat(rotary_key, "batch 1 time dim -> batch head time dim", head=self.config.num_heads)
+        key = torch.cat((key, rotary_key), dim=-1)  # [batch head key dim+rotary]
         bias, scores = context.position.bias(self.config.num_heads), self._scores()
         query = torch.cat((query, turned), dim=-1)  # [batch head query dim+rotary]
         if context.collector.watches("attention"):
@@ -154,11 +160,13 @@ class Latent(Attention):
         For a few new tokens after many, this avoids materializing keys and values of the past.
         """
         up = rearrange(self.key_value_up.weight, "(head dim) rank -> head dim rank", head=self.config.num_heads)
+        # [head dim rank] and [head value_dim rank]
         key_up, value_up = up[:, : self.config.head_dim], up[:, self.config.head_dim :]
-        asked = einsum(query, key_up, "batch head time dim, head dim rank -> batch head time rank")
-        query, key = torch.cat((asked, turned), dim=-1), torch.cat((latent, rotary_key), dim=-1)
+        query = einsum(query, key_up, "batch head time dim, head dim rank -> batch head time rank")
+        query = torch.cat((query, turned), dim=-1)  # [batch head query rank+rotary]
+        key = torch.cat((latent, rotary_key), dim=-1)  # [batch 1 key rank+rotary]
         bias = context.position.bias(self.config.num_heads)
-        mixed = attend(query, key, latent, context.mask, self._scores(), bias)
+        mixed = attend(query, key, latent, context.mask, self._scores(), bias)  # [batch head query rank]
         out: Tensor = einsum(mixed, value_up, "batch head time rank, head dim rank -> batch head time dim")
         return out
 

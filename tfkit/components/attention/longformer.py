@@ -1,5 +1,7 @@
 """Longformer's attention: marked tokens attend to all others through separate projections."""
 
+# Axes: batch, time, head, query (tokens), n (marked tokens), dim (channels of a head), d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -70,13 +72,14 @@ class LongformerAttention(Attention):
         marked = x.new_zeros(x.shape[:2]) if marked is None else marked
         scores = Scores(self.scale, dropout=self.config.dropout if self.training else 0.0)
         if context.collector.watches("attention"):
-            out = self._observed(x, marked.bool(), context, scores)
+            out = self._observed(x, marked.bool(), context, scores)  # [batch head query dim]
         elif torch.compiler.is_compiling():  # the number of marked tokens is unknown while tracing
             own, other = (attend(*self._split(x, suffix), context.mask, scores) for suffix in ("", "_global"))
             out = torch.where(marked.bool()[:, None, :, None], other, own)  # [batch head query dim]
         else:
-            out = self._few(x, marked.bool(), context, scores)
-        merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
+            out = self._few(x, marked.bool(), context, scores)  # [batch head query dim]
+        out = rearrange(out, "batch head time dim -> batch time (head dim)")  # [batch query head*dim]
+        merged: Tensor = self.output(out)  # [batch query d_model]
         return merged
 
     def _few(self, x: Tensor, marked: Tensor, context: Context, scores: Scores) -> Tensor:

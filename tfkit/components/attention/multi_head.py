@@ -1,8 +1,25 @@
 """Multi-head attention, with any number of key-value heads."""
 
+# Axes: batch, time, heads, kv_heads, query and key (tokens), head_dim, value_dim (channels of a head), d_model.
+#
+#   project     query = x W_query    key = y W_key    value = y W_value        y = x, or the memory
+#   split         heads                kv_heads         kv_heads               of head_dim, head_dim, value_dim
+#   norm          qk_norm              qk_norm          value_norm             before the split, after it, or rotated
+#   rotate        by position          by position
+#   cache                              past + new       past + new
+#   attend      softmax(query keyᵀ scale) value                                as drawn, for 4 heads:
+#   join        concatenate the heads, multiply by W_output
+#
+#       MHA: 4 kv_heads         GQA: 2 kv_heads         MQA: 1 kv_head
+#
+#         q  q  q  q              q  q  q  q              q  q  q  q
+#         |  |  |  |               \ /    \ /                \ \ / /
+#         k  k  k  k                k      k                    k
+#         v  v  v  v                v      v                    v
+
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -149,20 +166,74 @@ class MultiHead(Attention):
         self.gate = None if config.gate is None else config.gate.build(shape, heads, value_dim)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        query, *new = self.project(x) if context.source is None else self._crossed(x, context)
-        if self.config.clip is not None:
-            query, *new = [part.clamp(-self.config.clip, self.config.clip) for part in (query, *new)]
+        query, *new = self._project(x, context)  # [batch query heads*head_dim]
+        query = self._split(query, self.query_norm)  # [batch heads query head_dim]
         rotate = context.position.rotation(self.head_dim) if context.source is None else None  # a memory has none
-        query = self._turned(self._split(query, self.query_norm), self.query_norm, rotate)  # [batch heads query dim]
-        temperature = context.position.temperature()
+        query = self._rotate(query, self.query_norm, rotate)
+        temperature = context.position.temperature()  # [batch query]
         if temperature is not None:
             query = (query * temperature[:, None, :, None]).to(query.dtype)
-        key, value = self._keys_values(new, context, rotate)  # [batch kv_heads key dim]
-        out = self._attended((query, key, value), context, self.config.dropout if self.training else 0.0)
+
+        # [batch kv_heads key head_dim] and [batch kv_heads key value_dim]
+        key, value = self._keys_values(*new, context, rotate) if new else context.state.stored()
+
+        dropout = self.config.dropout if self.training else 0.0
+        out = self._attend(query, key, value, context, dropout)  # [batch heads query value_dim]
         out = out if self.gate is None else self.gate(out, x)
         out = self.join_heads(out)  # [batch query heads*value_dim]
-        merged: Tensor = self.output(out if self.output_norm is None else self.output_norm(out))
+        out = out if self.output_norm is None else self.output_norm(out)
+        merged: Tensor = self.output(out)  # [batch query d_model]
         return merged
+
+    def _keys_values(
+        self, key: Tensor, value: Tensor, context: Context, rotate: Rotate | None
+    ) -> tuple[Tensor, Tensor]:
+        """Split, normalize, rotate and cache projected keys and values, and return all to attend to."""
+        state: KeyValueState | None = context.state
+        key = self._split(key, self.key_norm)  # [batch kv_heads key head_dim]
+        value = self.split_heads(value, self.value_dim)  # [batch kv_heads key value_dim]
+        value = value if self.value_norm is None else self.value_norm(value)
+        if state is not None and context.position.moves:  # rotations depend on the length: cached keys have none yet
+            key, value = state.append(key, value)
+            return self._rotate(key, self.key_norm, context.position.rotation(self.head_dim, of_keys=True)), value
+        key = self._rotate(key, self.key_norm, rotate)
+        return (key, value) if state is None else state.append(key, value)
+
+    def _project(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
+        """Project queries, and keys and values unless those of the memory are cached: [batch time heads*dim] each."""
+        memory = context.source
+        parts: tuple[Tensor, ...]
+        if memory is None:
+            parts = self.project(x)
+        elif context.state is None or not context.state.length:
+            parts = self.query(x), self.key(memory), self.value(memory)
+        else:
+            parts = (self.query(x),)
+        clip = self.config.clip
+        return parts if clip is None else tuple([part.clamp(-clip, clip) for part in parts])
+
+    def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Split queries or keys [batch time heads*head_dim] into heads, with the norm before or after."""
+        x = norm(x) if self.norm_at == "width" else x
+        x = self.split_heads(x, self.head_dim)  # [batch heads time head_dim]
+        return norm(x) if self.norm_at == "heads" else x
+
+    def _rotate(self, x: Tensor, norm: nn.Module, rotate: Rotate | None) -> Tensor:
+        """Rotate queries or keys [batch heads time head_dim] by their positions, and normalize them if it is due."""
+        x = x if rotate is None else rotate(x)
+        return norm(x) if self.norm_at == "rotated" else x
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: Context, dropout: float) -> Tensor:
+        """Attend: queries, keys and values to outputs [batch heads query value_dim]."""
+        bias = context.position.bias(self.heads)  # [batch heads query key]
+        scores = self.scores
+        if dropout or self.sinks is not None:
+            scores = Scores(scores.scale, scores.softcap, dropout, self.sinks)
+        if not context.collector.watches("attention"):
+            return attend(query, key, value, context.mask, scores, bias)
+        out, weights = reference(query, key, value, context.mask, scores, bias)
+        context.collector.observe("attention", weights)
+        return out
 
     def split_heads(self, x: Tensor, dim: int) -> Tensor:
         """Split the last axis into heads."""
@@ -171,49 +242,6 @@ class MultiHead(Attention):
     def join_heads(self, x: Tensor) -> Tensor:
         """Concatenate the heads."""
         return rearrange(x, "batch head time dim -> batch time (head dim)")
-
-    def _attended(self, triple: tuple[Tensor, Tensor, Tensor], context: Context, dropout: float) -> Tensor:
-        """Attend: queries, keys and values to outputs [batch, heads, query, value_dim]."""
-        bias = context.position.bias(self.heads)
-        scores = self.scores
-        if dropout or self.sinks is not None:
-            scores = Scores(scores.scale, scores.softcap, dropout, self.sinks)
-        if not context.collector.watches("attention"):
-            return attend(*triple, context.mask, scores, bias)
-        out, weights = reference(*triple, context.mask, scores, bias)
-        context.collector.observe("attention", weights)
-        return out
-
-    def _crossed(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
-        """Project queries, and keys and values of the memory unless they are cached."""
-        if context.state is not None and context.state.length:
-            return (self.query(x),)
-        return self.query(x), self.key(context.source), self.value(context.source)
-
-    def _keys_values(self, new: Sequence[Tensor], context: Context, rotate: Rotate | None) -> tuple[Tensor, Tensor]:
-        """Return the keys and values to attend to: from memory, or cached ones plus new ones."""
-        state: KeyValueState | None = context.state
-        stored = None if new or state is None else state.stored()
-        if stored is not None:
-            return stored
-        key = self._split(new[0], self.key_norm)
-        value = self.split_heads(new[1], self.value_dim)
-        value = value if self.value_norm is None else self.value_norm(value)
-        if state is not None and context.position.moves:
-            key, value = state.append(key, value)  # the past is rotated again when the text grows
-            return self._turned(key, self.key_norm, context.position.rotation(self.head_dim, of_keys=True)), value
-        key = self._turned(key, self.key_norm, rotate)
-        return (key, value) if state is None else state.append(key, value)
-
-    def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Split queries or keys [batch time (heads dim)] into heads, normalized as `qk_norm_at` says."""
-        x = self.split_heads(norm(x) if self.norm_at == "width" else x, self.head_dim)
-        return norm(x) if self.norm_at == "heads" else x
-
-    def _turned(self, x: Tensor, norm: nn.Module, rotate: Rotate | None) -> Tensor:
-        """Rotate queries or keys by their positions, and normalize them as `qk_norm_at` says."""
-        x = x if rotate is None else rotate(x)
-        return norm(x) if self.norm_at == "rotated" else x
 
 
 def _norm(config: component.Config | None, width: int) -> nn.Module:

@@ -1,5 +1,7 @@
 """Base class of the embeddings: ids to vectors."""
 
+# Axes: batch, time, width (channels of the table), d_model.
+
 from __future__ import annotations
 
 from torch import Tensor, nn

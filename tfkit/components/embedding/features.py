@@ -1,5 +1,7 @@
 """Embeddings of vectors: picture patches, sound frames, or another model's outputs."""
 
+# Axes: batch, time, d_input (channels of a vector), d_model; height, width, channels (of a picture).
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

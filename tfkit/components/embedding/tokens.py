@@ -1,5 +1,7 @@
 """Token embeddings."""
 
+# Axes: batch, time, width (channels of the sum), d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -106,7 +108,7 @@ class Tokens(Embedding):
         segment, position = self._segment(inputs), placement.embed()
         x = x if segment is None else x + segment
         x = x if position is None else x + position.to(x.dtype)
-        return self._finish(x)
+        return self._finish(x)  # [batch time d_model]
 
     def _finish(self, x: Tensor) -> Tensor:
         """Apply norm, dropout and projection in the configured order."""

@@ -1,5 +1,7 @@
 """Dense feed-forward layers."""
 
+# Axes: batch, time, d_ff (inner channels), d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -116,6 +118,6 @@ class GatedLinearUnit(FeedForward):
         if self.config.limit is not None:
             gate, up = gate.clamp(max=self.config.limit), up.clamp(-self.config.limit, self.config.limit)
         up = up + self.config.up_offset if self.config.up_offset else up
-        inner = self.inner_norm(self.activation(gate) * up)
-        out: Tensor = self.down(self.dropout(inner))
+        inner = self.inner_norm(self.activation(gate) * up)  # [batch time d_ff]
+        out: Tensor = self.down(self.dropout(inner))  # [batch time d_model]
         return out

@@ -1,5 +1,8 @@
 """Mixtures of experts: a router selects a few of many feed-forward layers for each token."""
 
+# Axes: batch, time, tokens (batch*time), experts, active (experts of a token), group (of experts),
+# width (d_model).
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -131,7 +134,7 @@ class Routing(nn.Module):
         experts = self._open(scores).topk(self.num_active, dim=-1).indices  # [tokens active]
         if self.training:
             self._even_out(logits, scores, experts, real, collector)
-        return Choice(experts, self._weights(scores.gather(-1, experts)).to(x.dtype))
+        return Choice(experts, self._weights(scores.gather(-1, experts)).to(x.dtype))  # [tokens active] each
 
     def _scores(self, logits: Tensor) -> Tensor:
         """Compute scores [tokens experts]; for a softmax over the chosen experts, the logits in their place."""
@@ -148,7 +151,7 @@ class Routing(nn.Module):
             return choice
         by_group = rearrange(choice, "token (group expert) -> token group expert", group=groups)
         best = by_group.topk(1 if self.config.group_score == "max" else 2, dim=-1).values.sum(dim=-1)  # [tokens group]
-        opened = torch.zeros_like(best).scatter(-1, best.topk(active, dim=-1).indices, 1.0)
+        opened = torch.zeros_like(best).scatter(-1, best.topk(active, dim=-1).indices, 1.0)  # 1 for an open group
         each = repeat(opened, "token group -> token (group expert)", expert=self.num_experts // groups)
         return choice.masked_fill(each == 0, float("-inf"))
 
@@ -289,14 +292,14 @@ class Experts(FeedForward):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         rows = rearrange(x, "batch time width -> (batch time) width")  # [tokens width]
-        choice = self.router(rows, _real(x, context), context.collector)
+        choice = self.router(rows, _real(x, context), context.collector)  # [tokens active] each
         mix = self._every if torch.compiler.is_compiling() else self._chosen
         batch, time, _ = x.shape
-        mixed = mix(rows, choice, context)
-        out = rearrange(mixed, "(batch time) width -> batch time width", batch=batch, time=time)
+        out = mix(rows, choice, context)  # [tokens width]
+        out = rearrange(out, "(batch time) width -> batch time width", batch=batch, time=time)  # [batch time width]
         if self.shared_expert is None:
             return out
-        common: Tensor = self.shared_expert(x, context)
+        common: Tensor = self.shared_expert(x, context)  # [batch time width]
         return out + (common if self.shared_gate is None else common * self.shared_gate(x).sigmoid())
 
     def idle_parameters(self) -> int:

@@ -1,5 +1,7 @@
 """Base classes of the heads, which map the last stack's hidden states to the model's output."""
 
+# Axes: batch, time, n (positions), width (input channels of the output projection), vocab, d_model.
+
 from __future__ import annotations
 
 from typing import Literal
@@ -68,7 +70,7 @@ class TokenHead(Head):
         return logits
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        return self.finish(self.output(self.features(hidden)))
+        return self.finish(self.output(self.features(hidden)))  # [batch time vocab]
 
     def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Sum the cross-entropies (nats) at the given positions: `hidden` [n d_model], `targets` [n].

@@ -1,5 +1,7 @@
 """Heads with one output per text, from a pooled state."""
 
+# Axes: batch, time, d_output, classes, d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ def pool(hidden: Tensor, real: Tensor | None, how: Literal["first", "mean", "las
         count = reduce(real, "batch time -> batch 1", "sum").clamp(min=1)
         # padding may be NaN, so it is masked rather than multiplied by 0
         kept = hidden.masked_fill(~rearrange(real, "batch time -> batch time 1"), 0)
-        return reduce(kept, "batch time d_model -> batch d_model", "sum") / count
+        return reduce(kept, "batch time d_model -> batch d_model", "sum") / count  # [batch d_model]
     place = torch.arange(hidden.shape[1], device=hidden.device)
     if how == "first":
         wanted = torch.where(real, place, hidden.shape[1] - 1).amin(dim=1)
@@ -79,7 +81,8 @@ class Pooled(Head):
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Map [batch time d_model] to [batch d_output]."""
-        out: Tensor = self.activation(self.dense(self.dropout(pool(hidden, real, self.config.pool))))
+        pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
+        out: Tensor = self.activation(self.dense(pooled))  # [batch d_output]
         return nn.functional.normalize(out, dim=-1) if self.config.normalized else out
 
 
@@ -124,7 +127,7 @@ class Classifier(Head):
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
-        out: Tensor = self.output(self.activation(self.dense(pooled)))
+        out: Tensor = self.output(self.activation(self.dense(pooled)))  # [batch classes]
         return out
 
 
@@ -158,5 +161,5 @@ class RegressionHead(Head):
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Map [batch time d_model] to [batch]."""
         pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
-        out: Tensor = rearrange(self.output(self.activation(self.dense(pooled))), "batch 1 -> batch")
+        out: Tensor = rearrange(self.output(self.activation(self.dense(pooled))), "batch 1 -> batch")  # [batch]
         return out

@@ -1,5 +1,7 @@
 """Heads with one output per token."""
 
+# Axes: batch, time, num_classes, d_model.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -137,7 +139,7 @@ class Hidden(Head):
     """The hidden states themselves, [batch time d_model], for a model whose vectors are what is wanted."""
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        out: Tensor = self.dropout(hidden)
+        out: Tensor = self.dropout(hidden)  # [batch time d_model]
         return out
 
 
@@ -159,7 +161,7 @@ class Discriminator(Head):
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Map [batch time d_model] to [batch time], above 0 for tokens predicted to be replaced."""
         logits = self.output(self.activation(self.dense(self.dropout(hidden))))  # [batch time 1]
-        out: Tensor = rearrange(logits, "batch time 1 -> batch time")
+        out: Tensor = rearrange(logits, "batch time 1 -> batch time")  # [batch time]
         return out
 
 
@@ -189,7 +191,7 @@ class TokenClassifier(Head):
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Map [batch time d_model] to [batch time num_classes]."""
-        out: Tensor = self.output(self.activation(self.dense(self.dropout(hidden))))
+        out: Tensor = self.output(self.activation(self.dense(self.dropout(hidden))))  # [batch time num_classes]
         return out
 
 
@@ -209,5 +211,5 @@ class SpanHead(Head):
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Map [batch time d_model] to start and end logits, [batch time 2]."""
-        out: Tensor = self.output(self.dropout(hidden))
+        out: Tensor = self.output(self.dropout(hidden))  # [batch time 2]
         return out

@@ -1,5 +1,7 @@
 """Base class of the logits rules, which modify the scores of the next token."""
 
+# Axes: rows (texts), time, vocab. Each forward maps [rows vocab] to the same shape.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """Rules that constrain the format of a text."""
 
+# Axes: rows (texts), time, vocab. Each forward maps [rows vocab] to the same shape.
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,8 @@
 """Rules against repetition."""
 
+# Axes: rows (texts), time, grams (n-grams of a text), size (tokens of an n-gram), vocab.
+# Each forward maps [rows vocab] to the same shape.
+
 from __future__ import annotations
 
 import torch
@@ -84,7 +87,7 @@ class NoRepeatNgram(LogitsRule):
         if text.shape[1] < size:
             return logits
         grams = text.unfold(1, size, 1)  # [rows grams size]
-        begun = text[:, text.shape[1] - size + 1 :]  # the n - 1 tokens before the next one
-        again = (grams[..., :-1] == begun[:, None]).all(dim=2) & (begun != PADDING).all(dim=1)[:, None]
-        ends = grams[..., -1].masked_fill(~again, PADDING)
+        begun = text[:, text.shape[1] - size + 1 :]  # [rows size-1], the tokens before the next one
+        again = (grams[..., :-1] == begun[:, None]).all(dim=2) & (begun != PADDING).all(dim=1)[:, None]  # [rows grams]
+        ends = grams[..., -1].masked_fill(~again, PADDING)  # [rows grams]
         return logits.masked_fill(counts(ends, logits.shape[1]) > 0, NEVER)

@@ -1,5 +1,7 @@
 """Rules that demand or forbid tokens."""
 
+# Axes: rows (texts), time, vocab. Each forward maps [rows vocab] to the same shape.
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Rules that shape the distribution a token is drawn from."""
 
+# Axes: rows (texts), time, vocab. Each forward maps [rows vocab] to the same shape.
+
 from __future__ import annotations
 
 import math
@@ -74,7 +76,7 @@ class TopK(LogitsRule):
             raise UsageError(f"k: {self.config.k} is more than the {tokenizer.vocab_size} tokens of the vocabulary")
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        least = topk(logits, self.config.k)[0][:, -1:]
+        least = topk(logits, self.config.k)[0][:, -1:]  # [rows 1]
         return logits.masked_fill(logits < least, NEVER)
 
 
@@ -113,7 +115,7 @@ class MinP(LogitsRule):
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         probabilities = logits.softmax(dim=-1)
-        least = self.config.p * probabilities.amax(dim=-1, keepdim=True)
+        least = self.config.p * probabilities.amax(dim=-1, keepdim=True)  # [rows 1]
         return logits.masked_fill(probabilities < least, NEVER)
 
 
@@ -135,11 +137,11 @@ class Typical(LogitsRule):
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         logs = logits.log_softmax(dim=-1)
-        entropy = -(logs * logs.exp()).nansum(dim=-1, keepdim=True)
+        entropy = -(logs * logs.exp()).nansum(dim=-1, keepdim=True)  # [rows 1]
         distance = (-logs - entropy).abs()
         ascending, order = distance.sort(dim=-1)
         held = logits.gather(1, order).softmax(dim=-1).cumsum(dim=-1)
-        last = (held < self.config.p).sum(dim=-1, keepdim=True).clamp(max=logits.shape[1] - 1)
+        last = (held < self.config.p).sum(dim=-1, keepdim=True).clamp(max=logits.shape[1] - 1)  # [rows 1]
         return logits.masked_fill(distance > ascending.gather(1, last), NEVER)
 
 
@@ -180,7 +182,7 @@ class Eta(LogitsRule):
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         logs = logits.log_softmax(dim=-1)
         probabilities = logs.exp()
-        entropy = -(logs * probabilities).nansum(dim=-1, keepdim=True)
+        entropy = -(logs * probabilities).nansum(dim=-1, keepdim=True)  # [rows 1]
         least = (math.sqrt(self.config.epsilon) * (-entropy).exp()).clamp(max=self.config.epsilon)
         unlikely = probabilities < least
         return logits.masked_fill(unlikely & (logits < logits.amax(dim=-1, keepdim=True)), NEVER)

@@ -1,5 +1,7 @@
 """The ONNX graphs of a model, one per file: modules from named tensors to named tensors."""
 
+# Axes: those that each graph names in its `inputs`, of batch, time, past, total and source.
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -44,7 +46,7 @@ class Graph(nn.Module):
         super().__init__()
         self.model, self.file, self.inputs, self.outputs = model, file, dict(inputs), outputs
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:  # shapes as in `inputs`
         found = self.compute(dict(zip(self.inputs, given, strict=True)))
         return tuple(found[name] for name in self.outputs)
 

@@ -2,6 +2,8 @@
 
 # mypy: disable-error-code="misc, override, no-untyped-call, arg-type"
 
+# Axes: batch, time, source and target (tokens), vocab, d_model.
+
 from __future__ import annotations
 
 import functools
