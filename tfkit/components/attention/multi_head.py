@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -175,7 +175,7 @@ class MultiHead(Attention):
             query = (query * temperature[:, None, :, None]).to(query.dtype)
 
         # [batch kv_heads key head_dim] and [batch kv_heads key value_dim]
-        key, value = self._keys_values(*new, context, rotate) if new else context.state.stored()
+        key, value = self._keys_values(new, context, rotate)
 
         dropout = self.config.dropout if self.training else 0.0
         out = self._attend(query, key, value, context, dropout)  # [batch heads query value_dim]
@@ -186,10 +186,14 @@ class MultiHead(Attention):
         return merged
 
     def _keys_values(
-        self, key: Tensor, value: Tensor, context: Context, rotate: Rotate | None
+        self, projected: Sequence[Tensor], context: Context, rotate: Rotate | None
     ) -> tuple[Tensor, Tensor]:
-        """Split, normalize, rotate and cache projected keys and values, and return all to attend to."""
+        """Split, normalize, rotate and cache keys and values if they were projected, and return all to attend to."""
         state: KeyValueState | None = context.state
+        stored = None if state is None or projected else state.stored()
+        if stored is not None:  # of a memory, cached by the first call
+            return stored
+        key, value = projected
         key = self._split(key, self.key_norm)  # [batch kv_heads key head_dim]
         value = self.split_heads(value, self.value_dim)  # [batch kv_heads key value_dim]
         value = value if self.value_norm is None else self.value_norm(value)
