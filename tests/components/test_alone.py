@@ -172,9 +172,9 @@ def test_wrong_options_and_sizes_are_refused_by_name_all_at_once() -> None:
 
 def test_heads_that_do_not_fit_without_an_output_projection_are_refused() -> None:
     text = wrong("attention", "multi_head", num_heads=4, value_dim=3, output=False, d_model=16)
-    assert "attention.output: 4 heads of 3 channels are 12 wide, and d_model is 16" in text
+    assert "attention.output: 4 heads of 3 channels have width 12, not d_model 16" in text
     text = wrong("attention", "multi_head", num_heads=4, bias=["output"], output=False, d_model=16)
-    assert "attention.bias: there is no output projection to have a bias" in text
+    assert "attention.bias: there is no output projection; remove" in text
 
 
 @pytest.mark.parametrize(

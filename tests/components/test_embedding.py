@@ -178,14 +178,14 @@ def test_word2vec(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line", "message"),
     [
-        ("a 1 2 3\ncat 1 2\n", ":2:", "2 numbers after 'cat', but the table is 3 wide"),
+        ("a 1 2 3\ncat 1 2\n", ":2:", "2 numbers after 'cat', but the token table has width 3"),
         ("a 1 2 3 4\n", ":1:", "4 numbers"),
         ("a 1 2 3\ncat 1 x 3\n", ":2:", "'x' is not a number"),
         ("a 1 nan 3\n", ":1:", "not finite"),
-        ("2 5\na 1 2 3 4 5\n", ":1:", "width 5, but the table is 3 wide"),
-        ("2 3\na 1 2 3\n", ":2:", "ends after 1 vectors, line 1 promises 2"),
-        ("", ":", "has no vectors"),
-        ("0 3\n", ":", "has no vectors"),
+        ("2 5\na 1 2 3 4 5\n", ":1:", "width 5, but the token table has width 3"),
+        ("2 3\na 1 2 3\n", ":2:", "ends after 1 vectors, but line 1 announces 2"),
+        ("", ":", "contains no vectors"),
+        ("0 3\n", ":", "contains no vectors"),
         (b"a 1 2 3\n\xff\xfe 1 2 3\n", ":2:", "UTF-8"),
     ],
 )
@@ -212,18 +212,24 @@ def test_binary_word2vec(tmp_path: Path, end: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", ":1: is no word2vec file: its first line is 'count width'"),
-        (GLOVE.encode(), ":1: is no word2vec file"),
-        (b"\xba\x16\x4f\x2f" * 2**12, ":1: is no word2vec file"),
-        (b"9" * 5000 + b" 3\n", ":1: is no word2vec file"),
-        (b"0 3\n", ": has no vectors"),
-        (binary(b"2 4\n", A, CAT), ":1: vectors of width 4, but the table is 3 wide"),
-        (binary(b"3 3\n", A, CAT), ":1: 3 vectors of width 3 need 43 bytes or more, and the file has 34"),
-        (binary(b"999999999999999999 3\n", A), ":1: 999,999,999,999,999,999 vectors of width 3 need 13,000,000,"),
-        (binary(b"2 3\n", A, CAT)[:-1], ": vector 2 at byte 18: the file ends in it, line 1 promises 2 vectors"),
-        (binary(b"1 3\n", A, CAT), ": has more than the 1 vectors that line 1 promises"),
-        (binary(b"2 3\n", A, (b"", [4.0] * 3))[:30], ": vector 2 at byte 18: the file ends in it"),
-        (binary(b"2 3\n", A, (b"x" * 5000, [1.0] * 3)), ": vector 2 at byte 18: a token that ends in a space"),
+        (b"", ":1: not a word2vec file, whose first line is 'count width'"),
+        (GLOVE.encode(), ":1: not a word2vec file"),
+        (b"\xba\x16\x4f\x2f" * 2**12, ":1: not a word2vec file"),
+        (b"9" * 5000 + b" 3\n", ":1: not a word2vec file"),
+        (b"0 3\n", ": contains no vectors"),
+        (binary(b"2 4\n", A, CAT), ":1: vectors have width 4, but the token table has width 3"),
+        (binary(b"3 3\n", A, CAT), ":1: 3 vectors of width 3 need at least 43 bytes, but the file has 34"),
+        (
+            binary(b"999999999999999999 3\n", A),
+            ":1: 999,999,999,999,999,999 vectors of width 3 need at least 13,000,000,",
+        ),
+        (
+            binary(b"2 3\n", A, CAT)[:-1],
+            ": vector 2 at byte 18: the file ends within this vector, but line 1 announces 2 vectors",
+        ),
+        (binary(b"1 3\n", A, CAT), ": contains more than the 1 vectors that line 1 announces"),
+        (binary(b"2 3\n", A, (b"", [4.0] * 3))[:30], ": vector 2 at byte 18: the file ends within this vector"),
+        (binary(b"2 3\n", A, (b"x" * 5000, [1.0] * 3)), ": vector 2 at byte 18: expected a token followed by a space"),
         (binary(b"2 3\n", A, (b"\xff\xfe", [1.0] * 3)), ": vector 2 at byte 18: the token is not UTF-8 text"),
         (binary(b"1 3\n", (b"a", [1.0, float("nan"), 2.0])), ": vector 1 at byte 4: the vector of 'a' is not finite"),
     ],
@@ -265,7 +271,7 @@ def test_token_dropout_refuses_a_stack_that_hides_the_future() -> None:
     import tfkit
 
     over = {"model.embedding": {"type": "token_dropout", "mask_id": 3}}
-    with pytest.raises(tfkit.RecipeError, match="token_dropout needs a stack that sees both ways"):
+    with pytest.raises(tfkit.RecipeError, match="needs a bidirectional stack"):
         tfkit.load_recipe("gpt2", overrides=over).blueprint()
     model = tfkit.build(tfkit.load_recipe("esm2-8m", overrides={"model.num_layers": 1})).eval()
     with pytest.raises(tfkit.TfkitError, match="'token_dropout' cannot keep packed texts apart"):

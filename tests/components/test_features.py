@@ -61,8 +61,8 @@ def test_as_they_come_it_is_no_embedding_at_all() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ({"input_ids": torch.ones(2, 4, dtype=torch.long)}, "give inputs_embeds, and no input_ids"),
-        ({"inputs_embeds": torch.ones(2, 4, 7)}, r"inputs_embeds is \[batch time 8\], got shape \[2, 4, 7\]"),
+        ({"input_ids": torch.ones(2, 4, dtype=torch.long)}, "pass inputs_embeds, not input_ids"),
+        ({"inputs_embeds": torch.ones(2, 4, 7)}, r"inputs_embeds must be \[batch time 8\], got shape \[2, 4, 7\]"),
         ({"inputs_embeds": torch.ones(4, 8)}, r"got shape \[4, 8\]"),
         (
             {"inputs_embeds": torch.ones(2, 4, 8), "token_type_ids": torch.ones(2, 4, dtype=torch.long)},
@@ -175,9 +175,9 @@ def test_patches_are_a_convolution_with_its_own_stride(class_token: bool) -> Non
 
 
 def test_patches_that_do_not_divide_a_picture_are_refused() -> None:
-    with pytest.raises(UsageError, match="patches of 2 x 2 do not divide a picture of 4 x 5; use a divisor of both"):
+    with pytest.raises(UsageError, match="patches of 2 x 2 do not tile a picture of 4 x 5; use a divisor of both"):
         vit()(inputs_embeds=vectors(1, 4, 5, 3))
-    with pytest.raises(UsageError, match=r"pictures are \[height width 3\], got shape \[4, 4, 1\]"):
+    with pytest.raises(UsageError, match=r"pictures must be \[height width 3\], got shape \[4, 4, 1\]"):
         vit()(inputs_embeds=vectors(1, 4, 4, 1))
     with pytest.raises(RecipeError, match="a patch has"):
         load_recipe(recipe(embedding={"type": "patches", "size": 100_000}))

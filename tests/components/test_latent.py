@@ -157,8 +157,8 @@ def recipe(**attention: Any) -> dict[str, Any]:
     ("options", "said"),
     [
         ({"bias": ["key"]}, "'key' is no projection"),
-        ({"bias": ["query_down"]}, "no query_down without a query_rank"),
-        ({"bias": ["query"], "query_rank": 4}, "no query with a query_rank"),
+        ({"bias": ["query_down"]}, "query_down does not exist without query_rank"),
+        ({"bias": ["query"], "query_rank": 4}, "query does not exist with query_rank"),
         ({"rotary_head_dim": 3}, "not an even number"),
     ],
 )

@@ -268,7 +268,7 @@ def test_t5_bias_needs_heads_and_buckets_that_divide() -> None:
     assert options(ENCODER, num_buckets=32, max_distance=8) == ["max_distance"]
     with pytest.raises(UsageError, match="num_heads"):
         T5Bias(T5Bias.Config(), Shape(8))
-    with pytest.raises(UsageError, match="2 heads, asked for 4"):
+    with pytest.raises(UsageError, match="2 heads, but 4 are required"):
         T5Bias(T5Bias.Config(), ENCODER).bias(torch.arange(2)[None], torch.arange(2)[None], 4)
 
 

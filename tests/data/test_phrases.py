@@ -14,25 +14,14 @@ from num2words import num2words
 
 from tfkit.core.options import Slot
 from tfkit.data.phrases import _FAMILIES as FAMILIES
-from tfkit.data.phrases import (
-    KIND_SIZES,
-    KINDS,
-    MOST,
-    Phrase,
-    number_in_english,
-    number_in_german,
-    ordinal_in_english,
-    ordinal_in_german,
-    phrases,
-    split,
-)
+from tfkit.data.phrases import KIND_SIZES, KINDS, MOST, Phrase, phrases, split
 from tfkit.data.phrases import _clock as clock
 from tfkit.data.phrases import _date_in_year as date_in_year
 from tfkit.data.phrases import _draw as draw
 from tfkit.data.phrases import _half_day_clock as half_day_clock
-from tfkit.data.phrases import _Noun as Noun
 from tfkit.data.phrases import _shares as shares
 from tfkit.data.phrases import _year as year_words
+from tfkit.data.words import Noun, number_in_english, number_in_german, ordinal_in_english, ordinal_in_german
 
 from ..sampling import some
 

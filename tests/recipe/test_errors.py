@@ -206,7 +206,7 @@ def test_faults_are_data_too(here):
         (
             "num_heads: 2",
             "num_heads: 3",
-            "13:46: model.layer.attention.num_heads: 3 heads do not divide d_model 8; choose a divisor, or give "
+            "13:46: model.layer.attention.num_heads: 3 heads do not divide d_model 8; use a divisor, or set "
             "head_dim",
         ),
         (
@@ -217,7 +217,7 @@ def test_faults_are_data_too(here):
         (
             "position: rotary",
             "position: sinusoidal\n  mask: {type: window}",
-            "10:9: model.mask: a window needs a size, or before and after",
+            "10:9: model.mask: a window needs size, or before and after",
         ),
         (
             "num_layers: 4",
@@ -237,7 +237,7 @@ def test_faults_are_data_too(here):
         (
             "position: rotary",
             "position: learned\n  # none of a kind\n  mask: {type: window, size: 2, before: 1}",
-            "11:30: model.mask.size: says the window a second time; give size, or before and after",
+            "11:30: model.mask.size: contradicts size; use either size, or before and after",
         ),
         # contradictions
         (
@@ -248,7 +248,7 @@ def test_faults_are_data_too(here):
         (
             "    dropout: 0.1",
             "    mask: global_tokens",
-            "15:11: model.layer.mask: global_tokens would show the future to a causal layer",
+            "15:11: model.layer.mask: would show the future to a causal layer; use it in an encoder",
         ),
         ("tied: true", "reads: encoder", "16:39: model.head.reads: reads the encoder, which this model does not have"),
         ("type: decoder", "type: decodr", "3:9: model.type: unknown model 'decodr'. Did you mean 'decoder'?"),
@@ -272,7 +272,7 @@ def test_a_part_without_a_type_names_those_there_are(here):
 
 
 def test_a_vocabulary_is_missed_where_it_is_needed(here):
-    needed = "needs a vocab_size in the model: a number, or `tokenizer`"
+    needed = "needs a vocab_size in the model: a number or `tokenizer`"
     assert said(here, GOOD.replace("  vocab_size: 20\n", "")) == [
         f"mine.yaml:7:14: model.embedding: tokens {needed}",
         f"mine.yaml:15:9: model.head: language_model {needed}",

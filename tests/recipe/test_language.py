@@ -250,7 +250,7 @@ def test_r4_what_cannot_stand_together():
         "model.mask: causal and reverse_causal on one layer leave each token only itself"
     ]
     assert faults(mask=[{"type": "window", "size": 2}, "global_tokens"]) == [
-        "model.mask[1]: global_tokens would show the future to a causal layer"
+        "model.mask[1]: would show the future to a causal layer; use it in an encoder"
     ]
     with pytest.raises(Exception, match="prefix_length was given, but no part of this model reads it"):
         build()(torch.arange(3)[None], prefix_length=torch.tensor([1]))
@@ -420,7 +420,7 @@ def test_r7_what_embeds_stands_in_the_stack():
 def test_r7_positions_fit_the_heads_that_they_serve():
     kinds = {"a": {}, "b": {"attention": {"num_heads": 4}}}
     assert faults(position="t5_bias", layers=kinds, pattern=["a", "b"]) == [
-        "model.position: t5_bias has a column for each head; the layers it serves do not agree on num_heads"
+        "model.position: t5_bias has one column per head, but its layers differ in num_heads"
     ]
     assert faults(position="t5_bias", layers=kinds, pattern=["a", "x"])[0].startswith("model.pattern[1]: unknown kind")
     assert faults(layers={"a": {"attention": {"num_heads": 8}}}, pattern=["a"]) == [
@@ -476,7 +476,7 @@ def test_r9_one_vocabulary_or_one_on_each_side():
     assert [model.stack(side).embedding.tokens.num_embeddings for side in ("encoder", "decoder")] == [30, 40]
     assert model.head.output.weight.shape == (40, 8)
     assert faults(vocab_size=GONE, head="none") == [
-        "model.embedding: tokens needs a vocab_size in the model: a number, or `tokenizer`"
+        "model.embedding: tokens needs a vocab_size in the model: a number or `tokenizer`"
     ]
 
 

@@ -182,20 +182,20 @@ def experts(**options: Any) -> dict[str, Any]:
     return {"feedforward": {"type": "experts", "num_experts": 4, "num_active": 1, "expert": expert} | options}
 
 
-ONE = "the weight of the one chosen expert is always 1, so that the router"
+ONE = "the weight of the one chosen expert is always 1, so the router"
 
 
 @pytest.mark.parametrize("router", [{"over": "chosen"}, {"normalized": True}, {"type": "sigmoid", "normalized": True}])
 def test_a_router_of_one_expert_that_never_learns(router):
     (option,) = [key for key in router if key != "type"]
-    way = f"leave {option} out, or choose more experts (num_active)"
+    way = f"remove {option}, or increase num_active"
     place = f"model.layer.feedforward.router.{option}"
     recipe = experts(router={"type": "softmax"} | router)
     assert faults(small(recipe)) == [f"{place}: {ONE} never learns; {way}"]
     assert quiet(small(experts(num_active=2, router={"type": "softmax"} | router)))
     losses = experts(router={"type": "softmax", "balance_loss": 0.1} | router)
     (found,) = load_recipe(small(losses)).warnings
-    assert (found.path, found.message) == (place, f"{ONE} learns from its auxiliary losses alone")
+    assert (found.path, found.message) == (place, f"{ONE} learns only from its auxiliary losses")
 
 
 def test_a_router_of_one_expert_that_learns():
@@ -204,7 +204,7 @@ def test_a_router_of_one_expert_that_learns():
 
 
 def test_the_only_expert_is_a_baseline():
-    text = "the weight of the only expert is always 1, so that the router does nothing"
+    text = "the weight of the only expert is always 1, so the router has no effect"
     assert warned(small(experts(num_experts=1))) == [f"model.layer.feedforward.num_experts: {text}"]
     assert quiet(small(experts(num_experts=1, router="sigmoid")))
 
@@ -291,7 +291,7 @@ def test_a_scale_of_nothing():
 
 
 def test_features_that_cancel_out():
-    text = "queries are compared by one feature, which cancels out: what they ask never learns"
+    text = "with a single feature the queries cancel out, so they never learn; use more features"
     for attention in (
         {"type": "linear", "num_heads": 8},
         {"type": "performer", "num_heads": 8},
@@ -303,7 +303,7 @@ def test_features_that_cancel_out():
 
 def test_a_vector_of_one_number_has_no_length_but_one():
     head = {"type": "pooled", "normalized": True, "pool": "mean"}
-    text = "a vector of one number divided by its length is only a sign: nothing learns"
+    text = "a normalized vector of width 1 is only a sign, so nothing is learned; use a larger width"
     assert faults(small(head=head | {"d_output": 1})) == [f"model.head.d_output: {text}"]
     assert quiet(small(head=head | {"d_output": 2}))
 

@@ -174,7 +174,8 @@ def test_a_scaling_that_gives_no_frequencies_is_refused(scaling, theta, head_dim
     position = {"type": "rotary", "theta": theta, "scaling": scaling}
     attention = {"type": "multi_head", "num_heads": 1, "head_dim": head_dim}
     assert said(recipe({"attention": attention}, position=position)) == [
-        f"<mapping>: model.position.scaling: gives no finite frequency for each of {head_dim // 2} pairs of channels"
+        "<mapping>: model.position.scaling: does not yield a finite frequency "
+        f"for each of {head_dim // 2} pairs of channels"
     ]
 
 

@@ -144,7 +144,7 @@ def test_every_option_of_a_section_is_described(shipped_schema: dict[str, Any], 
 def test_an_option_says_its_default(shipped_schema: dict[str, Any]) -> None:
     options = shipped_schema["definitions"]["attention.multi_head"]["properties"]
     assert options["num_kv_heads"]["default"] == "none"
-    assert options["num_kv_heads"]["description"].endswith("none: as many as num_heads. Default: none.")
+    assert options["num_kv_heads"]["description"].endswith("none: num_heads. Default: none.")
     assert options["dropout"]["default"] == 0.0
     assert "default" not in options["num_heads"]
     # left out of a recipe it is the stack's norm, not what a Config in Python has
@@ -318,10 +318,10 @@ BEYOND = {
     "the layout 'pre_norm' needs a norm": "what a layout needs is code",
     "3 heads do not divide d_model 8": "sizes that do not divide",
     "3 key-value heads do not divide 4 heads": "sizes that do not divide",
-    "a window needs a size, or before and after": "a part's own check",
-    "says the window a second time": "a part's own check",
+    "a window needs size, or before and after": "a part's own check",
+    "contradicts size; use either size": "a part's own check",
     "causal and reverse_causal on one layer": "a contradiction",
-    "global_tokens would show the future": "a contradiction",
+    "would show the future to a causal layer": "a contradiction",
     "reads the encoder, which this model does not have": "a contradiction",
     "no data.tokenizer to take the size from": "a contradiction between sections",
 }  # fmt: skip

@@ -36,7 +36,7 @@ WIDTHS = (40, 80, 200)
 
 class Linear(BaseModel):
     type: Literal["linear"] = Field(description="all alike")
-    factor: float = Field(description="how many times longer")
+    factor: float = Field(description="extension of the context length")
 
 
 class Dynamic(BaseModel):
@@ -154,7 +154,7 @@ def test_options_of_several_mappings_say_whose_they_are() -> None:
             scaling: Linear | Dynamic | None = None
 
     meanings = {field["name"]: field["meaning"] for field in part_data(Stretched)["fields"]}
-    assert meanings["scaling.factor"] == "linear: how many times longer"
+    assert meanings["scaling.factor"] == "linear: extension of the context length"
     assert meanings["scaling.alpha"] == "dynamic: how fast"
 
 

@@ -86,11 +86,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
     """Let each validation measure the next of these values as `chrf` and `exact_match`."""
     left: Iterator[float] = iter(values)
 
-    def measure(self: Run, task: Any) -> ValidationScores:
+    def measure(run: Run, task: Any) -> ValidationScores:
         value = next(left)
         return ValidationScores({"chrf": value, "perplexity": value})
 
-    monkeypatch.setattr(Run, "_during", measure)
+    monkeypatch.setattr("tfkit.run.training._during", measure)
 
 
 @pytest.mark.parametrize(("by", "best"), [("chrf", 3), ("perplexity", 2)])

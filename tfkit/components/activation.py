@@ -92,14 +92,14 @@ TABLE = (
         "elu",
         F.elu,
         "x above 0, alpha * (exp(x) - 1) below (Clevert et al. 2015, arXiv 1511.07289)",
-        {"alpha": Option(PositiveFloat, 1.0, "what -x saturates at")},
+        {"alpha": Option(PositiveFloat, 1.0, "negative x saturates at -alpha")},
     ),
     Formula("selu", F.selu, "scale * elu(x, alpha), both constants fixed (Klambauer et al. 2017, arXiv 1706.02515)"),
     Formula(
         "celu",
         F.celu,
         "max(0, x) + min(0, alpha * (exp(x / alpha) - 1)) (Barron 2017, arXiv 1704.07483)",
-        {"alpha": Option(PositiveFloat, 1.0, "what -x saturates at, and its scale")},
+        {"alpha": Option(PositiveFloat, 1.0, "negative x saturates at -alpha; also the scale of x")},
     ),
     Formula(
         "leaky_relu",
@@ -112,8 +112,8 @@ TABLE = (
         F.threshold,
         "x above the threshold, else the value",
         {
-            "threshold": Option(float, ..., "where x begins to pass"),
-            "value": Option(float, ..., "what stands in for x at the threshold and below it"),
+            "threshold": Option(float, ..., "x passes above this value"),
+            "value": Option(float, ..., "output for x at or below the threshold"),
         },
     ),
     Formula("sigmoid", torch.sigmoid, "1 / (1 + exp(-x))"),
@@ -127,20 +127,20 @@ TABLE = (
         "log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold (Dugas et al. 2000)",
         {
             "beta": Option(PositiveFloat, 1.0, "sharpness"),
-            "threshold": Option(float, 20.0, "where it becomes x itself, so that exp does not overflow"),
+            "threshold": Option(float, 20.0, "beta x above which the output is x, so that exp does not overflow"),
         },
     ),
     Formula(
         "softshrink",
         F.softshrink,
         "sign(x) * max(0, |x| - lambd) (Donoho 1995)",
-        {"lambd": Option(NonNegativeFloat, 0.5, "how far x is drawn to 0")},
+        {"lambd": Option(NonNegativeFloat, 0.5, "amount by which |x| shrinks")},
     ),
     Formula(
         "hardshrink",
         F.hardshrink,
         "x where |x| is above lambd, else 0 (Donoho and Johnstone 1994)",
-        {"lambd": Option(NonNegativeFloat, 0.5, "what is taken for 0")},
+        {"lambd": Option(NonNegativeFloat, 0.5, "|x| up to this becomes 0")},
     ),
     Formula("hardsigmoid", F.hardsigmoid, "min(max(0, x + 3), 6) / 6 (Howard et al. 2019, arXiv 1905.02244)"),
     Formula("hardswish", F.hardswish, "x * hardsigmoid(x) (Howard et al. 2019, arXiv 1905.02244)"),
@@ -149,8 +149,8 @@ TABLE = (
         F.hardtanh,
         "min(max(min_val, x), max_val)",
         {
-            "min_val": Option(NonPositiveFloat, -1.0, "least value, at most 0"),
-            "max_val": Option(NonNegativeFloat, 1.0, "greatest value, at least 0"),
+            "min_val": Option(NonPositiveFloat, -1.0, "lower bound, at most 0"),
+            "max_val": Option(NonNegativeFloat, 1.0, "upper bound, at least 0"),
         },
     ),
 )
@@ -220,14 +220,14 @@ class XIELU(Activation):
     """
 
     class Config(component.Config):
-        positive: PositiveFloat = Field(0.8, description="a, that learning starts from")
-        negative: PositiveFloat = Field(0.8, description="b, that learning starts from; more than beta")
+        positive: PositiveFloat = Field(0.8, description="initial a")
+        negative: PositiveFloat = Field(0.8, description="initial b; must exceed beta")
         beta: PositiveFloat = Field(0.5, description="slope at 0")
 
         @model_validator(mode="after")
         def _ordered(self) -> XIELU.Config:
             if self.negative <= self.beta:
-                raise ValueError(f"negative {self.negative} is not above beta {self.beta}")
+                raise ValueError(f"negative {self.negative} must exceed beta {self.beta}")
             return self
 
     config: Config
@@ -249,8 +249,8 @@ class PReLU(Activation):
     """max(0, x) + weight * min(0, x), the weight learned (He et al. 2015, arXiv 1502.01852)."""
 
     class Config(component.Config):
-        init: Number = Field(0.25, description="the slope for negative x that learning starts from")
-        per_channel: bool = Field(False, description="a slope for each channel; false: one for all")
+        init: Number = Field(0.25, description="initial slope for negative x")
+        per_channel: bool = Field(False, description="learn one slope per channel; false: a single slope")
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
@@ -265,13 +265,13 @@ class RReLU(Activation):
     """max(0, x) + a * min(0, x), a ~ U(lower, upper) in training, else the mean (Xu et al. 2015, arXiv 1505.00853)."""
 
     class Config(component.Config):
-        lower: Number = Field(1 / 8, description="least slope for negative x")
-        upper: Number = Field(1 / 3, description="greatest slope for negative x")
+        lower: Number = Field(1 / 8, description="smallest slope for negative x")
+        upper: Number = Field(1 / 3, description="largest slope for negative x")
 
         @model_validator(mode="after")
         def _ordered(self) -> RReLU.Config:
             if self.lower > self.upper:
-                raise ValueError(f"lower {self.lower} is above upper {self.upper}")
+                raise ValueError(f"lower {self.lower} exceeds upper {self.upper}")
             return self
 
     config: Config

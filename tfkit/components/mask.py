@@ -81,18 +81,18 @@ class Window(Mask):
     class Config(Mask.Config):
         size: PositiveInt | None = Field(
             None,
-            description="keys seen: the last ones, itself included, if causal; else size // 2 each side and itself",
+            description="visible keys: if causal, the last ones up to itself; else itself and size // 2 on each side",
         )
-        before: NonNegativeInt | None = Field(None, description="keys seen before itself; none: all of them")
-        after: NonNegativeInt | None = Field(None, description="keys seen after itself; none: all of them")
+        before: NonNegativeInt | None = Field(None, description="visible keys before itself; none: all")
+        after: NonNegativeInt | None = Field(None, description="visible keys after itself; none: all")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.size is None and self.before is None and self.after is None:
-                yield Problem("size", "a window needs a size, or before and after")
+                yield Problem("size", "a window needs size, or before and after")
             if self.size is not None and (self.before is not None or self.after is not None):
-                yield Problem("size", "says the window a second time; give size, or before and after")
+                yield Problem("size", "contradicts size; use either size, or before and after")
             elif self.after and shape.causal:
-                yield Problem("after", f"{self.after} keys after itself cannot be seen in a causal stack")
+                yield Problem("after", f"in a causal stack the {self.after} keys after a token are hidden; use 0")
 
         def reach(self, causal: bool) -> tuple[int, int]:
             """Return the number of keys visible before and after the query."""
@@ -127,7 +127,7 @@ class Chunk(Mask):
     """
 
     class Config(Mask.Config):
-        size: PositiveInt = Field(description="tokens of a chunk")
+        size: PositiveInt = Field(description="number of tokens in a chunk")
 
     config: Config
     counts_texts = True
@@ -156,7 +156,7 @@ class Dilated(Mask):
     """
 
     class Config(Mask.Config):
-        dilation: PositiveInt = Field(description="every how many tokens one is seen; 1: all")
+        dilation: PositiveInt = Field(description="distance between visible tokens; 1: all are visible")
 
     config: Config
 
@@ -176,7 +176,7 @@ class Prefix(Mask):
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
         if inputs.prefix_length is None:
-            raise UsageError("the mask 'prefix' needs prefix_length [batch], the number of tokens that all may see")
+            raise UsageError("the mask 'prefix' needs prefix_length [batch], the number of tokens visible to all")
         return key < rearrange(inputs.prefix_length, "batch -> batch 1 1")
 
 
@@ -187,7 +187,7 @@ class GlobalTokens(Mask):
     class Config(Mask.Config):
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.causal:
-                yield Problem("", "global_tokens would show the future to a causal layer")
+                yield Problem("", "would show the future to a causal layer; use it in an encoder")
 
     opens = True
     marks = True
@@ -196,7 +196,7 @@ class GlobalTokens(Mask):
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
         if inputs.global_attention_mask is None:
             raise UsageError(
-                "the mask 'global_tokens' needs global_attention_mask [batch time], 1 = sees all, seen by all"
+                "the mask 'global_tokens' needs global_attention_mask [batch time], 1 = sees all and is visible to all"
             )
         marked = inputs.global_attention_mask.bool()
         row = rearrange(torch.arange(marked.shape[0], device=marked.device), "batch -> batch 1 1")

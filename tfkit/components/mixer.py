@@ -64,15 +64,18 @@ class Recurrent(Mixer):
     class Config(Mixer.Config):
         d_hidden: Width | None = Field(
             None,
-            description="width of what is carried from token to token, one way; projected to d_model where it differs; "
-            "none: d_model, and half of it each way where both are read",
+            description="width of the hidden state per direction, projected to d_model if it differs; "
+            "none: d_model, or half of it in bidirectional layers",
         )
 
         part: ClassVar[type[Recurrent]]
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.d_hidden is None and not shape.causal and shape.d_model % 2:
-                yield Problem("d_hidden", f"d_model {shape.d_model} has no half for each way; give d_hidden")
+                yield Problem(
+                    "d_hidden",
+                    f"d_model {shape.d_model} is odd and cannot be halved between both directions; set d_hidden",
+                )
 
         def state_widths(self, shape: Shape) -> tuple[int, ...]:
             ways = 1 if shape.causal else 2
@@ -216,8 +219,8 @@ class ShortConvolution(Mixer):
     """output(C x * convolve(B x * value(x))), each channel by itself over `size` tokens (LFM2, arXiv 2511.23404)."""
 
     class Config(Mixer.Config):
-        size: Width = Field(3, description="tokens that the convolution reads: the last ones, itself included")
-        bias: bool = Field(False, description="biases of the projections and of the convolution")
+        size: Width = Field(3, description="width of the convolution in tokens: the current one and those before it")
+        bias: bool = Field(False, description="add biases to the projections and the convolution")
 
     capabilities = frozenset({"causal", "cache", "padding", "compile", "export"})
     residual_outputs = ("output",)
@@ -256,15 +259,15 @@ class Mamba(Mixer):
     """
 
     class Config(Mixer.Config):
-        d_state: Width = Field(16, description="numbers that each channel carries from token to token")
-        d_conv: Width = Field(4, description="tokens that the convolution reads")
+        d_state: Width = Field(16, description="state size per channel")
+        d_conv: Width = Field(4, description="width of the convolution in tokens")
         expand: Width = Field(2, description="inner width as a multiple of d_model")
         rank: Width | None = Field(
-            None, description="width that the sizes of steps are made from; none: d_model / 16, rounded up"
+            None, description="width from which the step sizes dt are projected; none: d_model / 16, rounded up"
         )
-        norm: Norm | None = Field(None, description="norm of dt's input, B and C (Jamba); none: as they are")
-        bias: bool = Field(False, description="biases of the projections in and out")
-        conv_bias: bool = Field(True, description="a bias of the convolution")
+        norm: Norm | None = Field(None, description="norm of dt's input, B and C (Jamba); none: no norm")
+        bias: bool = Field(False, description="add biases to the input and output projections")
+        conv_bias: bool = Field(True, description="add a bias to the convolution")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             for size in {self.rank or math.ceil(shape.d_model / 16), self.d_state}:

@@ -49,7 +49,7 @@ class GroupedConfig(component.Config):
     """Options of the norms that support groups of channels."""
 
     group_size: Width | None = Field(
-        None, description="channels normed together, each with a weight of its own; none: all (Cohere: head_dim)"
+        None, description="channels normalized together, with a weight per channel (Cohere: head_dim); none: all"
     )
 
     # information left for a gradient in groups of that few channels
@@ -57,7 +57,10 @@ class GroupedConfig(component.Config):
 
     def check(self, shape: Shape) -> Iterator[Problem]:
         if self.group_size is not None and shape.d_model % self.group_size:
-            yield Problem("group_size", f"groups of {self.group_size} channels do not divide the width {shape.d_model}")
+            yield Problem(
+                "group_size",
+                f"groups of {self.group_size} channels do not divide the width {shape.d_model}; use a divisor",
+            )
         width = self.group_size or shape.d_model
         if width in self.leaves:
             option = "" if self.group_size is None else "group_size"
@@ -69,7 +72,7 @@ class GroupedConfig(component.Config):
 def grouped(x: Tensor, size: int) -> Tensor:
     """Split [... width] into groups of `size` channels, [... group size]. Raise UsageError if it does not divide."""
     if x.shape[-1] % size:
-        raise UsageError(f"a norm in groups of {size} channels cannot work on a width of {x.shape[-1]}")
+        raise UsageError(f"groups of {size} channels do not divide a width of {x.shape[-1]}")
     return rearrange(x, "... (group channel) -> ... group channel", channel=size)
 
 
@@ -84,9 +87,9 @@ class LayerNorm(Norm):
 
     class Config(GroupedConfig):
         eps: PositiveFloat = Field(1e-5, description="added to the variance")
-        bias: bool = Field(True, description="a learned bias")
-        affine: bool = Field(True, description="a learned weight, and the bias; false: neither")
-        weight_offset: Number = Field(0.0, description="what the weight counts from: 1 makes a weight of 0 neutral")
+        bias: bool = Field(True, description="add a learned bias")
+        affine: bool = Field(True, description="learn weight and bias; false: neither")
+        weight_offset: Number = Field(0.0, description="added to the weight; with 1, a weight of 0 is neutral")
 
         leaves = {1: "only its bias", 2: "only which of them is larger"}
 
@@ -117,11 +120,9 @@ class RMSNorm(Norm):
 
     class Config(GroupedConfig):
         eps: PositiveFloat = Field(1e-6, description="added to the mean square")
-        bias: bool = Field(False, description="a learned bias")
-        affine: bool = Field(True, description="a learned weight, and the bias if there is one; false: neither")
-        weight_offset: Number = Field(
-            0.0, description="what the weight counts from: 1 makes a weight of 0 neutral (Gemma)"
-        )
+        bias: bool = Field(False, description="add a learned bias")
+        affine: bool = Field(True, description="learn the weight, and the bias if enabled; false: neither")
+        weight_offset: Number = Field(0.0, description="added to the weight; with 1, a weight of 0 is neutral (Gemma)")
 
         leaves = {1: "only the sign"}
 

@@ -195,8 +195,12 @@ class DeepNorm(Residual):
     """x = Norm(alpha * x + Dropout(Sublayer(x))), weights begin times beta (Wang et al. 2022, arXiv 2203.00555)."""
 
     class Config(Residual.Config):
-        alpha: PositiveFloat | None = Field(None, description="factor on x; none: from the depths, as in the paper")
-        beta: PositiveFloat | None = Field(None, description="factor on initial weights; none: from the depths")
+        alpha: PositiveFloat | None = Field(
+            None, description="factor on x; none: computed from the depths, as in the paper"
+        )
+        beta: PositiveFloat | None = Field(
+            None, description="factor on initial weights; none: computed from the depths"
+        )
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)

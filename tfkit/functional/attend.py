@@ -63,7 +63,7 @@ def _whole(
 ) -> Tensor:
     """Attend from all queries to all keys."""
     if scores.softcap is not None:
-        announce("soft-capped scores have no fused kernel; attention runs in its eager form")
+        announce("no fused kernel supports softcap; attention runs in eager mode")
         return reference(query, key, value, mask, scores, bias)[0]
     if mask.is_causal and bias is None and scores.sinks is None:
         return _fused(query, key, value, None, scores, is_causal=True)

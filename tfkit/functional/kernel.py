@@ -74,7 +74,7 @@ def kernel_attention(
 def read(query: Tensor, past: KernelSums) -> Tensor:
     """Attend to the keys of `past` alone. Raise ValueError if there are none."""
     if past.values is None or past.total is None or past.peak is None:
-        raise ValueError("no keys have been summed, there is nothing to read")
+        raise ValueError("no keys have been read yet")
     sums = torch.cat((past.values, past.total[..., None]), dim=-1)
     return _mean(_relative(query, past.peak) @ sums).to(query.dtype)
 

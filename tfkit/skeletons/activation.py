@@ -18,7 +18,7 @@ class MyPart(Activation):
 
     # The options of the part, as a recipe writes them: {type: my_part, slope: 1.7}. Add yours here.
     class Config(tfkit.Config):
-        slope: float = Field(1.0, description="the slope that learning starts from")
+        slope: float = Field(1.0, description="initial slope")
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:
         super().__init__(config, shape)

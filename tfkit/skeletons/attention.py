@@ -24,13 +24,15 @@ class MyPart(Attention):
 
     # The options of the part, as a recipe writes them: {type: my_part, num_heads: 8}. Add yours here.
     class Config(Attention.Config):
-        num_heads: int = Field(ge=1, description="heads, each d_model / num_heads wide")
-        sharpness: float = Field(10.0, gt=0, description="factor on the cosines that learning starts from")
+        num_heads: int = Field(ge=1, description="number of heads, each of width d_model / num_heads")
+        sharpness: float = Field(10.0, gt=0, description="initial factor on the cosines")
 
         def check(self, shape: tfkit.Shape) -> Iterator[Problem]:
             # What cannot fit is reported while the recipe is read, before a tensor exists.
             if shape.d_model % self.num_heads:
-                yield Problem("num_heads", f"{self.num_heads} heads do not divide d_model {shape.d_model}")
+                yield Problem(
+                    "num_heads", f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor"
+                )
 
     # What the part promises; tfkit refuses recipes that need more, and `tfkit parts --verify` tries each promise.
     # Add "cross_attention" once keys and values can come from `context.source`.

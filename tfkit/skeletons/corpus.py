@@ -19,8 +19,8 @@ class MyPart(Corpus):
     # file is of the type `RecipePath` of tfkit.core.options, so that it is looked for beside the recipe and --resume
     # notices when it has changed.
     class Config(Corpus.Config):
-        count: int = Field(200, ge=1, description="how many examples")
-        seed: int = Field(0, ge=0, description="of the random numbers; say another one for valid and test")
+        count: int = Field(200, ge=1, description="number of examples")
+        seed: int = Field(0, ge=0, description="seed of the random numbers; use different ones for valid and test")
 
     # What each example has: `text` for language models, `source` and `target` for pairs, `text` and `label`, ...
     fields = ("text",)

@@ -28,7 +28,7 @@ class MyPart(Embedding):
         def check(self, shape: tfkit.Shape) -> Iterator[Problem]:
             # What cannot fit is reported while the recipe is read, before a tensor exists.
             if shape.vocab_size is None:
-                yield Problem("", "needs a vocab_size in the model: a number, or `tokenizer`")
+                yield Problem("", "needs a vocab_size in the model: a number or `tokenizer`")
 
     config: Config
 
@@ -39,9 +39,9 @@ class MyPart(Embedding):
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
         if (inputs.input_ids is None) == (vectors is None):
-            raise tfkit.UsageError("give either input_ids or vectors")
+            raise tfkit.UsageError("pass either input_ids or vectors")
         if inputs.token_type_ids is not None:
-            raise tfkit.UsageError("token_type_ids were given, but my_part has no segments")
+            raise tfkit.UsageError("my_part has no segments; omit token_type_ids")
         rows = self.tokens(inputs.input_ids) if vectors is None else vectors
         # Change this: [batch time width] -> [batch time d_model].
         x: Tensor = self.config.length * F.normalize(rows, dim=-1)

@@ -17,7 +17,7 @@ class MyPart(Head):
 
     # The options of the part, as a recipe writes them: {type: my_part, num_values: 3}. Add yours here.
     class Config(Head.Config):
-        num_values: int = Field(1, ge=1, description="numbers for each token")
+        num_values: int = Field(1, ge=1, description="number of outputs per token")
 
     def __init__(self, config: Config, shape: tfkit.Shape, embedding: nn.Module | None = None) -> None:
         """`embedding` is the token embedding of the head's stack, for a head that shares its table."""

@@ -15,7 +15,7 @@ class MyPart(Init):
 
     # The options of the part, as a recipe writes them: {type: my_part, bound: 0.05}. Add yours here.
     class Config(tfkit.Config):
-        bound: float = Field(0.05, gt=0, description="the largest weight")
+        bound: float = Field(0.05, gt=0, description="largest initial weight")
 
     config: Config
 

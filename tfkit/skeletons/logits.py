@@ -18,7 +18,7 @@ class MyPart(LogitsRule):
 
     # The options of the part, as a recipe writes them: {type: my_part, penalty: 2}. Add yours here.
     class Config(LogitsRule.Config):
-        penalty: float = Field(1.0, ge=0, description="what is taken off")
+        penalty: float = Field(1.0, ge=0, description="subtracted from the logit")
 
     config: Config
 

@@ -16,7 +16,7 @@ class MyPart(Mask):
 
     # The options of the part, as a recipe writes them: {type: my_part, every: 8}. Add yours here.
     class Config(Mask.Config):
-        every: int = Field(8, ge=1, description="distance between the tokens that all may see")
+        every: int = Field(8, ge=1, description="distance between the tokens visible to all")
 
     # A limit hides what it does not show; with `opens = True` the rule shows what limits have hidden. A limit that
     # hides all that comes later says `hides_future = True`, and may then stand in for `causal`.

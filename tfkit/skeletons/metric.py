@@ -14,7 +14,7 @@ class MyPart(TextMetric):
 
     # The options of the part, as a recipe writes them: {type: my_part, lowercase: true}. Add yours here.
     class Config(TextMetric.Config):
-        lowercase: bool = Field(False, description="do not tell capital letters from small ones")
+        lowercase: bool = Field(False, description="ignore the difference between upper and lower case")
 
     config: Config
 

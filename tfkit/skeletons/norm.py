@@ -18,7 +18,7 @@ class MyPart(Norm):
 
     # The options of the part, as a recipe writes them: {type: my_part, eps: 1e-5}. Add yours here.
     class Config(tfkit.Config):
-        eps: float = Field(1e-6, gt=0, description="added to the mean, so that nothing is divided by zero")
+        eps: float = Field(1e-6, gt=0, description="added to the mean, to avoid division by zero")
 
     config: Config
 

@@ -16,7 +16,7 @@ class MyPart(Objective):
 
     # The options of the part, as a recipe writes them: {type: my_part, share: 0.2}. Add yours here.
     class Config(Objective.Config):
-        share: float = Field(0.1, ge=0, lt=1, description="share of the target that is spread, in training only")
+        share: float = Field(0.1, ge=0, lt=1, description="label smoothing, in training only")
 
     config: Config
     reads = "causal"  # or "bidirectional", "encoder_decoder"

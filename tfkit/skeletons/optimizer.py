@@ -19,7 +19,7 @@ class MyPart(Optimizer):
 
     # The options of the part, as a recipe writes them: {type: my_part, momentum: 0.95}. Add yours here.
     class Config(Optimizer.Config):
-        momentum: float = Field(0.9, ge=0, lt=1, description="how slowly the mean of the gradients forgets")
+        momentum: float = Field(0.9, ge=0, lt=1, description="decay rate of the running mean of the gradients")
 
     config: Config
 

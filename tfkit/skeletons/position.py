@@ -16,7 +16,7 @@ class MyPart(Position):
 
     # The options of the part, as a recipe writes them: {type: my_part, strength: 2}. Add yours here.
     class Config(Position.Config):
-        strength: float = Field(1.0, ge=0, description="how much a distant key loses")
+        strength: float = Field(1.0, ge=0, description="penalty per position of distance")
 
     config: Config
 

@@ -19,7 +19,7 @@ class MyPart(Residual):
 
     # The options of the part, as a recipe writes them: {type: my_part, scale: 0.5}. Add yours here.
     class Config(Residual.Config):
-        scale: float = Field(0.5, description="factor on what a sublayer adds")
+        scale: float = Field(0.5, description="factor on the output of a sublayer")
 
     final_norm = True  # the stack ends in a norm, since the stream itself is never normalised
     config: Config

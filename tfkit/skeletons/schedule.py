@@ -14,8 +14,8 @@ class MyPart(Schedule):
 
     # The options of the part, as a recipe writes them: {type: my_part, lr: 0.001}. Add yours here.
     class Config(Schedule.Config):
-        lr: float = Field(0.001, gt=0, description="the learning rate of the first steps")
-        every: int = Field(1000, ge=1, description="steps until it is halved")
+        lr: float = Field(0.001, gt=0, description="initial learning rate")
+        every: int = Field(1000, ge=1, description="number of steps until it is halved")
 
     config: Config
 

@@ -14,7 +14,7 @@ class MyPart(StopRule):
 
     # The options of the part, as a recipe writes them: {type: my_part, sentences: 3}. Add yours here.
     class Config(StopRule.Config):
-        sentences: int = Field(1, ge=1, description="sentences, each with its . ! or ?")
+        sentences: int = Field(1, ge=1, description="number of sentences, each ending in . ! or ?")
 
     config: Config
 

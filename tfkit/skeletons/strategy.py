@@ -20,7 +20,7 @@ class MyPart(Strategy):
 
     # The options of the part, as a recipe writes them: {type: my_part, among: 5}. Add yours here.
     class Config(Strategy.Config):
-        among: int = Field(3, ge=1, description="tokens that are drawn from")
+        among: int = Field(3, ge=1, description="number of most likely tokens to sample from")
 
     config: Config
 

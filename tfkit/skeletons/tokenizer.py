@@ -19,7 +19,7 @@ class MyPart(LearnedTokenizer):
 
     # The options of the part, as a recipe writes them: {type: my_part, minimum_count: 3}. Add yours here.
     class Config(LearnedTokenizer.Config):
-        minimum_count: int = Field(1, ge=1, description="a rarer character is unknown")
+        minimum_count: int = Field(1, ge=1, description="rarer characters are unknown")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -31,16 +31,20 @@ class Differential(MultiHead):
     """
 
     class Config(MultiHead.Config):
-        lambda_std: PositiveFloat = Field(0.1, description="standard deviation that the vectors of lambda begin with")
-        dropout: Dropout = Field(0.0, description="dropout of what the pairs give, whose norm keeps no mean before it")
-        eps: PositiveFloat = Field(1e-5, description="added to the mean square of what a pair gives")
+        lambda_std: PositiveFloat = Field(0.1, description="initial standard deviation of the vectors of lambda")
+        dropout: Dropout = Field(0.0, description="dropout of the output of each pair, after its norm")
+        eps: PositiveFloat = Field(1e-5, description="added to the mean square in the norm of a pair's output")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             yield from super().check(shape)
             if self.num_heads % 2:
-                yield Problem("num_heads", f"heads are subtracted in pairs, and {self.num_heads} is odd")
+                yield Problem(
+                    "num_heads", f"heads are subtracted in pairs, but {self.num_heads} is odd; use an even number"
+                )
             elif self.num_kv_heads is not None and self.num_kv_heads % 2:
-                yield Problem("num_kv_heads", f"heads are subtracted in pairs, and {self.num_kv_heads} is odd")
+                yield Problem(
+                    "num_kv_heads", f"heads are subtracted in pairs, but {self.num_kv_heads} is odd; use an even number"
+                )
 
     config: Config
 

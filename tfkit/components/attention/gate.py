@@ -19,9 +19,9 @@ class Gate(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="Gate")
 
-    over: Literal["channel", "head"] = Field("channel", description="one number for each channel, or for each head")
-    activation: Activation = Field("sigmoid", description="of the gate")  # type: ignore[assignment]
-    bias: bool = Field(False, description="a bias of the gate's projection")
+    over: Literal["channel", "head"] = Field("channel", description="gate each channel, or each head as a whole")
+    activation: Activation = Field("sigmoid", description="activation of the gate")  # type: ignore[assignment]
+    bias: bool = Field(False, description="add a bias to the gate's projection")
 
     def build(self, shape: Shape, heads: int, dim: int) -> HeadGate:
         """Build the gate for `heads` of width `dim`."""

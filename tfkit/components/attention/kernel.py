@@ -32,19 +32,19 @@ class KernelAttention(Attention):
     class Config(Attention.Config):
         num_heads: Heads = Field(description="heads; 1 is single-head attention")
         head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
-        bias: Bias = Field(True, description="biases: all, none, or those of the projections named")
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.head_dim is None and shape.d_model % self.num_heads:
                 yield Problem(
                     "num_heads",
-                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; choose a divisor, or give head_dim",
+                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim",
                 )
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
 
             if self.num_features(shape) == 1:
-                text = "queries are compared by one feature, which cancels out: what they ask never learns"
+                text = "with a single feature the queries cancel out, so they never learn; use more features"
                 yield Unlearnable("", text)
 
         def num_features(self, shape: Shape) -> int:

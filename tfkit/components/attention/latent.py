@@ -36,21 +36,19 @@ class Latent(Attention):
 
     class Config(Attention.Config):
         num_heads: Heads = Field(description="heads")
-        kv_rank: Width = Field(description="width of the latent that keys and values are made from")
+        kv_rank: Width = Field(description="width of the latent from which keys and values are projected")
         query_rank: Width | None = Field(
-            None, description="width that queries pass through; none: they are made from the input directly"
+            None, description="width of the latent of the queries; none: queries are projected directly from the input"
         )
-        head_dim: Width = Field(description="width of a query and key head's part without a position")
-        rotary_head_dim: Width = Field(description="width of the part that turns; one key has it for all heads")
+        head_dim: Width = Field(description="width of the part of a query and key head without position")
+        rotary_head_dim: Width = Field(description="width of the rotated part; its key is shared by all heads")
         value_head_dim: Width | None = Field(None, description="width of a value head; none: head_dim")
-        norm: Norm = Field("rms_norm", description="of the latent, and of what queries pass through")  # type: ignore[assignment]
+        norm: Norm = Field("rms_norm", description="norm of both latents")  # type: ignore[assignment]
         scaled_ranks: bool = Field(
             False,
-            description="queries times sqrt(d_model / query_rank), the latent times sqrt(d_model / kv_rank) (LongCat)",
+            description="scale queries by sqrt(d_model / query_rank), the latent by sqrt(d_model / kv_rank) (LongCat)",
         )
-        bias: Bias = Field(
-            True, description="biases: all, none, or those of the projections named; keys and values have none"
-        )
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections; keys and values have none")
         scale: Scale = Field(None, description="factor on the scores; none: 1 / sqrt(head_dim + rotary_head_dim)")
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
@@ -63,7 +61,7 @@ class Latent(Attention):
             for name in () if isinstance(self.bias, bool) else self.bias:
                 if name in missing:
                     yield Problem(
-                        "bias", f"there is no {name} {'without' if self.query_rank is None else 'with'} a query_rank"
+                        "bias", f"{name} does not exist {'without' if self.query_rank is None else 'with'} query_rank"
                     )
 
         def score_width(self, shape: Shape) -> int:

@@ -23,7 +23,7 @@ class LinearAttention(KernelAttention):
     class Config(KernelAttention.Config):
         feature: Literal["elu", "relu"] = Field(
             "elu",
-            description="phi: elu, elu(x) + 1 (the paper's); relu, where a token whose features are all 0 sees none",
+            description="phi; elu: elu(x) + 1, as in the paper; relu: a token whose features are all 0 sees nothing",
         )
 
     config: Config
@@ -44,9 +44,11 @@ class Performer(KernelAttention):
 
     class Config(KernelAttention.Config):
         features: Width | None = Field(
-            None, description="random features; none: head_dim * ln(head_dim), as the paper has it"
+            None, description="number of random features; none: head_dim * ln(head_dim), as in the paper"
         )
-        orthogonal: bool = Field(True, description="features orthogonal in groups of head_dim, for a smaller error")
+        orthogonal: bool = Field(
+            True, description="orthogonalize the features in groups of head_dim, for a smaller error"
+        )
 
         def num_features(self, shape: Shape) -> int:
             dim = self.width(shape)

@@ -36,14 +36,14 @@ class LongformerAttention(Attention):
     class Config(Attention.Config):
         num_heads: Heads = Field(description="heads; 1 is single-head attention")
         head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
-        bias: Bias = Field(True, description="biases: all, none, or those of the projections named")
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections")
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.head_dim is None and shape.d_model % self.num_heads:
                 yield Problem(
                     "num_heads",
-                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; choose a divisor, or give head_dim",
+                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim",
                 )
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)

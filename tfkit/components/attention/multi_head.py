@@ -63,39 +63,48 @@ class MultiHead(Attention):
     """
 
     class Config(Attention.Config):
-        num_heads: Heads = Field(description="heads of the queries; 1 is single-head attention")
-        num_kv_heads: Heads | None = Field(None, description="heads of keys and values; none: as many as num_heads")
+        num_heads: Heads = Field(description="number of query heads; 1 is single-head attention")
+        num_kv_heads: Heads | None = Field(None, description="number of key-value heads; none: num_heads")
         head_dim: Width | None = Field(None, description="width of a query and key head; none: d_model / num_heads")
         value_dim: Width | None = Field(None, description="width of a value head; none: head_dim")
-        bias: Bias = Field(True, description="biases: all, none, or those of the projections named")
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections")
         scale: Scale = Field(None, description="factor on the scores; none: 1 / sqrt(head_dim)")
         softcap: PositiveFloat | None = Field(None, description="c in c * tanh(scores / c); none: no cap")
-        qk_norm: Norm | None = Field(None, description="norm of queries and keys; none: as they are")
+        qk_norm: Norm | None = Field(None, description="norm of queries and keys; none: no norm")
         qk_norm_at: Literal["heads", "width", "rotated"] = Field(
             "heads",
-            description="heads: of each head, before a rotation; width: of all heads at once, before; "
-            "rotated: of each head, after",
+            description="heads: per head, before rotation; width: over all heads, before rotation; "
+            "rotated: per head, after rotation",
         )
         value_norm: Norm | None = Field(None, description="norm of each value head (Gemma 3n)")
-        output_norm: Norm | None = Field(None, description="norm of the joined heads, before the output (BitNet)")
-        output: bool = Field(True, description="a projection of the joined heads; false: none, they are d_model wide")
-        clip: PositiveFloat | None = Field(None, description="queries, keys and values are kept within -clip to clip")
-        gate: Gate | None = Field(None, description="a gate on the heads' outputs, made from the layer's input")
-        sinks: bool = Field(False, description="a learned score for each head that takes weight to nothing (GPT-OSS)")
+        output_norm: Norm | None = Field(
+            None, description="norm of the concatenated heads, before the output projection (BitNet)"
+        )
+        output: bool = Field(
+            True, description="project the concatenated heads; false: no projection, their width must be d_model"
+        )
+        clip: PositiveFloat | None = Field(
+            None, description="clamp queries, keys and values to [-clip, clip]; none: no clamping"
+        )
+        gate: Gate | None = Field(
+            None, description="gate the outputs of the heads, computed from the input of the layer; none: no gate"
+        )
+        sinks: bool = Field(False, description="add a learned score per head to the softmax, without a value (GPT-OSS)")
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.head_dim is None and shape.d_model % self.num_heads:
                 yield Problem(
                     "num_heads",
-                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; choose a divisor, or give head_dim",
+                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim",
                 )
             if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
                 yield Problem(
-                    "num_kv_heads", f"{self.num_kv_heads} key-value heads do not divide {self.num_heads} heads"
+                    "num_kv_heads",
+                    f"{self.num_kv_heads} key-value heads do not divide {self.num_heads} heads; use a divisor",
                 )
             if self.qk_norm is None and self.qk_norm_at != "heads":
-                yield Problem("qk_norm_at", "there is no norm of queries and keys; say qk_norm")
+                yield Problem("qk_norm_at", "has no effect without qk_norm; set it too")
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
             if not self.output:
@@ -108,10 +117,10 @@ class MultiHead(Attention):
             """
             value_dim = self.value_dim or self.width(shape)
             if self.num_heads * value_dim != shape.d_model:
-                joined = f"{self.num_heads} heads of {value_dim} channels are {self.num_heads * value_dim} wide"
-                yield Problem("output", f"{joined}, and d_model is {shape.d_model}: only a projection makes them fit")
+                joined = f"{self.num_heads} heads of {value_dim} channels have width {self.num_heads * value_dim}"
+                yield Problem("output", f"{joined}, not d_model {shape.d_model}; without a projection they must agree")
             if not isinstance(self.bias, bool) and "output" in self.bias:
-                yield Problem("bias", "there is no output projection to have a bias; leave 'output' out")
+                yield Problem("bias", "there is no output projection; remove 'output' from the list")
 
         def _check_norms(self, shape: Shape) -> Iterator[Problem]:
             """Check the inner norms against the widths of the heads."""

@@ -30,8 +30,8 @@ class VectorEmbedding(Embedding):
     class Config(Embedding.Config):
         """Options of every embedding of vectors."""
 
-        bias: bool = Field(True, description="a bias of the projection")
-        scale: Scale = Field(None, description="factor on the vectors, before anything is added")
+        bias: bool = Field(True, description="add a bias to the projection")
+        scale: Scale = Field(None, description="factor on the vectors, before the positions are added")
         norm: Norm | None = Field(None, description="norm of the sum")
         dropout: DropoutRate = Field(0.0, description="dropout of the sum, after the norm")
 
@@ -59,11 +59,11 @@ class VectorEmbedding(Embedding):
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
         if vectors is None or inputs.input_ids is not None:
             name = self.config.part.part_name
-            raise UsageError(f"the embedding '{name}' reads vectors: give inputs_embeds, and no input_ids")
+            raise UsageError(f"the embedding '{name}' reads vectors; pass inputs_embeds, not input_ids")
         if vectors.dim() != 3 or vectors.shape[-1] != self.d_input:
-            raise UsageError(f"inputs_embeds is [batch time {self.d_input}], got shape {list(vectors.shape)}")
+            raise UsageError(f"inputs_embeds must be [batch time {self.d_input}], got shape {list(vectors.shape)}")
         if inputs.token_type_ids is not None:
-            raise UsageError("token_type_ids were given, but the embedding has no segments")
+            raise UsageError("the embedding has no segments; omit token_type_ids")
         x, position = self._projected(vectors, inputs.real) * self.scale, placement.embed()  # [batch time d_model]
         x = x if position is None else x + position.to(x.dtype)
         out: Tensor = self.dropout(self.norm(x))
@@ -81,7 +81,7 @@ class Features(VectorEmbedding):
 
     class Config(VectorEmbedding.Config):
         d_input: Width | None = Field(
-            None, description="width of the vectors, projected to d_model; none: d_model, as they come"
+            None, description="width of the vectors, which are projected to d_model; none: d_model, without projection"
         )
 
         def reads(self, shape: Shape) -> int:
@@ -102,8 +102,10 @@ class Patches(VectorEmbedding):
 
     class Config(VectorEmbedding.Config):
         size: Width = Field(description="height and width of a patch, in pixels")
-        channels: Width = Field(3, description="numbers of a pixel: 3 for colours, 1 for grey")
-        class_token: bool = Field(False, description="a learned vector before the patches (a head with pool: first)")
+        channels: Width = Field(3, description="channels of a pixel: 3 for colour, 1 for grey")
+        class_token: bool = Field(
+            False, description="prepend a learned vector to the patches, for a head with pool: first"
+        )
 
         def reads(self, shape: Shape) -> int:
             return self.size * self.size * self.channels
@@ -111,17 +113,17 @@ class Patches(VectorEmbedding):
         def check(self, shape: Shape) -> Iterator[Problem]:
             yield from super().check(shape)
             if self.reads(shape) > WIDTH.most:
-                yield Problem("size", f"a patch has {self.reads(shape):,} numbers; at most {WIDTH.most:,} are allowed")
+                yield Problem("size", f"a patch has {self.reads(shape):,} values; the maximum is {WIDTH.most:,}")
             if self.class_token and shape.causal:
-                text = "in a stack that hides the future the first vector sees no patch; leave it out (pool: last)"
+                text = "in a causal stack the class token sees no patch; remove it and use pool: last"
                 yield Problem("class_token", text)
 
         def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
             if len(sizes) != 3 or sizes[2] != self.channels:
-                raise ValueError(f"pictures are [height width {self.channels}], got shape {list(sizes)}")
+                raise ValueError(f"pictures must be [height width {self.channels}], got shape {list(sizes)}")
             height, width, _ = sizes
             if height % self.size or width % self.size:
-                text = f"patches of {self.size} x {self.size} do not divide a picture of {height} x {width}"
+                text = f"patches of {self.size} x {self.size} do not tile a picture of {height} x {width}"
                 raise ValueError(f"{text}; use a divisor of both")
             return (height // self.size) * (width // self.size) + self.class_token
 

@@ -30,14 +30,12 @@ class TokenDropout(Tokens):
 
     class Config(Tokens.Config):
         mask_id: NonNegativeInt = Field(description="id of the mask token")
-        mask_rate: Dropout = Field(0.12, description="share of tokens that are masked in training")
+        mask_rate: Dropout = Field(0.12, description="share of tokens masked in training")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             yield from super().check(shape)
             if shape.causal:
-                yield Problem(
-                    "", "token_dropout needs a stack that sees both ways: it tells how many tokens are masked"
-                )
+                yield Problem("", "needs a bidirectional stack, since it reveals the number of masked tokens")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             known = facts.token_id("mask")

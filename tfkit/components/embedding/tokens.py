@@ -31,24 +31,24 @@ class Tokens(Embedding):
     """
 
     class Config(Embedding.Config):
-        scale: Scale = Field(None, description="factor on the token's vector, before anything is added")
+        scale: Scale = Field(None, description="factor on the token vectors, before anything is added")
         segments: NonNegativeInt = Field(0, description="rows of the token type table; 0: none (BERT: 2)")
         norm: Norm | None = Field(None, description="norm of the sum")
         dropout: DropoutRate = Field(0.0, description="dropout of the sum, after the norm")
         d_embedding: Width | None = Field(None, description="width of the tables, projected to d_model; none: d_model")
         project_tokens: bool = Field(
-            False, description="only the token's vector has d_embedding, and is projected first (OPT-350m)"
+            False, description="apply d_embedding to the token vectors alone, and project them first (OPT-350m)"
         )
-        projection_bias: bool = Field(True, description="a bias of the projection, where there is d_embedding")
-        norm_after_projection: bool = Field(False, description="norm and dropout come after the projection (DeBERTa)")
+        projection_bias: bool = Field(True, description="add a bias to the projection of d_embedding")
+        norm_after_projection: bool = Field(False, description="apply norm and dropout after the projection (DeBERTa)")
         norm_before_positions: bool = Field(
-            False, description="norm of the token's vector alone, before anything is added (Blenderbot, small)"
+            False, description="apply the norm to the token vectors, before anything is added (Blenderbot, small)"
         )
-        shared: bool = Field(False, description="one token table for encoder and decoder")
+        shared: bool = Field(False, description="share one token table between encoder and decoder")
         vectors: RecipePath | None = Field(
-            None, description="pretrained vectors: word2vec or GloVe text, or word2vec .bin"
+            None, description="file of pretrained vectors: word2vec or GloVe text, or word2vec .bin"
         )
-        frozen: bool = Field(False, description="the token table is not trained")
+        frozen: bool = Field(False, description="do not train the token table")
 
         def num_segments(self) -> int:
             return self.segments
@@ -67,20 +67,20 @@ class Tokens(Embedding):
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.vocab_size is None:
-                yield Problem("", "tokens needs a vocab_size in the model: a number, or `tokenizer`")
+                yield Problem("", "tokens needs a vocab_size in the model: a number or `tokenizer`")
             for option in ("project_tokens", "norm_after_projection"):
                 if getattr(self, option) and self.d_embedding is None:
-                    yield Problem(option, "there is no projection without d_embedding")
+                    yield Problem(option, "has no effect without d_embedding, which adds the projection")
             if not self.projection_bias and self.d_embedding is None:
-                yield Problem("projection_bias", "there is no projection without d_embedding")
+                yield Problem("projection_bias", "has no effect without d_embedding, which adds the projection")
             if self.project_tokens and self.norm_after_projection:
-                yield Problem("norm_after_projection", "with project_tokens every norm comes after the projection")
+                yield Problem("norm_after_projection", "with project_tokens every norm follows the projection already")
             if self.norm_after_projection and self.norm is None:
-                yield Problem("norm_after_projection", "there is no norm")
+                yield Problem("norm_after_projection", "has no effect without norm; set it too")
             if self.norm_before_positions and self.norm is None:
-                yield Problem("norm_before_positions", "there is no norm")
+                yield Problem("norm_before_positions", "has no effect without norm; set it too")
             elif self.norm_before_positions and self.norm_after_projection:
-                yield Problem("norm_before_positions", "the norm comes after the projection already")
+                yield Problem("norm_before_positions", "contradicts norm_after_projection; use one of them")
             yield from check_norm("norm", self.norm, shape.d_model if self.norm_after_projection else self.width(shape))
 
     config: Config
@@ -125,17 +125,17 @@ class Tokens(Embedding):
     def _look_up(self, inputs: Inputs, vectors: Tensor | None) -> Tensor:
         """Look up the token table, [batch time width], or return the given `vectors`."""
         if (inputs.input_ids is None) == (vectors is None):
-            raise UsageError("give either input_ids or vectors" + (", not both" if vectors is not None else ""))
+            raise UsageError("pass either input_ids or vectors" + (", not both" if vectors is not None else ""))
         rows: Tensor = self.tokens(inputs.input_ids) if vectors is None else vectors
         if rows.shape[-1] != self.tokens.embedding_dim:
-            raise UsageError(f"vectors of width {self.tokens.embedding_dim} are looked for, got {rows.shape[-1]}")
+            raise UsageError(f"vectors must have width {self.tokens.embedding_dim}, got {rows.shape[-1]}")
         return rows
 
     def _segment(self, inputs: Inputs) -> Tensor | None:
         """Return the embedding of the token types, [batch time width] or [width]; row 0 without types."""
         if self.segments is None:
             if inputs.token_type_ids is not None:
-                raise UsageError("token_type_ids were given, but the embedding has no segments")
+                raise UsageError("the embedding has no segments; omit token_type_ids")
             return None
         if inputs.token_type_ids is None:
             return self.segments.weight[0]

@@ -47,14 +47,14 @@ def _rows(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
         if line == 1 and (header := _header(text)) is not None:
             promised, stated = header
             if stated != width:
-                raise DataError(f"{path}:1: vectors of width {stated}, but the table is {width} wide")
+                raise DataError(f"{path}:1: vectors have width {stated}, but the token table has width {width}")
             continue
         yield _row(text, width, f"{path}:{line}")
         count += 1
     if not count:
-        raise DataError(f"{path}: has no vectors")
+        raise DataError(f"{path}: contains no vectors")
     if promised is not None and promised != count:
-        raise DataError(f"{path}:{line}: ends after {count} vectors, line 1 promises {promised}")
+        raise DataError(f"{path}:{line}: the file ends after {count} vectors, but line 1 announces {promised}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -65,7 +65,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip(" \r\n")
                 except UnicodeDecodeError as error:
-                    raise DataError(f"{path}:{number}: is not UTF-8 text ({error.reason})") from None
+                    raise DataError(f"{path}:{number}: not UTF-8 text ({error.reason})") from None
                 if text:
                     yield number, text
     except RunError as error:
@@ -89,13 +89,15 @@ def _binary_rows(path: Path, width: int) -> Iterator[tuple[str, Vector]]:
                 token = _binary_token(file, place)
                 numbers = file.read(4 * width)
                 if len(numbers) < 4 * width:
-                    raise DataError(f"{place}: the file ends in it, line 1 promises {count:,} vectors")
+                    raise DataError(
+                        f"{place}: the file ends within this vector, but line 1 announces {count:,} vectors"
+                    )
                 values = np.frombuffer(numbers, dtype="<f4")
                 if not np.isfinite(values).all():
                     raise DataError(f"{place}: the vector of '{token}' is not finite")
                 yield token, values
             if file.read(LONGEST).strip(b"\r\n"):
-                raise DataError(f"{path}: has more than the {count:,} vectors that line 1 promises")
+                raise DataError(f"{path}: contains more than the {count:,} vectors that line 1 announces")
     except RunError as error:
         raise DataError(str(error)) from None
 
@@ -105,16 +107,16 @@ def _binary_count(file: BinaryIO, path: Path, width: int, size: int) -> int:
     line = file.readline(LONGEST)
     header = _header(line.decode("ascii", "replace").rstrip(" \r\n"))
     if header is None or not line.endswith(b"\n"):
-        raise DataError(f"{path}:1: is no word2vec file: its first line is 'count width'; rename a text file to .txt")
+        raise DataError(f"{path}:1: not a word2vec file, whose first line is 'count width'; rename text files to .txt")
     count, stated = header
     if stated != width:
-        raise DataError(f"{path}:1: vectors of width {stated}, but the table is {width} wide")
+        raise DataError(f"{path}:1: vectors have width {stated}, but the token table has width {width}")
     if not count:
-        raise DataError(f"{path}: has no vectors")
+        raise DataError(f"{path}: contains no vectors")
     least = len(line) + count * (1 + 4 * width)  # including the space after each token
     if size < least:
         raise DataError(
-            f"{path}:1: {count:,} vectors of width {width} need {least:,} bytes or more, and the file has {size:,}"
+            f"{path}:1: {count:,} vectors of width {width} need at least {least:,} bytes, but the file has {size:,}"
         )
     return count
 
@@ -124,18 +126,18 @@ def _binary_token(file: BinaryIO, place: str) -> str:
     letters = bytearray()
     while (letter := file.read(1)) != b" ":
         if not letter or len(letters) == LONGEST:
-            raise DataError(f"{place}: a token that ends in a space is expected")
+            raise DataError(f"{place}: expected a token followed by a space")
         letters += letter
     try:
         return letters.lstrip(b"\n").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: the token is not UTF-8 text ({error.reason})") from None
+        raise DataError(f"{place}: the token not UTF-8 text ({error.reason})") from None
 
 
 def _row(text: str, width: int, place: str) -> tuple[str, list[float]]:
     token, *fields = text.split(" ")
     if len(fields) != width:
-        raise DataError(f"{place}: {len(fields)} numbers after '{token}', but the table is {width} wide")
+        raise DataError(f"{place}: {len(fields)} numbers after '{token}', but the token table has width {width}")
     try:
         values = [float(field) for field in fields]
     except ValueError:

@@ -42,12 +42,12 @@ class MLP(FeedForward):
 
     class Config(FeedForward.Config):
         d_ff: Width = Field(description="inner width")
-        activation: Activation = Field("relu", description="between the two projections")  # type: ignore[assignment]
-        bias: Bias = Field(True, description="biases: all, none, or those of the projections named (up, down)")
+        activation: Activation = Field("relu", description="activation between the two projections")  # type: ignore[assignment]
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections (up, down)")
         inner_norm: Norm | None = Field(
-            None, description="norm of the inner values, before down; none: no norm (BitNet)"
+            None, description="norm of the inner activations, before down (BitNet); none: no norm"
         )
-        dropout: DropoutRate = Field(0.0, description="dropout of the inner values, after the activation")
+        dropout: DropoutRate = Field(0.0, description="dropout of the inner activations")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             for option, message in check_bias(self.bias, PROJECTIONS):
@@ -81,17 +81,17 @@ class GatedLinearUnit(FeedForward):
     """
 
     class Config(FeedForward.Config):
-        d_ff: Width = Field(description="inner width, of gate and up each")
-        activation: Activation = Field("silu", description="of the gate")  # type: ignore[assignment]
-        bias: Bias = Field(True, description="biases: all, none, or those of the projections named (gate, up, down)")
+        d_ff: Width = Field(description="inner width, of both gate and up")
+        activation: Activation = Field("silu", description="activation of the gate")  # type: ignore[assignment]
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections (gate, up, down)")
         limit: PositiveFloat | None = Field(
-            None, description="gate is kept under it and up within -limit to limit (GPT-OSS: 7); none: as they are"
+            None, description="clamp gate to at most limit, and up to [-limit, limit] (GPT-OSS: 7); none: no clamping"
         )
         up_offset: Number = Field(0.0, description="added to up (GPT-OSS: 1)")
         inner_norm: Norm | None = Field(
-            None, description="norm of the inner values, before down; none: no norm (BitNet)"
+            None, description="norm of the inner activations, before down (BitNet); none: no norm"
         )
-        dropout: DropoutRate = Field(0.0, description="dropout of the inner values, after the gate")
+        dropout: DropoutRate = Field(0.0, description="dropout of the inner activations, after the gate")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             for option, message in check_bias(self.bias, GATED_PROJECTIONS):

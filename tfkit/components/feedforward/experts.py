@@ -42,24 +42,24 @@ class Router(BaseModel):
     )
 
     type: Literal["softmax", "sigmoid"] = Field(
-        "softmax", description="what makes scores of the logits: all experts compete, or each stands by itself"
+        "softmax", description="gating function: softmax over experts, or an independent sigmoid per expert"
     )
     over: Literal["all", "chosen"] = Field(
-        "all", description="the softmax is taken over all experts and the best are chosen, or over the chosen ones"
+        "all", description="experts that the softmax covers: all, or only the chosen ones"
     )
-    normalized: bool = Field(False, description="weights are divided by their sum over the chosen experts")
-    scale: PositiveFloat = Field(1.0, description="factor on the weights, after normalisation")
-    bias: bool = Field(False, description="a bias of the projection to logits")
+    normalized: bool = Field(False, description="divide the weights by their sum over the chosen experts")
+    scale: PositiveFloat = Field(1.0, description="factor on the weights, after normalization")
+    bias: bool = Field(False, description="add a bias to the projection to logits")
     selection_bias: bool = Field(
-        False, description="a bias on the scores that has a say in the choice, but not in the weights"
+        False, description="add a bias to the scores that affects the choice of experts, but not their weights"
     )
     selection_rate: NonNegativeFloat = Field(
-        0.0, description="how far a training step moves the selection bias of each expert towards an even load"
+        0.0, description="step size with which training moves the selection bias towards an even load"
     )
-    num_groups: ExpertCount | None = Field(None, description="groups of neighbouring experts; none: one group")
-    active_groups: ExpertCount | None = Field(None, description="groups that a token may choose from; none: all")
+    num_groups: ExpertCount | None = Field(None, description="number of groups of adjacent experts; none: one group")
+    active_groups: ExpertCount | None = Field(None, description="number of groups that a token chooses from; none: all")
     group_score: Literal["max", "top2"] = Field(
-        "top2", description="what a group is judged by: its best score, or the sum of its best two"
+        "top2", description="score of a group: the maximum of its experts, or the sum of the two largest"
     )
     balance_loss: NonNegativeFloat = Field(
         0.0,
@@ -73,11 +73,11 @@ class Router(BaseModel):
     def check(self, num_experts: int, num_active: int) -> Iterator[tuple[str, str]]:
         """Yield contradictory options with messages."""
         if self.type != "softmax" and self.over != "all":
-            yield "over", f"only a softmax is taken over the chosen experts; the router is '{self.type}'"
+            yield "over", f"needs type: softmax; the router is '{self.type}'"
         if self.over == "chosen" and self.normalized:
-            yield "normalized", "a softmax over the chosen experts sums to 1 already"
+            yield "normalized", "has no effect: a softmax over the chosen experts already sums to 1"
         if self.selection_rate and not self.selection_bias:
-            yield "selection_rate", "there is no selection bias to move; say selection_bias: true"
+            yield "selection_rate", "needs selection_bias: true"
         yield from self._check_groups(num_experts, num_active)
 
     def weighs(self, num_experts: int, num_active: int) -> bool:
@@ -96,11 +96,11 @@ class Router(BaseModel):
         if num_experts % groups:
             yield "num_groups", f"{groups} groups do not divide {num_experts} experts"
         elif active > groups:
-            yield "active_groups", f"{active} active groups of {groups}"
+            yield "active_groups", f"{active} active groups exceed num_groups {groups}"
         elif num_active > active * size:
-            yield "active_groups", f"{active} groups of {size} experts are too few to choose {num_active} experts from"
+            yield "active_groups", f"{active} groups of {size} experts are too few for {num_active} active experts"
         elif active < groups and size < 2 and self.group_score == "top2":
-            yield "group_score", "a group of one expert has no best two; say max"
+            yield "group_score", "top2 needs groups of at least two experts; use max"
 
     def build(self, width: int, num_experts: int, num_active: int) -> Routing:
         """Build the router for tokens of that width."""
@@ -207,26 +207,28 @@ class Experts(FeedForward):
     """
 
     class Config(FeedForward.Config):
-        num_experts: ExpertCount = Field(description="experts that a router chooses from")
-        num_active: ExpertCount = Field(description="experts that each token passes")
-        expert: Expert = Field(description="one expert")
-        router: AnyRouter = Field("softmax", description="how experts are chosen and weighed")  # type: ignore[assignment]
+        num_experts: ExpertCount = Field(description="number of experts that the router chooses from")
+        num_active: ExpertCount = Field(description="number of experts applied to each token")
+        expert: Expert = Field(description="feed-forward part of one expert")
+        router: AnyRouter = Field("softmax", description="router: selects and weights the experts")  # type: ignore[assignment]
         weigh: Literal["output", "input"] = Field(
-            "output", description="what of an expert is multiplied by its weight (Llama 4: its input)"
+            "output", description="side of an expert that its weight multiplies (Llama 4: input)"
         )
         num_shared: NonNegativeInt = Field(
-            0, le=EXPERTS.most, description="experts that every token passes besides, as one that many times as wide"
+            0,
+            le=EXPERTS.most,
+            description="number of shared experts applied to every token, built as one of that many times d_ff",
         )
         shared_expert: Expert | None = Field(
-            None, description="what every token passes besides, where it is not as the experts; none: see num_shared"
+            None, description="shared expert, if it differs from the others; none: see num_shared"
         )
         shared_gate: bool = Field(
-            False, description="what every token passes besides is multiplied by sigmoid(w x) (Qwen2-MoE)"
+            False, description="multiply the output of the shared expert by sigmoid(w x) (Qwen2-MoE)"
         )
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.num_active > self.num_experts:
-                yield Problem("num_active", f"{self.num_active} active experts of {self.num_experts}")
+                yield Problem("num_active", f"{self.num_active} active experts exceed num_experts {self.num_experts}")
             else:
                 for option, message in self.router.check(self.num_experts, self.num_active):
                     yield Problem(f"router.{option}", message)
@@ -241,33 +243,35 @@ class Experts(FeedForward):
             if self.router.weighs(self.num_experts, self.num_active):
                 return
             if self.num_experts == 1:
-                yield Doubt("num_experts", "the weight of the only expert is always 1, so that the router does nothing")
+                yield Doubt("num_experts", "the weight of the only expert is always 1, so the router has no effect")
                 return
             option = "over" if self.router.over == "chosen" else "normalized"
-            text = "the weight of the one chosen expert is always 1, so that the router"
+            text = "the weight of the one chosen expert is always 1, so the router"
             if self.router.balance_loss or self.router.z_loss:
-                yield Doubt(f"router.{option}", f"{text} learns from its auxiliary losses alone")
+                yield Doubt(f"router.{option}", f"{text} learns only from its auxiliary losses")
             else:
-                way = f"leave {option} out, or choose more experts (num_active)"
+                way = f"remove {option}, or increase num_active"
                 yield Unlearnable(f"router.{option}", f"{text} never learns; {way}")
 
         def _check_inner(self, option: str, config: component.Config, shape: Shape) -> Iterator[Problem]:
             if isinstance(config, Experts.Config):
-                yield Problem(option, "an expert has no experts of its own; name another feed-forward part")
+                yield Problem(option, "experts cannot be nested; use another feed-forward part")
             if isinstance(config, FeedForward.Config) and config.shared:
-                yield Problem(f"{option}.shared", "weights are shared between layers by the option of the whole part")
+                yield Problem(
+                    f"{option}.shared", "sharing between layers applies to the whole part; set its own `shared`"
+                )
             for problem in config.check(shape):
                 yield problem._replace(option=f"{option}.{problem.option}")
 
         def _check_shared(self) -> Iterator[Problem]:
             if self.num_shared and self.shared_expert is not None:
-                yield Problem("num_shared", "shared_expert says what every token passes; leave one of them out")
+                yield Problem("num_shared", "contradicts shared_expert; use one of them")
             elif self.num_shared > 1 and not hasattr(self.expert, "d_ff"):
                 yield Problem(
-                    "num_shared", f"'{self.expert.part.part_name}' has no d_ff to widen; describe a shared_expert"
+                    "num_shared", f"'{self.expert.part.part_name}' has no d_ff to multiply; set shared_expert instead"
                 )
             if self.shared_gate and self.common() is None:
-                yield Problem("shared_gate", "there is no shared expert to gate; say num_shared or shared_expert")
+                yield Problem("shared_gate", "needs a shared expert; set num_shared or shared_expert")
 
         def axes(self, shape: Shape) -> Mapping[str, int]:
             return {"expert": self.num_experts}

@@ -24,7 +24,7 @@ class Head(HeadFacts, nn.Module):
     """Maps hidden states [batch time d_model] to logits."""
 
     class Config(HeadFacts.Config, RecipeConfig):
-        dropout: DropoutRate = Field(0.0, description="dropout of its input")
+        dropout: DropoutRate = Field(0.0, description="dropout of the hidden states")
 
     capabilities = TOKENWISE
 
@@ -47,7 +47,7 @@ class TokenHead(Head):
     """
 
     class Config(Head.Config):
-        tied: bool = Field(False, description="use the token table of the head's own stack as output weights")
+        tied: bool = Field(False, description="use the token table of the stack as output weights")
 
         def is_tied(self) -> bool:
             return self.tied
@@ -89,7 +89,7 @@ class TokenHead(Head):
                 raise UsageError(f"the head '{self.part_name}' needs a vocab_size in its shape")
             return self.shape.d_model, self.shape.vocab_size, None
         if embedding is None:
-            raise UsageError(f"the head '{self.part_name}' is tied, but its stack has no token table")
+            raise UsageError(f"the head '{self.part_name}' is tied, but its stack has no token table; set tied: false")
         return embedding.tokens.embedding_dim, embedding.tokens.num_embeddings, embedding  # type: ignore[union-attr,return-value]
 
     def _tie(

@@ -49,15 +49,19 @@ class Pooled(Head):
     class Config(Head.Config):
         pool: Pool = Field(
             "first",
-            description="what stands for the text: its first token, its last or the mean of all, padding left out",
+            description="vector of the text: that of its first or last token, or the mean of all; padding is ignored",
         )
         until: NonNegativeInt | None = Field(
-            None, description="id of the token that a text ends with; none: it ends with its last token (CLIP)"
+            None, description="id of the token that ends a text (CLIP); none: the last token"
         )
-        d_output: Width | None = Field(None, description="width of a dense layer; none: d_model, or no such layer")
-        activation: Activation | None = Field(None, description="after a dense layer (BERT: tanh); none: no activation")
-        bias: bool = Field(True, description="a bias of the dense layer")
-        normalized: bool = Field(False, description="divided by its length")
+        d_output: Width | None = Field(
+            None, description="width of the dense layer; none: d_model if there is an activation, else no dense layer"
+        )
+        activation: Activation | None = Field(
+            None, description="activation of the dense layer (BERT: tanh); none: no activation"
+        )
+        bias: bool = Field(True, description="add a bias to the dense layer")
+        normalized: bool = Field(False, description="divide the vector by its length")
 
         def pooling(self) -> Pool:
             return self.pool
@@ -68,7 +72,9 @@ class Pooled(Head):
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.normalized and (self.d_output or shape.d_model) == 1:
                 option = "normalized" if self.d_output is None else "d_output"
-                yield Unlearnable(option, "a vector of one number divided by its length is only a sign: nothing learns")
+                yield Unlearnable(
+                    option, "a normalized vector of width 1 is only a sign, so nothing is learned; use a larger width"
+                )
 
     config: Config
 
@@ -94,17 +100,20 @@ class Classifier(Head):
     """
 
     class Config(Head.Config):
-        num_classes: Classes = Field(description="classes; labels: as many as the training corpus has labels")
+        num_classes: Classes = Field(
+            description="number of classes; labels: the number of labels in the training corpus"
+        )
         pool: Pool = Field(
             "first",
-            description="what stands for the text: its first token, its last or the mean of all, padding left out",
+            description="vector of the text: that of its first or last token, or the mean of all; padding is ignored",
         )
         activation: Activation | None = Field(
-            None, description="after a dense layer before the output (BERT: tanh); none: neither"
+            None, description="activation of a dense layer before the output (BERT: tanh); none: no dense layer"
         )
-        bias: bool = Field(True, description="biases of dense and output")
+        bias: bool = Field(True, description="add biases to dense and output")
         independent: bool = Field(
-            False, description="each class has a probability of its own (sigmoid), for texts of several; not to train"
+            False,
+            description="predict each class independently (sigmoid), for texts of several classes; inference only",
         )
 
         def pooling(self) -> Pool:
@@ -141,10 +150,12 @@ class RegressionHead(Head):
     class Config(Head.Config):
         pool: Pool = Field(
             "first",
-            description="what stands for the text: its first token, its last or the mean of all, padding left out",
+            description="vector of the text: that of its first or last token, or the mean of all; padding is ignored",
         )
-        activation: Activation | None = Field(None, description="after a dense layer before the output; none: neither")
-        bias: bool = Field(True, description="biases of dense and output")
+        activation: Activation | None = Field(
+            None, description="activation of a dense layer before the output; none: no dense layer"
+        )
+        bias: bool = Field(True, description="add biases to dense and output")
 
         def pooling(self) -> Pool:
             return self.pool

@@ -43,14 +43,14 @@ class LanguageModel(TokenHead):
 
     class Config(TokenHead.Config):
         bias: bool | Literal["frozen"] = Field(
-            False, description="a bias; frozen: a constant that counts as no parameter (BART)"
+            False, description="add a bias; frozen: a constant bias, not a parameter (BART)"
         )
         scale: Scale = Field(None, description="factor on the hidden states (T5: 1/sqrt_d_model)")
         softcap: PositiveFloat | None = Field(None, description="c in c * tanh(logits / c); none: no cap (Gemma 2: 30)")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.vocab_size is None:
-                yield Problem("", "language_model needs a vocab_size in the model: a number, or `tokenizer`")
+                yield Problem("", "language_model needs a vocab_size in the model: a number or `tokenizer`")
 
     config: Config
 
@@ -86,15 +86,13 @@ class MaskedLM(TokenHead):
     """
 
     class Config(TokenHead.Config):
-        activation: Activation = Field("gelu", description="after dense")  # type: ignore[assignment]
+        activation: Activation = Field("gelu", description="activation of dense")  # type: ignore[assignment]
         norm: Norm | None = Field(  # type: ignore[assignment]
-            "layer_norm", description="after the activation; left out in a recipe: the stack's norm"
+            "layer_norm", description="norm after the activation; if omitted in a recipe: the stack's norm"
         )
-        d_output: Width | None = Field(
-            None, description="width of dense and of what output reads; none: d_model (RemBERT)"
-        )
+        d_output: Width | None = Field(None, description="output width of dense (RemBERT); none: d_model")
         bias: Bias | Literal["frozen"] = Field(
-            True, description="biases: all, none, or of dense or output; frozen: both, and output's never trained"
+            True, description="biases: all, none, or a list of dense and output; frozen: both, that of output constant"
         )
 
         def table_norm(self) -> component.Config | None:
@@ -102,11 +100,13 @@ class MaskedLM(TokenHead):
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.vocab_size is None:
-                yield Problem("", "masked_lm needs a vocab_size in the model: a number, or `tokenizer`")
+                yield Problem("", "masked_lm needs a vocab_size in the model: a number or `tokenizer`")
             for option, message in () if self.bias == "frozen" else check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
             if self.tied and self.d_output is not None:
-                yield Problem("d_output", "a tied head has the width of the token table")
+                yield Problem(
+                    "d_output", "a tied head has the width of the token table; remove d_output, or set tied: false"
+                )
             if not self.tied:  # the width of a tied table is unknown here
                 yield from check_norm("norm", self.norm, self.d_output or shape.d_model)
 
@@ -148,7 +148,7 @@ class Discriminator(Head):
     """logit = output(activation(dense(hidden))), one for each token (Clark et al. 2020, arXiv 2003.10555)."""
 
     class Config(Head.Config):
-        activation: Activation = Field("gelu", description="after dense")  # type: ignore[assignment]
+        activation: Activation = Field("gelu", description="activation of dense")  # type: ignore[assignment]
 
     config: Config
 
@@ -173,9 +173,11 @@ class TokenClassifier(Head):
     """
 
     class Config(Head.Config):
-        num_classes: Classes = Field(description="classes; labels: as many as the training corpus has tags")
-        activation: Activation | None = Field(None, description="after a dense layer before the output; none: neither")
-        bias: bool = Field(True, description="biases of dense and output")
+        num_classes: Classes = Field(description="number of classes; labels: the number of tags in the training corpus")
+        activation: Activation | None = Field(
+            None, description="activation of a dense layer before the output; none: no dense layer"
+        )
+        bias: bool = Field(True, description="add biases to dense and output")
 
         def classes(self) -> int | Literal["labels"]:
             return self.num_classes
@@ -200,7 +202,9 @@ class SpanHead(Head):
     """logits = output(hidden): how well an answer begins, and ends, at each token (Devlin et al. 2018: SQuAD)."""
 
     class Config(Head.Config):
-        bias: bool = Field(True, description="a bias of the output; it shifts all places alike, so that it is inert")
+        bias: bool = Field(
+            True, description="add a bias to the output; it shifts all positions equally, without effect"
+        )
 
     config: Config
     inert = frozenset({"output.bias"})

@@ -28,25 +28,25 @@ class Sinusoidal(Position):
     """
 
     class Config(Position.Config):
-        base: PositiveFloat = Field(10000.0, description="ratio between the longest and the shortest wavelength")
+        base: PositiveFloat = Field(10000.0, description="ratio of the longest to the shortest wavelength")
         layout: Literal["interleaved", "halves"] = Field(
             "interleaved",
-            description="interleaved: sin, cos, sin, ... as in the paper; halves: all sines, then all cosines",
+            description="interleaved: sine, cosine, sine, ... as in the paper; halves: all sines, then all cosines",
         )
         spacing: Literal["d_model", "endpoints"] = Field(
             "d_model",
             description="exponents: d_model: 2i/d_model, as in the paper; endpoints: from 0 to 1 inclusive (fairseq)",
         )
-        offset: NonNegativeInt = Field(0, description="the number of the first position (fairseq: 2)")
+        offset: NonNegativeInt = Field(0, description="number of the first position (fairseq: 2)")
         skip_padding: bool = Field(
-            False, description="count real tokens only; nothing is added to padding (fairseq, M2M-100)"
+            False, description="count only real tokens, and add nothing to padding (fairseq, M2M-100)"
         )
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.d_model % 2:
-                yield Problem("", f"sinusoids come in pairs of sine and cosine; the width {shape.d_model} is odd")
+                yield Problem("", f"sinusoids are pairs of sine and cosine; the width {shape.d_model} must be even")
             elif self.spacing == "endpoints" and shape.d_model < 4:
-                yield Problem("spacing", "endpoints needs a width of at least 4")
+                yield Problem("spacing", "endpoints needs a width of 4 or more")
 
     config: Config
 
@@ -80,19 +80,17 @@ class LearnedPosition(Position):
     """x_p + table[p + offset], the table learned (Gehring et al. 2017, arXiv 1705.03122)."""
 
     class Config(Position.Config):
-        offset: NonNegativeInt = Field(
-            0, description="rows before that of position 0, never looked up (BART, RoBERTa: 2)"
-        )
+        offset: NonNegativeInt = Field(0, description="unused rows before that of position 0 (BART, RoBERTa: 2)")
         skip_padding: bool = Field(
-            False, description="count real tokens only; padding takes the row before the first (RoBERTa)"
+            False, description="count only real tokens; padding uses the row before the first (RoBERTa)"
         )
-        max_length: Width | None = Field(None, description="positions in the table; none: the stack's max_length")
+        max_length: Width | None = Field(None, description="number of positions; none: the stack's max_length")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.skip_padding and not self.offset:
-                yield Problem("skip_padding", "padding takes the row before the first; give an offset of at least 1")
+                yield Problem("skip_padding", "padding uses the row before the first; set offset to 1 or more")
             if self.max_length is None and shape.max_length is None:
-                yield Problem("max_length", "a learned position needs a max_length, here or in the stack")
+                yield Problem("max_length", "learned positions need max_length, here or in the stack")
             if self.max_length is not None and shape.max_length is not None and self.max_length < shape.max_length:
                 yield Problem(
                     "max_length",
@@ -106,7 +104,7 @@ class LearnedPosition(Position):
         super().__init__(config, shape)
         length = config.max_length or shape.max_length
         if length is None:
-            raise UsageError("a learned position needs a max_length, its own or its shape's")
+            raise UsageError("learned positions need max_length, in the options or in the shape")
         self.length = length
         self.skips_padding = config.skip_padding
         self.table = nn.Embedding(length + config.offset, shape.d_model)

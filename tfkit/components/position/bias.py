@@ -43,20 +43,18 @@ class ALiBi(Position):
     class Config(Position.Config):
         between: Literal["below", "above"] = Field(
             "below",
-            description="slopes of heads that are no power of two: those of the power below first (BLOOM); above: "
-            "those of the power above alone (MPT)",
+            description="slopes if num_heads is no power of two; below: those of the power below, then more (BLOOM); "
+            "above: only those of the power above (MPT)",
         )
         scale: PositiveFloat = Field(1.0, description="factor on all slopes (Falcon: 1 / sqrt(head_dim))")
         bfloat16: bool = Field(
             False,
-            description="slope times the key's position, in bfloat16, in place of the distance; causal (Falcon)",
+            description="multiply the slope by the position of the key, in bfloat16, not the distance; causal (Falcon)",
         )
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.bfloat16 and not shape.causal:
-                yield Problem(
-                    "bfloat16", "the later a key the nearer it counts; that needs a stack that hides the future"
-                )
+                yield Problem("bfloat16", "penalizes early keys, which equals distance only in a causal stack")
 
     config: Config
 
@@ -82,20 +80,20 @@ class T5Bias(Position):
 
     class Config(Position.Config):
         num_buckets: Width = Field(
-            32, description="rows of the table, in a stack that sees both ways for both directions"
+            32, description="number of buckets, for both directions together in a bidirectional stack"
         )
-        max_distance: PositiveInt = Field(128, description="from here on all distances share the last bucket")
+        max_distance: PositiveInt = Field(128, description="distance from which all keys share the last bucket")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.num_heads is None:
-                yield Problem("", "t5_bias has a column for each head; the layers it serves do not agree on num_heads")
+                yield Problem("", "t5_bias has one column per head, but its layers differ in num_heads")
             ways = 1 if shape.causal else 2
             near, left = divmod(self.num_buckets, 2 * ways)
             if left:
-                yield Problem("num_buckets", f"must be a multiple of {2 * ways} here, got {self.num_buckets}")
+                yield Problem("num_buckets", f"must be a multiple of {2 * ways}, got {self.num_buckets}")
             elif self.max_distance <= near:
                 yield Problem(
-                    "max_distance", f"must be above {near}, got {self.max_distance}; nearer ones have a bucket each"
+                    "max_distance", f"must exceed {near}, got {self.max_distance}: smaller distances have a bucket each"
                 )
 
     config: Config
@@ -108,7 +106,7 @@ class T5Bias(Position):
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
         if num_heads != self.shape.num_heads:
-            raise UsageError(f"t5_bias was built for {self.shape.num_heads} heads, asked for {num_heads}")
+            raise UsageError(f"t5_bias was built for {self.shape.num_heads} heads, but {num_heads} are required")
         buckets = self.bucket(key_positions[:, None, :] - query_positions[:, :, None])
         out: Tensor = rearrange(self.table(buckets), "batch query key head -> batch head query key")
         return out
@@ -133,8 +131,10 @@ class LogTemperature(Position):
     """scores of the query at p times 1 + beta * ln(1 + floor((p + offset) / length)) (Llama 4, 2025; Ministral 3)."""
 
     class Config(Position.Config):
-        beta: PositiveFloat = Field(0.1, description="how fast the factor grows")
-        length: PositiveInt = Field(description="positions over which it stays, such as the longest text of training")
+        beta: PositiveFloat = Field(0.1, description="growth rate of the factor")
+        length: PositiveInt = Field(
+            description="positions over which the factor is constant, such as the training length"
+        )
         offset: NonNegativeInt = Field(0, description="added to the position (Llama 4: 1)")
 
     config: Config

@@ -33,14 +33,16 @@ class Rotary(Position):
     class Config(Position.Config):
         theta: PositiveFloat = Field(10000.0, description="base of the angular frequencies")
         fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-            1.0, description="share of head_dim that turns, its first channels (GPT-NeoX: 0.25)"
+            1.0, description="share of head_dim to rotate, from its first channel (GPT-NeoX: 0.25)"
         )
         layout: Literal["halves", "interleaved"] = Field(
             "halves",
-            description="halves pairs channels i and i + width/2 (Llama); interleaved 2i and 2i + 1 (the paper, GPT-J)",
+            description="halves: pair channels i and i + width/2 (Llama); interleaved: 2i, 2i + 1 (the paper, GPT-J)",
         )
-        clockwise: bool = Field(False, description="turned the other way, by -p (nanochat)")
-        scaling: AnyScaling | None = Field(None, description="stretch over longer texts; none: no stretch")
+        clockwise: bool = Field(False, description="rotate by -p (nanochat)")
+        scaling: AnyScaling | None = Field(
+            None, description="scaling of the frequencies for longer texts; none: no scaling"
+        )
 
         def check_head_dim(self, head_dim: int) -> Iterator[Problem]:
             """Check that the rotated channels form pairs."""
@@ -65,7 +67,9 @@ class Rotary(Position):
             except (ArithmeticError, ValueError, RuntimeError):
                 found = torch.tensor([math.nan])
             if not scaling.fits(width) or not bool(found.isfinite().all()):
-                yield Problem("scaling", f"gives no finite frequency for each of {width // 2} pairs of channels")
+                yield Problem(
+                    "scaling", f"does not yield a finite frequency for each of {width // 2} pairs of channels"
+                )
 
     config: Config
 

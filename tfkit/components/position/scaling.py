@@ -51,7 +51,7 @@ class LinearScaling(Scaling):
     """All frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)."""
 
     type: Literal["linear"] = Field(description="linear: all frequencies alike")
-    factor: PositiveFloat = Field(description="how many times longer")
+    factor: PositiveFloat = Field(description="extension of the context length")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         return plain_frequencies(theta, width, length.device) / self.factor
@@ -61,7 +61,7 @@ class NTK(Scaling):
     """theta times alpha^(width / (width - 2)): low frequencies are stretched, high ones hardly (Hunyuan)."""
 
     type: Literal["ntk"] = Field(description="ntk: a larger theta")
-    alpha: PositiveFloat = Field(description="how many times longer")
+    alpha: PositiveFloat = Field(description="extension of the context length")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         return plain_frequencies(theta * self.alpha ** (width / max(width - 2, 1)), width, length.device)
@@ -72,8 +72,8 @@ class Dynamic(Scaling):
 
     moves: ClassVar[bool] = True
     type: Literal["dynamic"] = Field(description="dynamic: theta grows with the length of the text")
-    factor: PositiveFloat = Field(description="how fast theta grows")
-    original_length: PositiveInt = Field(description="longest text of training")
+    factor: PositiveFloat = Field(description="growth rate of theta")
+    original_length: PositiveInt = Field(description="longest text in training")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         longer = length.clamp(min=self.original_length).double() / self.original_length
@@ -89,17 +89,21 @@ class Yarn(Scaling):
     """High frequencies stay, low ones are divided by `factor`, a ramp between (Peng et al. 2023, arXiv 2309.00071)."""
 
     type: Literal["yarn"] = Field(description="yarn: low frequencies are stretched, high ones stay")
-    factor: PositiveFloat = Field(description="how many times longer")
-    original_length: PositiveInt = Field(description="longest text of training")
-    beta_fast: PositiveFloat = Field(32.0, description="turns over the original length from which a frequency stays")
-    beta_slow: PositiveFloat = Field(1.0, description="turns below which a frequency is divided by the whole factor")
-    truncate: bool = Field(True, description="the ramp begins and ends at whole channels")
+    factor: PositiveFloat = Field(description="extension of the context length")
+    original_length: PositiveInt = Field(description="longest text in training")
+    beta_fast: PositiveFloat = Field(
+        32.0, description="frequencies of at least this many turns over the original length are unchanged"
+    )
+    beta_slow: PositiveFloat = Field(
+        1.0, description="frequencies below this many turns are divided by the whole factor"
+    )
+    truncate: bool = Field(True, description="round the ends of the ramp to whole channels")
     attention_factor: PositiveFloat | None = Field(
-        None, description="factor on queries and keys; none: 0.1 ln(factor) + 1, or by mscale"
+        None, description="factor on queries and keys; none: 0.1 ln(factor) + 1, or from mscale"
     )
     mscale: PositiveFloat | None = Field(None, description="weight of ln(factor) in the factor on queries and keys")
     mscale_all_dim: PositiveFloat | None = Field(
-        None, description="the same for the scores of all channels, rotated or not; takes its part out of mscale's"
+        None, description="weight of ln(factor) in the factor on the scores of all channels; divides that of mscale"
     )
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
@@ -139,10 +143,14 @@ class Llama3(Scaling):
     """Wavelengths over original_length / low_factor are stretched, those under / high_factor stay (Llama 3.1, 2024)."""
 
     type: Literal["llama3"] = Field(description="llama3: long wavelengths are stretched, short ones stay")
-    factor: PositiveFloat = Field(description="how many times longer")
-    original_length: PositiveInt = Field(description="longest text of training")
-    low_factor: PositiveFloat = Field(1.0, description="original_length over the wavelength where all is stretched")
-    high_factor: PositiveFloat = Field(4.0, description="original_length over the wavelength where nothing is")
+    factor: PositiveFloat = Field(description="extension of the context length")
+    original_length: PositiveInt = Field(description="longest text in training")
+    low_factor: PositiveFloat = Field(
+        1.0, description="original_length over the wavelength from which frequencies are fully stretched"
+    )
+    high_factor: PositiveFloat = Field(
+        4.0, description="original_length over the wavelength up to which frequencies are unchanged"
+    )
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         plain = plain_frequencies(theta, width, length.device)
@@ -157,12 +165,12 @@ class LongRope(Scaling):
     moves: ClassVar[bool] = True
     type: Literal["longrope"] = Field(description="longrope: a divisor for each pair")
     short: Annotated[tuple[float, ...], BeforeValidator(lambda value: _tuple(value))] = Field(
-        description="divisors for texts up to original_length, one a pair"
+        description="divisors for texts up to original_length, one per pair"
     )
     long: Annotated[tuple[float, ...], BeforeValidator(lambda value: _tuple(value))] = Field(
-        description="divisors for longer texts, one a pair"
+        description="divisors for longer texts, one per pair"
     )
-    original_length: PositiveInt = Field(description="longest text of training")
+    original_length: PositiveInt = Field(description="longest text in training")
     attention_factor: PositiveFloat = Field(1.0, description="factor on queries and keys")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:

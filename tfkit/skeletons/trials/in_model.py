@@ -35,7 +35,7 @@ def test_every_weight_gets_a_gradient(recipe: tfkit.Recipe) -> None:
     out.logits.square().mean().backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None, f"{name} has no gradient"
-        assert weight.grad.isfinite().all(), f"{name} has a gradient that is no number"
+        assert weight.grad.isfinite().all(), f"{name} has a NaN or infinite gradient"
 
 
 @torch.no_grad()
