@@ -23,8 +23,8 @@ from tfkit.data.words import (
     PLAIN,
     TWICE_DESCRIBED,
     WEEKDAYS,
-    Case,
     Description,
+    GrammaticalCase,
     Noun,
     Pair,
     german_count,
@@ -175,13 +175,13 @@ def _german_words(description: Description, ending: str) -> str:
     return " ".join(german + ending for _, german in description)
 
 
-def _quantity(case: Case, count: int, description: Description, noun: Noun) -> Pair:
+def _quantity(case: GrammaticalCase, count: int, description: Description, noun: Noun) -> Pair:
     """Phrase a quantity with the preposition of its case."""
     english, german = _counted(case, count, description, noun)
     return case.english + english, case.german + german
 
 
-def _counted(case: Case, count: int, description: Description, noun: Noun) -> Pair:
+def _counted(case: GrammaticalCase, count: int, description: Description, noun: Noun) -> Pair:
     """Phrase a count with its noun in a case; German 201 etc. take an uninflected "ein" and the plural."""
     english = joined(number_in_english(count), _english_words(description), noun.one if count == 1 else noun.many)
     if count == 1:
@@ -199,7 +199,7 @@ def _measure(count: int, measured: tuple[Noun, Pair]) -> Pair:
     return f"{english} of {stuff[0]}", f"{german} {stuff[1]}"
 
 
-def _rank(case: Case, rank: int, description: Description, noun: Noun) -> Pair:
+def _rank(case: GrammaticalCase, rank: int, description: Description, noun: Noun) -> Pair:
     article, ending = case.the[noun.gender]
     german = joined(article, ordinal_in_german(rank)[:-1] + ending, _german_words(description, ending), noun.german_one)
     english = joined("the", ordinal_in_english(rank), _english_words(description), noun.one)

@@ -83,7 +83,7 @@ class Noun:
 
 
 @dataclass(frozen=True)
-class Case:
+class GrammaticalCase:
     """A preposition (or none) with the German articles and endings it governs, by gender."""
 
     english: str
@@ -147,7 +147,7 @@ PLAIN: tuple[Description, ...] = ((),)
 DESCRIBED: tuple[Description, ...] = tuple((adjective,) for adjective in _QUALITIES + _COLOURS)
 TWICE_DESCRIBED: tuple[Description, ...] = tuple((first, last) for first in _QUALITIES for last in _COLOURS)
 
-NOMINATIVE = Case(
+NOMINATIVE = GrammaticalCase(
     "",
     "",
     "nominative",
@@ -155,7 +155,7 @@ NOMINATIVE = Case(
     the={"m": ("der", "e"), "f": ("die", "e"), "n": ("das", "e")},
     many="e",
 )
-_DATIVE = Case(
+_DATIVE = GrammaticalCase(
     "with ",
     "mit ",
     "dative",
@@ -163,7 +163,7 @@ _DATIVE = Case(
     the={"m": ("dem", "en"), "f": ("der", "en"), "n": ("dem", "en")},
     many="en",
 )
-ACCUSATIVE = Case(
+ACCUSATIVE = GrammaticalCase(
     "without ",
     "ohne ",
     "accusative",
