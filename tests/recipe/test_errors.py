@@ -212,7 +212,7 @@ def test_faults_are_data_too(here):
         (
             "num_heads: 2",
             "num_heads: 4, num_kv_heads: 3",
-            "13:63: model.layer.attention.num_kv_heads: 3 key-value heads do not divide 4 heads",
+            "13:63: model.layer.attention.num_kv_heads: 3 key-value heads do not divide 4 heads; use a divisor",
         ),
         (
             "position: rotary",

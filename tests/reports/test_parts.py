@@ -130,7 +130,7 @@ def test_the_options_of_a_part() -> None:
     assert fields["num_heads"]["limits"]["ge"] == 1
     assert fields["dropout"]["default"] == 0.0
     assert fields["dropout"]["type"] == "number from 0, below 1"
-    assert "queries" in fields["num_heads"]["meaning"]
+    assert "query heads" in fields["num_heads"]["meaning"]
     assert fields["qk_norm"]["type"] == "a norm (true, a name, or options), or none"
     assert "bias" in data("feedforward", "glu")["checked"]
     assert "num_kv_heads" in data("attention", "multi_head")["checked"]
