@@ -131,7 +131,7 @@ def _binary_token(file: BinaryIO, place: str) -> str:
     try:
         return letters.lstrip(b"\n").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: the token not UTF-8 text ({error.reason})") from None
+        raise DataError(f"{place}: the token is not UTF-8 text ({error.reason})") from None
 
 
 def _row(text: str, width: int, place: str) -> tuple[str, list[float]]:
