@@ -254,7 +254,7 @@ def recipe(**feedforward: Any) -> dict[str, Any]:
         ({"router": "sigmiod"}, "softmax"),
         ({"shared_gate": True}, "needs a shared expert"),
         ({"num_shared": 1, "shared_expert": {"type": "mlp", "d_ff": 3}}, "contradicts shared_expert"),
-        ({"expert": {"type": "experts", "num_experts": 2, "num_active": 1, "expert": GLU}}, "experts cannot be nested"),
+        ({"expert": {"type": "experts", "num_experts": 2, "num_active": 1, "expert": GLU}}, "cannot be nested"),
         ({"expert": {"type": "glu", "d_ff": 3, "shared": True}}, "applies to the whole part"),
         ({"expert": {"type": "glu", "d_ff": 3, "bias": ["gaet"]}}, "gaet"),
     ],
