@@ -1,0 +1,101 @@
+"""Budgets of the package: lines of files and functions, circles of imports, escapes from types."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import tfkit
+
+ROOT = Path(tfkit.__file__).parent
+FILE, FUNCTION = 450, 45  # lines
+LONGER = {"encoder_decoder.py:forward": 56, "setup.py:prepare": 52, "alone.py:context": 49}  # what is still above
+ANY, IGNORED = 1_600, 80  # the word, and comments; what a change takes away, it takes away here
+
+
+@cache
+def sources() -> dict[str, tuple[Path, str, ast.Module]]:
+    """Each module of the package by its name, with its file, text and syntax tree."""
+    found = {}
+    for file in sorted(ROOT.rglob("*.py")):
+        parts = file.relative_to(ROOT.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = file.read_text("utf-8")
+        found[name] = (file, text, ast.parse(text))
+    return found
+
+
+def imported(tree: ast.Module, modules: set[str]) -> Iterator[str]:
+    """Modules of the package that a file imports anywhere, for types alone and within functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in modules else node.module
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        order[name] = low[name] = len(order)
+        stack.append(name)
+        for other in arrows[name]:
+            if other not in order:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == order[name]:
+            place = stack.index(name)
+            component = stack[place:]
+            del stack[place:]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in arrows:
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_a_file_is_a_page() -> None:
+    lines = {str(file.relative_to(ROOT)): len(text.splitlines()) for file, text, _ in sources().values()}
+    assert not {file: count for file, count in lines.items() if count > FILE}
+
+
+def test_functions_are_short() -> None:
+    long = {
+        f"{file.name}:{node.name}": count
+        for file, _, tree in sources().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and (count := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION
+    }
+    assert not {name: count for name, count in long.items() if count > LONGER.get(name, FUNCTION)}
+
+
+def test_no_module_imports_itself_by_others() -> None:
+    arrows = {name: set(imported(tree, set(sources()))) - {name} for name, (_, _, tree) in sources().items()}
+    assert not circles(arrows)
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_types_have_few_escapes() -> None:
+    names = [node for _, _, tree in sources().values() for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    assert sum(node.id == "Any" for node in names) <= ANY
+    assert sum(text.count("# type: ignore") for _, text, _ in sources().values()) <= IGNORED
+
+
+def test_each_room_says_what_is_in_it() -> None:
+    rooms = {name: tree for name, (file, _, tree) in sources().items() if file.name == "__init__.py"}
+    assert not [name for name, tree in rooms.items() if not ast.get_docstring(tree)]
