@@ -212,7 +212,7 @@ def calls(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node.func)
 
 
-@pytest.mark.parametrize("room", ["cli", "reports", "training", "contracts", "run.py", "interop"])
+@pytest.mark.parametrize("room", ["cli", "reports", "training", "contracts", "run", "interop"])
 def test_everything_is_printed_through_the_doors(room: str) -> None:
     root = Path(tfkit.__file__).parent / room
     for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:

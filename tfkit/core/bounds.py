@@ -6,9 +6,7 @@ anything is computed or allocated.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
-
-from pydantic import AfterValidator, Field
+from typing import NamedTuple
 
 
 class Bound(NamedTuple):
@@ -35,14 +33,3 @@ TRIALS = Bound(10_000, "variants of a study times the values tuned")
 JOBS = Bound(2**10, "trainings at a time")
 
 BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)
-
-
-def _in_float32(value: float) -> float:
-    if abs(value) > 1e18:
-        raise ValueError(f"expected a number whose square float32 holds, up to 1e18, got {value:g}")
-    return value
-
-
-Number = Annotated[float, AfterValidator(_in_float32)]
-PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
-NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]

@@ -22,10 +22,21 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Le
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from tfkit.core.bounds import COUNT
+
+
+def _in_float32(value: float) -> float:
+    if abs(value) > 1e18:
+        raise ValueError(f"expected a number whose square float32 holds, up to 1e18, got {value:g}")
+    return value
+
+
+Number = Annotated[float, AfterValidator(_in_float32)]
+PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
+NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 
 
 class Problem(NamedTuple):

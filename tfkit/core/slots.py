@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from tfkit.core import component
-from tfkit.core.bounds import PositiveFloat
-from tfkit.core.component import Component, Problem
+from tfkit.core.component import Component, PositiveFloat, Problem
 from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Shape, Side
