@@ -377,7 +377,7 @@ def test_a_runs_folder_knows_what_its_recipe_knew(here: Path) -> None:
     out = command("run", "model.layers.kind_0.mask.size").stdout
     assert "  mine.yaml:14:78, variant narrow, kind local (noted at run/resolved.yaml:" in out
     assert "  --set model.d_model=96 (noted at run/resolved.yaml:" in command("run", "model.d_model").stdout
-    assert "  default: a learned bias\n" in command("run", "model.layers.kind_0.norm.bias").stdout
+    assert "  default: add a learned bias\n" in command("run", "model.layers.kind_0.norm.bias").stdout
     laid = command("run", "model.d_model", "--set", "model.d_model=32").stdout
     assert "the command line (--set model.d_model=32)" in laid and "replaced 96: --set model.d_model=96 (noted" in laid
 
