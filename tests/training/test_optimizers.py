@@ -200,3 +200,9 @@ def test_a_name_that_muon_does_not_find_has_a_place():
     recipe = {"tfkit": 1, "model": SMALL, "train": {"optimizer": {"type": "muon", "adamw": ["*atention*"]}}}
     with pytest.raises(RecipeError, match=r"train\.optimizer\.adamw: no hidden matrix has a name like \*atention\*"):
         tfkit.load_recipe(recipe).blueprint()
+
+
+def test_a_rise_that_lasts_into_the_fall_has_a_place():
+    train = {"steps": 100, "schedule": {"type": "warmup_stable_decay", "lr": 0.1, "warmup": 81}}
+    with pytest.raises(RecipeError, match=r"train\.schedule\.warmup: the rise of 81 steps overlaps"):
+        tfkit.load_recipe("gpt2", overrides={"train": train}).blueprint()

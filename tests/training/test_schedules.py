@@ -3,7 +3,6 @@ import math
 import pytest
 from pydantic import ValidationError
 
-import tfkit
 from tfkit.core.registry import REGISTRY
 
 
@@ -90,9 +89,3 @@ def test_all_but_the_last_steps_have_one_rate(shape, half):
     rates = [schedule.lr(step, 100, 8) for step in range(1, 101)]
     assert rates[4] == pytest.approx(0.5) and set(rates[9:80]) == {1.0}
     assert rates[89] == pytest.approx(half) and rates[99] == pytest.approx(0)
-
-
-def test_a_rise_that_lasts_into_the_fall_has_a_place():
-    train = {"steps": 100, "schedule": {"type": "warmup_stable_decay", "lr": 0.1, "warmup": 81}}
-    with pytest.raises(tfkit.RecipeError, match=r"train\.schedule\.warmup: the rise of 81 steps overlaps"):
-        tfkit.load_recipe("gpt2", overrides={"train": train}).blueprint()
