@@ -9,21 +9,9 @@ from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
-SMALL = {
-    "type": "decoder",
-    "d_model": 8,
-    "vocab_size": 32,
-    "max_length": 16,
-    "num_layers": 2,
-    "embedding": "tokens",
-    "position": "rotary",
-    "layer": {
-        "norm": "layer_norm",
-        "attention": {"type": "multi_head", "num_heads": 2},
-        "feedforward": {"type": "mlp", "d_ff": 16},
-    },
-    "head": {"type": "language_model", "tied": False},
-}
+from .small import RECIPE
+
+SMALL = {**RECIPE["model"], "vocab_size": 32, "num_layers": 2, "head": {"type": "language_model", "tied": False}}
 
 
 class Net(nn.Module):
@@ -161,7 +149,7 @@ def test_muon_takes_hidden_matrices_and_leaves_the_rest_to_adamw():
 
 
 def test_muon_equals_both_of_torch():
-    model, other = (tfkit.build({"tfkit": 1, "model": SMALL}, seed=0) for _ in range(2))
+    model, other = (tfkit.build({"tfkit": 1, "model": SMALL}, seed=0).eval() for _ in range(2))
     optimizer = make("muon", model, 0.02)
     weights = dict(other.named_parameters())
     matrices = [p for name, p in weights.items() if ".layers." in name and p.dim() == 2]

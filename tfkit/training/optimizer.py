@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -18,13 +19,14 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import nn
 
 from tfkit.components.norm import Norm
-from tfkit.core.component import Component
+from tfkit.core.component import Component, Problem
 from tfkit.core.errors import UsageError
-from tfkit.core.facts import RecipeConfig
+from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.core.options import Names, NonNegativeFloat, PositiveFloat, as_tuple
 from tfkit.core.registry import register
+from tfkit.core.skeleton import skeleton
 from tfkit.core.synonyms import nearest
-from tfkit.recipe.settings.parameters import parameters_of
+from tfkit.recipe.settings.parameters import hidden_matrices
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
 LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # implementation choices, no effect on the step
@@ -162,6 +164,13 @@ class Muon(Optimizer):
         betas: Betas = Field((0.9, 0.95), description="AdamW's betas")
         eps: PositiveFloat = Field(1e-8, description="AdamW's eps")
 
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            if self.adamw and facts.blueprint is not None:
+                matrices = hidden_matrices(skeleton(facts.blueprint))
+                for pattern in self.adamw:
+                    if not any(one.named([pattern]) for one in matrices):
+                        yield Problem("adamw", f"no hidden matrix has a name like {pattern}")
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.options: dict[str, Any] = {
@@ -176,7 +185,7 @@ class Muon(Optimizer):
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create both optimizers in one; raise UsageError if no hidden matrix is trained."""
-        matrices = {id(one.value) for one in parameters_of(model) if one.is_hidden_matrix and not one.named(self.left)}
+        matrices = {id(one.value) for one in hidden_matrices(model) if not one.named(self.left)}
         orthogonal: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         for group in parameter_groups(model, decay_norms_and_biases=False):

@@ -102,11 +102,6 @@ class Parameter:
         """True if one of its names matches a pattern."""
         return any(matches(name.removeprefix(TRAINED), patterns) for name in self.names)
 
-    @property
-    def is_hidden_matrix(self) -> bool:
-        """True for a matrix of a hidden layer: not of an embedding, a position or a head, and not a bank of them."""
-        return self._is("matrix") and self.value.dim() == 2
-
     def _is(self, kind: str) -> bool:
         if kind == "bias":
             return self.names[0].rpartition(".")[2] == "bias"
@@ -136,6 +131,11 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
 
     visit(model, "", "")
     return [Parameter(tuple(found), slots[key], values[key]) for key, found in names.items()]
+
+
+def hidden_matrices(model: nn.Module) -> list[Parameter]:
+    """Return the matrices of hidden layers: not of embeddings, positions and heads, and no banks of experts."""
+    return [one for one in parameters_of(model) if one.value.dim() == 2 and one.slot not in OUTER]
 
 
 def rate_of(
@@ -199,14 +199,10 @@ def _first_layers(blueprint: Blueprint) -> Blueprint:
 
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
-    """Yield groups that select nothing, and matrices that are left to AdamW without being there."""
-    left = dict(train.optimizer).get("adamw", ())
-    if not (train.groups or left) or sum(depths_of(blueprint).values()) > MOST_LAYERS:
+    """Yield groups that select nothing."""
+    if sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
     parameters = parameters_of(skeleton(blueprint))
-    for pattern in left:
-        if not any(one.is_hidden_matrix and one.named([pattern]) for one in parameters):
-            yield Problem("", f"no hidden matrix has a name like {pattern}", at="train.optimizer.adamw")
     for place, group in enumerate(train.groups):
         if not any(parameter.is_in(group) for parameter in parameters):
             yield Problem("", _nothing(group, parameters), at=f"train.groups[{place}]")

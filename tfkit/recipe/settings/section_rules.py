@@ -65,7 +65,7 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
-        yield from group_problems(train, blueprint)
+        yield from group_problems(train, blueprint) if train.groups else ()
         if (chosen := blueprint.parametrization) is not None:
             yield from parametrization_problems(train, blueprint, chosen)
         if train.initial is not None:
