@@ -99,7 +99,9 @@ class StudyReport:
         return (
             "Each variant is compared with the baseline run by run: the same seed has the same order of data. The "
             "difference is the mean over pairs. Its variance is pooled over the variants, about additive effects of "
-            "variant and seed, where their spreads agree (F tests), and is the pair's own otherwise. p is that of the "
+            "variant and seed, where their spreads agree (F tests), and is the pair's own otherwise. With fewer than 5 "
+            "seeds the F tests miss a spread that is several times that of the others, and such a variant is called "
+            f"different in more than {LEVEL:.0%} of studies where its mean is equal: give it 5 seeds. p is that of the "
             f"t test after Holm's correction over all {self.results.tested} comparisons here (Holm 1979). Better or "
             f"worse: p below {LEVEL}, by the measure's own direction; within the noise: not so; equal within a margin "
             "that the study gives: the whole interval is. The intervals hold at once with 95 % (Bonferroni), and end "
