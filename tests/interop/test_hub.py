@@ -19,7 +19,9 @@ hub = pytest.importorskip("huggingface_hub", reason="names on the hub need huggi
 def test_a_name_that_the_hub_does_not_give() -> None:
     result = command("import", "nobody/nothing-at-all")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("tfkit: nobody/nothing-at-all is no folder here, and the hub does not give it: ")
+    assert result.stderr.startswith(
+        "tfkit: nobody/nothing-at-all is not a local folder, and its download from the hub failed: "
+    )
     assert len(result.stderr.splitlines()) == 1
 
 

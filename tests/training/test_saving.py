@@ -161,7 +161,7 @@ def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"is not empty and holds no run of tfkit"):
+    with pytest.raises(RunError, match=r"is not empty and is not a tfkit run"):
         tfkit.save(other, recipe, None, foreign, force=True)
     with monkeypatch.context() as patch:
         patch.setattr("tfkit.training.saving.record_all", lambda folder: (_ for _ in ()).throw(OSError(28, "full")))

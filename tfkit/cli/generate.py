@@ -78,7 +78,7 @@ def on_terminal() -> bool:
 
 def _form(stream: bool, jsonl: bool, shorthands: Shorthands, given: TextOptions) -> Form:
     """Return the output form; raise UsageError for conflicting options."""
-    others = ["--jsonl"] * jsonl + shorthands.given("n_best", "batch_size")
+    others = ["--jsonl"] * jsonl + shorthands.set_options("n_best", "batch_size")
     others += ["--field"] * given.are_records + ["--output"] * (given.output is not None)
     if stream and others:
         raise UsageError(f"--stream prints one text while it is written; leave {' and '.join(others)} out")
@@ -89,7 +89,7 @@ def _form(stream: bool, jsonl: bool, shorthands: Shorthands, given: TextOptions)
 
 def _asked(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str, Any]:
     """Return the generation options; raise UsageError or RecipeError for unsupported ones before any input is read."""
-    given = shorthands.given()
+    given = shorthands.set_options()
     if not run.writes:
         if given:
             raise UsageError(f"{', '.join(given)}: {run.folder} holds an encoder; that is for models that write")
