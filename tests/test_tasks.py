@@ -98,7 +98,7 @@ class TestLabels:
         source["train"]["steps"] = 42
         with pytest.raises(RunError, match=r"labels\.json: has changed since it was written.*--accept-changes"):
             train(source, out=tmp_path / "run", resume=True, progress=False)
-        with pytest.warns(TfkitWarning, match=r"labels\.json: is on record as it is now"):
+        with pytest.warns(TfkitWarning, match=r"labels\.json: recorded as it is now"):
             resumed = train(source, out=tmp_path / "run", resume=True, progress=False, accept_changes=True)
         assert resumed.labels == ("for", "against")
 
@@ -113,9 +113,7 @@ class TestLabels:
     def test_a_number_may_be_said(self, tmp_path: Path) -> None:
         source = classes(tmp_path)
         source["model"]["head"]["num_classes"] = 1
-        with pytest.raises(
-            DataError, match=r"reviews\.txt:3: 'against' is one label more than the 1 classes of model\.head"
-        ):
+        with pytest.raises(DataError, match=r"reviews\.txt:3: 'against' exceeds the 1 classes of model\.head"):
             train(source, out=tmp_path / "run", progress=False)
         source["model"]["head"]["num_classes"] = 5
         source["train"]["steps"] = 1
@@ -250,7 +248,7 @@ class TestInitFrom:
         source["data"]["tokenizer"] = {"type": "file", "path": str(classifier.folder / "tokenizer.json")}
         source["train"] = source["train"] | {"steps": 1, "init_from": str(classifier.folder)}
         source["train"]["schedule"] = {"type": "constant", "lr": 1e-12}
-        with pytest.raises(RunError, match=r"head\.dense\.weight \(a head of another type there\)"):
+        with pytest.raises(RunError, match=r"head\.dense\.weight \(the head in the run has another type\)"):
             train(source, out=tmp_path / "run", progress=False)
         allowed = {"run": str(classifier.folder), "new": ["head.*"], "unused": ["head.*"]}
         source["train"]["init_from"] = allowed

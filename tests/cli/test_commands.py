@@ -291,7 +291,7 @@ def test_scores_that_were_accepted_though_they_are_none_lose_no_new_ones(run: Pa
     (other / "evaluation.json").write_text("[]")
     measured = tfkit_command("evaluate", other, "--split", "valid", "--limit", "4", "--accept-changes")
     assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
-    assert measured.stderr.endswith("evaluation.json: holds no scores by split\n")
+    assert measured.stderr.endswith("evaluation.json: does not contain scores by split\n")
 
 
 def test_embed_computes_nothing_that_it_cannot_write(

@@ -249,8 +249,8 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask: write \[MASK\] where a word is missing"),
-        (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens is longer than the 40 that this model reads"),
+        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask: write \[MASK\] in place of a word"),
+        (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens exceeds the model's maximum length of 40"),
         (lambda run: run.generate("[MASK]", strategy="beam", seed=1), "fills masks, and strategy, seed is for models"),
         (lambda run: run.generate("[MASK]", max_new_tokens=1), "fills masks, and max_new_tokens is for models"),
         (lambda run: run.generate("[MASK]", sed=1), "nothing of generation is called 'sed'"),

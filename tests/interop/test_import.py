@@ -162,9 +162,9 @@ def test_training_does_not_resume_an_import(gpt2: Path, tmp_path: Path) -> None:
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     result = command("train", "translate-numbers", "--out", tmp_path / "run", "--resume")
     assert result.exit_code == 2
-    assert "holds an imported model, which has no training to resume; to begin with its weights say" in result.stderr
+    assert "an imported model, which has no training to resume; to start from its weights, use" in result.stderr
     result = command("train", "translate-numbers", "--out", tmp_path / "run")
-    assert "holds an imported model; --force replaces it" in result.stderr
+    assert "contains an imported model; --force replaces it" in result.stderr
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
 
 
@@ -410,7 +410,7 @@ def test_an_import_is_on_record(llama: Path, tmp_path: Path) -> None:
     assert tfkit.load_run(run).model is not None
     with pytest.raises(RunError, match=r"huggingface/config\.json: has changed since it was written"):
         export_model(tfkit.load_run(run), tmp_path / "out")
-    with pytest.warns(TfkitWarning, match=r"huggingface/config\.json: is on record as it is now"):
+    with pytest.warns(TfkitWarning, match=r"huggingface/config\.json: recorded as it is now"):
         export_model(tfkit.load_run(run, accept_changes=True), tmp_path / "out")
 
 

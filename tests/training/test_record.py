@@ -184,7 +184,7 @@ def test_both_checkpoints_damaged_is_an_error_that_names_both(run: Path) -> None
         file = checkpoint / f"{name}.safetensors"
         flip(file, random.Random(0))
         before[file] = file.read_bytes()
-    with pytest.raises(RunError, match=r"(?s)4/optimizer\.safetensors: has.*2/model\.safetensors: has.*cannot go on"):
+    with pytest.raises(RunError, match=r"(?s)4/optimizer\.safetensors: .*2/model\.safetensors: .*cannot be resumed"):
         resume(run)
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
@@ -207,9 +207,9 @@ def exchange(runs: Path, run: Path, name: str = "model.safetensors") -> None:
 
 def test_weights_of_another_run_are_accepted_by_a_flag(runs: Path, run: Path) -> None:
     exchange(runs, run)
-    with pytest.raises(RunError, match=r"x/model\.safetensors: has changed .*--accept-changes records what is there"):
+    with pytest.raises(RunError, match=r"x/model\.safetensors: .*--accept-changes records the current file"):
         load_run(run).generate("one")
-    with pytest.warns(TfkitWarning, match=r"x/model\.safetensors: is on record as it is now"):
+    with pytest.warns(TfkitWarning, match=r"x/model\.safetensors: recorded as it is now"):
         accepted = load_run(run, accept_changes=True)
     theirs = Weights.read(runs / "y" / "model.safetensors").by_name()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in accepted.model.state_dict().items())
@@ -225,7 +225,7 @@ def test_a_checkpoint_with_the_weights_of_another_run_is_not_gone_on_from(runs: 
 
 def test_a_checkpoint_can_be_exchanged_on_purpose(runs: Path, run: Path) -> None:
     exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
-    with pytest.warns(TfkitWarning, match=r"step-00000004/model\.safetensors: is on record as it is now"):
+    with pytest.warns(TfkitWarning, match=r"step-00000004/model\.safetensors: recorded as it is now"):
         resume(run, accept_changes=True)
     assert content(run)["model.safetensors"] != content(runs / "six")["model.safetensors"]
     assert is_right(run)
@@ -276,7 +276,7 @@ def test_every_command_that_opens_a_run_has_the_flag(
     assert refused.exit_code == 2 and "model.safetensors: has changed since it was written" in refused.stderr
     accepted = CliRunner().invoke(main, [*line, "--accept-changes"])
     assert accepted.exit_code == 0, accepted.output
-    assert "model.safetensors: is on record as it is now" in accepted.stderr
+    assert "model.safetensors: recorded as it is now" in accepted.stderr
     assert CliRunner().invoke(main, [*line, *(["--force"] if command[0] == "export" else [])]).exit_code == 0
 
 
