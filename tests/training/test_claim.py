@@ -191,7 +191,7 @@ def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: 
     assert "--force replaces the run, or choose another --out" in str(error.value)
     assert ("if old contains its checkpoints, rename it to checkpoints" in str(error.value)) == (damage == "moved")
     assert ("checkpoints/best-step" in str(error.value)) == (damage == "renamed")
-    with pytest.raises(RunError, match=r"run: holds model\.safetensors.*--force replaces it, or choose") as error:
+    with pytest.raises(RunError, match=r"run: contains model\.safetensors.*--force replaces it, or choose") as error:
         trained(loaded, run)
     assert "--resume" not in str(error.value)
     assert content(run) == before
@@ -207,7 +207,7 @@ def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
     text = (run / "environment.json").read_text()
     (run / "environment.json").write_text(text.replace('"finished"', '"x"'))
     (run / "checkpoints").rename(run / "saved")
-    with pytest.raises(RunError, match="run: holds saved/, but no checkpoint"):
+    with pytest.raises(RunError, match="run: contains saved/, but no checkpoint"):
         trained(small(run.parent), run, resume=True)
     (run / "saved").rename(run.parent / "saved")
     assert outcome(trained(small(run.parent), run, resume=True).folder)  # nothing could be lost
@@ -290,7 +290,7 @@ def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
     else:
         (run / name).unlink()
         (run / name).mkdir()
-    with pytest.raises(RunError, match=rf"{name}: is no (folder|regular file)"):
+    with pytest.raises(RunError, match=rf"{name}: not a (folder|regular file)"):
         trained(small(run.parent, steps=5), run, resume=True)
     trained(small(run.parent, **SMALL), run, force=True)
 
@@ -305,7 +305,7 @@ def test_the_run_itself_may_be_a_link(run: Path) -> None:
     trained(small(run.parent, **SMALL), run.parent / "dangling")
     assert (run.parent / "made" / "model.safetensors").is_file()
     (run.parent / "loop").symlink_to("loop")
-    with pytest.raises(RunError, match="loop: cannot be made"):
+    with pytest.raises(RunError, match="loop: cannot be created"):
         trained(small(run.parent), run.parent / "loop")
 
 
@@ -350,7 +350,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_cannot_be_read_is_named(run: Path) -> None:
-    for text, why in {"{": "cannot be read", "[]": "holds no mapping", "[" * 10**5: "cannot be read"}.items():
+    for text, why in {"{": "cannot be read", "[]": "not a mapping", "[" * 10**5: "cannot be read"}.items():
         (run / "environment.json").write_text(text)
         for how in ("resume", "force"):
             with pytest.raises(RunError, match=rf"environment\.json: {why}"):

@@ -261,7 +261,7 @@ def test_wrong_teachers_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"train\.teacher\.run: .*resolved\.yaml: is missing; a teacher must be"):
         ready(recipe(tmp_path, train__teacher={"run": str(tmp_path / "empty")}))
     words = {"type": "word", "special_tokens": SPECIAL}
-    refused(tmp_path, "train.teacher.run: ", "has another vocabulary", "take its own", data__tokenizer=words)
+    refused(tmp_path, "train.teacher.run: ", "has another vocabulary", "use its tokenizer", data__tokenizer=words)
     refused(tmp_path, "predicts 23 ids, this model 50; set model.vocab_size: 23", model__vocab_size=50)
     refused(tmp_path, "accepts 40 tokens, but rows have up to", model__max_length=99, data__train__file=_long(tmp_path))
 
@@ -336,7 +336,7 @@ def test_targets_are_written_once(objective: str, tmp_path: Path, monkeypatch: p
     with pytest.raises(TypeError):  # another search is another file
         ready(taught(tmp_path, objective, settings, generate__max_new_tokens=5))
     file.write_text("{}")
-    with pytest.raises(RunError, match=r"holds no targets of these examples; delete it"):
+    with pytest.raises(RunError, match=r"does not contain the targets of these examples; delete it"):
         ready(loaded)
 
 

@@ -86,7 +86,7 @@ def test_what_differs_is_refused_with_the_line_that_allows_it(tmp_path: Path) ->
 def test_another_shape_is_new(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", Small(width=3))
     lines = refusal(Small(width=6), run)
-    assert "layers.0.up.weight (shape [6, 4], there [3, 4])" in lines[1]
+    assert "layers.0.up.weight (shape [6, 4], in the run [3, 4])" in lines[1]
     allowed = "new: [layers.0.up.*, layers.0.down.weight, layers.1.up.*, layers.1.down.weight]"
     assert lines[2:] == [f"  if intended: init_from: {{run: RUN, {allowed}}}"]
     assert "4 tensors kept, 6 new, 6 not used" in start(Small(width=6), run, new=["layers.*"])
@@ -98,7 +98,7 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
     table = weights.tensors["table.weight"].int()
     (tmp_path / "run").mkdir()
     Weights(weights.tensors | {"table.weight": table}, {}).save(tmp_path / "run" / "model.safetensors")
-    assert "table.weight (int32 there)" in refusal(model, str(tmp_path / "run"))[1]
+    assert "table.weight (int32 in the run)" in refusal(model, str(tmp_path / "run"))[1]
 
 
 def test_tied_tensors(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_is_no_run_or_fits_nowhere(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not a run folder"):
         start(Small(), str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"empty/model\.safetensors: there is no such file"):
+    with pytest.raises(RunError, match=r"empty/model\.safetensors: no such file"):
         start(Small(), str(tmp_path / "empty"))
     with pytest.raises(RunError, match=r"no tensor of .* fits this model by name and shape"):
         start(nn.Linear(2, 2), saved(tmp_path / "run", Small()), new=["*"], unused=["*"])

@@ -370,7 +370,7 @@ def test_memory_of_this_machine_is_known() -> None:
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("cpu").type == "cpu"
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(UsageError, match=r"^train\.device: there is no cuda:99; torch sees"):
+    with pytest.raises(UsageError, match=r"^train\.device: cuda:99 is not available; torch sees"):
         choose_device("cuda:99")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -157,7 +157,7 @@ class TestNextSentence:
         assert loss.total.item() / loss.count == pytest.approx((hidden + follows).item(), rel=1e-5)
 
     def test_wrong_input(self) -> None:
-        with pytest.raises(DataError, match="needs three texts"):
+        with pytest.raises(DataError, match="requires at least three nonempty texts"):
             part("next_sentence").rows.prepare(TEXTS[:2], letters(), None)
         with pytest.raises(UsageError, match=r"has two classes, but model\.heads\.next_sentence has 1"):
             part("next_sentence").attach(model("masked_lm", heads=self.heads(1)))

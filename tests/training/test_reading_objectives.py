@@ -129,13 +129,13 @@ class TestClassification:
     def test_wrong_input(self, caplog: pytest.LogCaptureFixture) -> None:
         objective = part("classification")
         objective.rows.prepare([*LABELLED, {"text": " ", "label": "for"}], letters(), 6)
-        assert "1 of 4 examples left out: the text is empty" in caplog.text
+        assert "1 of 4 examples dropped: the text is empty" in caplog.text
         assert "2 of 4 texts are truncated to 6 tokens" in caplog.text
         assert len(objective.rows.prepare([LABELLED[0], {"text": "a", "label": "new"}], letters(), None)) == 1
         assert "1 of 2 examples dropped: the training corpus lacks 'new'" in caplog.text
         with pytest.raises(DataError, match="none of 1 example can be used: the training corpus lacks 'new'"):
             objective.rows.prepare([{"text": "a", "label": "new"}], letters(), None)
-        with pytest.raises(DataError, match="example 1: classification reads text and label; it has text"):
+        with pytest.raises(DataError, match="example 1: classification requires text and label; the example has text"):
             part("classification").rows.prepare([{"text": "a"}], letters(), None)
         with pytest.raises(UsageError, match="the head has 2 classes, but the training corpus has 3 labels"):
             objective.attach(model({"type": "classifier", "num_classes": 2}))

@@ -235,7 +235,7 @@ def test_what_a_resumed_run_takes_over_is_checked(runs: Path, run: Path) -> None
     exchange(runs, run)
     with pytest.raises(RunError, match=r"model\.safetensors: has changed"):
         resume(run)
-    with pytest.warns(TfkitWarning, match=r"model\.safetensors: is on record"):
+    with pytest.warns(TfkitWarning, match=r"model\.safetensors: recorded as it is now"):
         resume(run, accept_changes=True)
     assert is_right(run)
 
@@ -248,7 +248,7 @@ def test_what_training_has_no_need_of_is_begun_anew_in_words(runs: Path, run: Pa
     resume(run)
     log = (run / "train.log").read_text()
     for name in ("resolved.yaml", "train.log"):
-        assert f"{run / name}: has changed since it was written; it is {name}.damaged now" in log
+        assert f"{run / name}: has changed since it was written; moved to {name}.damaged" in log
         (run / f"{name}.damaged").unlink()
     assert f"{metrics}: has changed since it was written" in log
     assert content(run)["model.safetensors"] == content(runs / "six")["model.safetensors"] and is_right(run)
@@ -297,7 +297,7 @@ def test_what_tells_of_a_run_without_opening_it_warns(run: Path) -> None:
         assert told.exit_code == 0 and "resolved.yaml: has changed since it was written" in told.stderr
     with pytest.raises(RunError, match=r"resolved\.yaml: has changed .*--accept-changes"):
         load_run(run)
-    with pytest.warns(TfkitWarning, match=r"resolved\.yaml: is on record"):
+    with pytest.warns(TfkitWarning, match=r"resolved\.yaml: recorded as it is now"):
         assert load_run(run, accept_changes=True).evaluate()
     assert "has changed" not in CliRunner().invoke(main, ["show", str(run)]).stderr
 
@@ -332,7 +332,7 @@ def test_a_damaged_record_is_told_and_written_anew(run: Path) -> None:
 
 def test_only_a_run_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("mine")
-    with pytest.raises(RunError, match="holds no run"):
+    with pytest.raises(RunError, match="contains no run"):
         load_run(tmp_path, accept_changes=True)
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 

@@ -91,10 +91,10 @@ def test_without_a_tokenizer_it_works_on_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"d_model": 16}, r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), in the recipe \[20, 8\]"),
-        ({"num_layers": 2}, r"decoder.layers.1.[a-z.]+ is in the model, not in the recipe"),
+        ({"d_model": 16}, r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), \[20, 8\] \(float32\) in the"),
+        ({"num_layers": 2}, r"decoder.layers.1.[a-z.]+ is in the model but not in the recipe"),
         ({"head": {"type": "language_model", "tied": False}}, r"model.head.tied: False in the model, True in"),
-        ({"layer": {**IDS["model"]["layer"], "residual": "pre_norm"}}, r"is in the model, not in the recipe"),
+        ({"layer": {**IDS["model"]["layer"], "residual": "pre_norm"}}, r"is in the model but not in the recipe"),
         ({"position": "none"}, r"model.position: none in the model, \{'type': 'sinusoidal'"),
     ],
     ids=["width", "depth", "tied", "residual", "position"],
@@ -110,7 +110,7 @@ def test_what_is_no_model_and_no_tokenizer(tmp_path: Path) -> None:
     recipe, model = ids_only()
     with pytest.raises(UsageError, match=r"save requires a model from tfkit.build, got a Linear"):
         tfkit.save(torch.nn.Linear(2, 2), recipe, None, tmp_path / "run")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"got a DataParallel; give its \.module"):
+    with pytest.raises(UsageError, match=r"got a DataParallel; pass its \.module"):
         tfkit.save(torch.nn.DataParallel(model), recipe, None, tmp_path / "run")
     with pytest.raises(UsageError, match=r"the model has no weights: decoder.embedding.tokens.weight is on device"):
         tfkit.save(tfkit.build(recipe, device="meta"), recipe, None, tmp_path / "run")

@@ -39,7 +39,7 @@ def test_peak_is_reached_where_the_warmup_ends():
 
 
 def test_one_way_to_say_the_height():
-    with pytest.raises(ValidationError, match=r"factor \(2\) and peak \(0.001\) both set .*; give one"):
+    with pytest.raises(ValidationError, match=r"factor \(2\) and peak \(0.001\) both set .*; use one"):
         make("inverse_square_root", factor=2.0, peak=1e-3)
     with pytest.raises(ValidationError):
         make("inverse_square_root", warmup=0)
