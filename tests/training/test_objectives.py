@@ -263,7 +263,7 @@ class TestCausalLm:
             part(CausalLm, join=False).rows.prepare(TEXTS, tokenizer(), 4)
         joined = part(CausalLm)
         items = joined.rows.prepare(TEXTS, tokenizer(), 16)
-        with pytest.raises(UsageError, match="full already"):
+        with pytest.raises(UsageError, match="already full"):
             joined.rows.collate_packed([items], 99, rng())
         with pytest.raises(ValidationError):
             part(CausalLm, block=0)
