@@ -259,7 +259,7 @@ def test_a_run_and_its_file_can_be_moved(tmp_path: Path) -> None:
     forget()
     (tmp_path / "here").rename(tmp_path / "there")  # both, together
     moved = tmp_path / "there" / "run"
-    with pytest.raises(RunError, match=f"give --import {tmp_path}/there/my_parts.py or --trust"):
+    with pytest.raises(RunError, match=f"use --import {tmp_path}/there/my_parts.py or --trust"):
         tfkit.load_run(moved)
     assert tfkit.load_run(moved, trust=True).generate("The ") == expected
     forget()

@@ -142,7 +142,7 @@ def test_it_is_neither_resumed_nor_started_from(folders: tuple[Path, Path], tmp_
     assert resumed.exit_code == 2
     assert "contains int8 weights, which cannot be trained" in resumed.stderr
     again = tfkit_command("train", folders[0] / "resolved.yaml", "--out", small_run)
-    assert "contains a run in int8;  --force replaces it" in again.stderr
+    assert "contains a run in int8; --force replaces it" in again.stderr
     (tmp_path / "mine.yaml").write_text(f"extends: {folders[0] / 'resolved.yaml'}\ntrain:\n  init_from: {small_run}\n")
     started = tfkit_command("train", tmp_path / "mine.yaml", "--out", tmp_path / "new")
     assert started.exit_code == 2

@@ -111,7 +111,7 @@ def test_a_place_is_told_though_the_option_is_not_written() -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe("mine.yaml")
     assert str(caught.value) == (
-        "mine.yaml:19:12: objective.block: joined texts are split into rows; set block, the tokens per row,  "
+        "mine.yaml:19:12: objective.block: joined texts are split into rows; set block, the tokens per row, "
         "or model.max_length"
     )
 
@@ -164,7 +164,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("data.tokenizer=character",),
         "data.tokenizer.special_tokens.mask: 'masked_lm' requires a special token for mask; add one, such as <mask>",
     ),
-    (PAIR, ("data.tokenizer.special_tokens={start: none}",), "data.tokenizer.special_tokens.start: 'seq2seq' needs"),
+    (PAIR, ("data.tokenizer.special_tokens={start: none}",), "data.tokenizer.special_tokens.start: 'seq2seq' requires"),
     (
         PAIR,
         ("objective=denoising", "data.train=docstrings", "data.valid=docstrings"),
@@ -214,7 +214,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (ENCODER, ("model.max_length=2",), "model.max_length: 'masked_lm' requires rows of at least 3 tokens"),
     (ENCODER, ("data.batch.length=2",), "data.batch.length: 'masked_lm' requires rows of at least 3 tokens"),
-    (ENCODER, ("data.batch={tokens: 2, size: none}",), "data.batch.tokens: a row of 'masked_lm' has 3 tokens or more"),
+    (ENCODER, ("data.batch={tokens: 2, size: none}",), "data.batch.tokens: a row of 'masked_lm' has at least 3 tokens"),
     (PAIR, ("model.decoder.max_length=1",), "model.decoder.max_length: 'seq2seq' requires rows of at least 2 tokens"),
     # what is trained
     (
@@ -246,13 +246,13 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         ELECTRA,
         ("objective.generator.d_model=16",),
-        "objective.generator: the generator's token table is 16 wide, the model's 8;  "
+        "objective.generator: the generator's token table is 16 wide, the model's 8; "
         "set d_embedding: 8 in the generator's embedding, or shared: false",
     ),
     (
         ELECTRA,
         ("objective.generator.max_length=8",),
-        "objective.generator.max_length: the generator's maximum length is 8",
+        "objective.generator.max_length: the generator's maximum is 8",
     ),
     (ELECTRA, ("objective.generator.embedding=none",), "objective.generator: embedding: a generator reads token ids"),
     (
@@ -313,7 +313,7 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
     (ENCODER, ("generate.strategy=sample",), "generate.strategy: changes nothing: this model writes no texts, as it"),
     (ENCODER, ("generate.max_new_tokens=5",), "generate.max_new_tokens: changes nothing: this model writes no texts"),
     (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: changes nothing: there is no source whose length"),
-    (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the learning rate rises for 100 steps, and"),
+    (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the warmup of 100 steps is not shorter"),
     (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the learning rate rises for 4,000"),
     (DECODER, ("train.keep={mean: 2}",), "train.keep.mean: the mean is over 2 checkpoints, and 100 steps make 1;"),
     (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: there are 100 steps, so there is one validation"),

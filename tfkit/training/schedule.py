@@ -33,8 +33,8 @@ class Schedule(ScheduleFacts):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             warmup = self.warmup_steps()
             if facts.steps is not None and warmup >= facts.steps:
-                text = f"the learning rate rises for {warmup:,} of {facts.steps:,} steps"
-                yield Doubt("warmup", f"{text} and reaches its peak at the end or never")
+                text = f"the warmup of {warmup:,} steps is not shorter than the {facts.steps:,} steps of training"
+                yield Doubt("warmup", text)
 
     def __init__(self, config: Config) -> None:
         self.config = config
