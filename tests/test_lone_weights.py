@@ -165,5 +165,5 @@ def test_what_is_no_file_of_weights(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cut\.safetensors: not a complete safetensors file"):
         tfkit.load_run(tmp_path / "cut.safetensors")
     _, file = alone(tmp_path)
-    with pytest.raises(UsageError, match=r"this run is made already"):
+    with pytest.raises(UsageError, match=r"the run is already trained"):
         tfkit.load_run(file, sets=["model.d_model=3"])

@@ -173,7 +173,7 @@ def test_what_is_missing_is_named(trained: Run, tmp_path: Path, name: str) -> No
         (tmp_path / other).write_bytes((trained.folder / other).read_bytes())
     with pytest.raises(RunError, match=rf"{name}: is missing"):
         load_run(tmp_path)
-    with pytest.raises(RunError, match="there is no such folder"):
+    with pytest.raises(RunError, match="no such folder"):
         load_run(tmp_path / "nowhere")
 
 

@@ -183,7 +183,7 @@ class TestPredict:
         )
 
     def test_what_cannot_be_read(self, classifier: Run) -> None:
-        with pytest.raises(UsageError, match="this model reads text: give a mapping of them to texts, got 3"):
+        with pytest.raises(UsageError, match="this model reads text: pass a mapping of them to texts, got 3"):
             classifier.predict([3])  # type: ignore[list-item]
         with pytest.raises(UsageError, match="this model reads text"):
             classifier.predict({"question": "who"})
@@ -195,7 +195,7 @@ class TestPredict:
         source["data"]["train"]["files"] = str(tmp_path / "text")
         source["train"] = source["train"] | {"steps": 1, "metrics": ["bits_per_character", "perplexity"]}
         run = train(source, out=tmp_path / "run", progress=False)
-        with pytest.raises(UsageError, match="a model trained for causal_lm predicts nothing of a text"):
+        with pytest.raises(UsageError, match="a model trained with causal_lm makes no predictions"):
             run.predict("a")
         scores = run.evaluate("valid")
         # 2 texts of 5 characters, 4 targets each: three words and the end
@@ -221,9 +221,9 @@ class TestEmbed:
         assert classifier.embed("a film " * 40).shape == (1, 16)
 
     def test_wrong_options(self, classifier: Run) -> None:
-        with pytest.raises(UsageError, match="pooling is mean, first or last, got 'max'"):
+        with pytest.raises(UsageError, match="pooling must be mean, first or last, got 'max'"):
             classifier.embed("a", pooling="max")  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="batch_size is 1 or more"):
+        with pytest.raises(UsageError, match="batch_size must be at least 1"):
             classifier.embed("a", batch_size=0)
 
     def test_command(self, classifier: Run, tmp_path: Path) -> None:

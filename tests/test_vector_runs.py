@@ -95,7 +95,7 @@ def test_wrong_inputs_are_refused(given: Any, said: str, run: Run) -> None:
 
 
 def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="reads arrays, and embed reads texts"):
+    with pytest.raises(UsageError, match="reads arrays, but embed requires texts"):
         run.embed(["text"])
     done = CliRunner().invoke(main, ["predict", str(run.folder), "text"])
     assert done.exit_code == 2 and "give --input PATH, a .npy file of arrays" in done.output

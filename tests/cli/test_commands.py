@@ -283,7 +283,7 @@ def test_evaluate_prints_what_it_cannot_write(run: Path, monkeypatch: pytest.Mon
     measured = tfkit_command("evaluate", run, "--split", "valid", "--limit", "4")
     assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
     why = f"{run / 'evaluation.json'}: cannot be written: Read-only file system"
-    assert measured.stderr == f"tfkit: the scores are not written down: {why}\n"
+    assert measured.stderr == f"tfkit: the scores are not saved: {why}\n"
 
 
 def test_scores_that_were_accepted_though_they_are_none_lose_no_new_ones(run: Path, tmp_path: Path) -> None:

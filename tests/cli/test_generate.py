@@ -146,7 +146,7 @@ def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Pat
         ("--num-beams 2 --set generate.strategy=greedy", "--num-beams 2: strategy 'greedy' has no option num_beams"),
         ("--stream --num-beams 2", "beam knows its text only at the end, so that it cannot be streamed"),
         ("--stream --jsonl --batch-size 2", "--stream prints one text while it is written; leave --jsonl and --batch"),
-        ("--set model.d_model=3", "--set model.d_model=3: this run is made already"),
+        ("--set model.d_model=3", "--set model.d_model=3: the run is already trained"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(run: Path, typed: str, message: str) -> None:

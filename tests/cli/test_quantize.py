@@ -157,7 +157,7 @@ def test_what_cannot_be_quantized_is_refused(folders: tuple[Path, Path], tmp_pat
         ((run, run, "--force"), "is the run itself"),
         ((run, small_run), "--force replaces it"),
         ((run, tmp_path / "out", "--split", "tset"), "no split 'tset'"),
-        ((tmp_path / "nothing", tmp_path / "out"), "there is no such folder"),
+        ((tmp_path / "nothing", tmp_path / "out"), "no such folder"),
         ((run, tmp_path / "out", "--to", "int4"), "'int4'"),
     ):
         found = tfkit_command("quantize", *words)

@@ -153,7 +153,7 @@ def test_a_fault_is_found_before_anything_is_written(tmp_path: Path, run: Path) 
     assert f"{file}:41: the line is empty" in refused("embed", run, file)
     long = written(tmp_path, "long", "a\n" + "a" * 99)
     assert f"{long}:2: the prompt has 99 tokens" in refused("generate", run, "--input", long)
-    assert "there is no such file" in refused("generate", run, "--input", tmp_path / "none", "--output", tmp_path / "o")
+    assert "no such file" in refused("generate", run, "--input", tmp_path / "none", "--output", tmp_path / "o")
     assert not (tmp_path / "o").exists()
 
 

@@ -101,7 +101,7 @@ def test_every_command_takes_the_run(llama: Path, tmp_path: Path) -> None:
     assert command("check", run / "resolved.yaml").exit_code == 0
     assert command("generate", run, "w1 w2", "--max-new-tokens", "3").exit_code == 0
     result = command("evaluate", run)
-    assert (result.exit_code, result.stderr) == (2, f"tfkit: {run / 'resolved.yaml'}: says no data\n")
+    assert (result.exit_code, result.stderr) == (2, f"tfkit: {run / 'resolved.yaml'}: the recipe has no data\n")
 
 
 def test_it_writes_what_theirs_writes(llama: Path, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     import_model(str(llama), run)
     result = command("import", gpt2, "--out", run)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{run}: holds a run of tfkit; --force replaces it" in result.stderr
+    assert f"{run}: contains a run of tfkit; --force replaces it" in result.stderr
     (run / "mine.txt").write_text("kept")
     assert command("import", gpt2, "--out", run, "--force").exit_code == 0
     same_as_theirs(run, gpt2)

@@ -246,7 +246,7 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("a file")
     with pytest.raises(RunError, match=r"blocked"):
         write_json(tmp_path / "blocked" / "x.json", {})
-    with pytest.raises(RunError, match=r"x\.json: there is no such file"):
+    with pytest.raises(RunError, match=r"x\.json: no such file"):
         read_json(tmp_path / "x.json")
 
 

@@ -227,7 +227,7 @@ def test_force_keeps_what_was_there_as_name_old(run: Path) -> None:
         before = content(run)
     trained(small(run.parent, seed=3, steps=2, metrics=[]), old, resume=True)  # it is a run of its own from now on
     before = content(run.parent)
-    with pytest.raises(RunError, match=r"run\.old: is there, and is not what tfkit itself moved aside; move it first"):
+    with pytest.raises(RunError, match=r"run\.old: already exists, and was not moved aside by tfkit; move it"):
         trained(small(run.parent, **SMALL), run, force=True)
     assert content(run.parent) == before
 
@@ -313,7 +313,7 @@ def test_a_folder_that_cannot_be_replaced_is_told(run: Path, monkeypatch: pytest
     before = content(run)
     loaded = small(run.parent, seed=3)
     monkeypatch.chdir(run)
-    with pytest.raises(RunError, match="is the folder you are in, and would be replaced; go to another folder first"):
+    with pytest.raises(RunError, match="is the current folder, which would be replaced; change to another"):
         trained(loaded, ".", force=True)
     monkeypatch.chdir(run.parent)
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == run)

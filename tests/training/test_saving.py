@@ -156,12 +156,12 @@ def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tfkit.save(model, recipe, None, run)
     before = (run / "model.safetensors").read_bytes()
     other = tfkit.build(recipe, seed=1)
-    with pytest.raises(RunError, match=r"holds a run of tfkit; --force replaces it"):
+    with pytest.raises(RunError, match=r"contains a run of tfkit; --force replaces it"):
         tfkit.save(other, recipe, None, run)
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"is not empty and holds no run of tfkit"):
+    with pytest.raises(RunError, match=r"not empty and not a run of tfkit"):
         tfkit.save(other, recipe, None, foreign, force=True)
     with monkeypatch.context() as patch:
         patch.setattr("tfkit.training.saving.record_all", lambda folder: (_ for _ in ()).throw(OSError(28, "full")))

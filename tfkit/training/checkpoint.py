@@ -170,7 +170,7 @@ def step_of(checkpoint: Path) -> int:
 
 def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
     """Return one message per file that differs from its recorded hash."""
-    if names == NEEDED and ((checkpoint / BESIDE).exists() or BESIDE in checksums.believed(checkpoint)):
+    if names == NEEDED and ((checkpoint / BESIDE).exists() or BESIDE in checksums.trusted_sums(checkpoint)):
         names = (*NEEDED, BESIDE)
     with ThreadPoolExecutor(len(names), "sha256") as pool:
         return [problem for problem in pool.map(_problem, (checkpoint / name for name in names)) if problem]
@@ -193,7 +193,7 @@ def _problem(file: Path) -> str:
 
 def _is_whole(checkpoint: Path) -> bool:
     """True if training can resume from this checkpoint."""
-    listed = checksums.believed(checkpoint)
+    listed = checksums.trusted_sums(checkpoint)
     return OPTIMIZER in listed or (checkpoint / OPTIMIZER).exists() or not listed
 
 

@@ -77,7 +77,7 @@ class Claim:
         self._lock.release()
         self._lock = new.lock
         with contextlib.suppress(OSError):  # the lock is held, even without its text
-            self._lock.say(TRAINED)
+            self._lock.set_purpose(TRAINED)
 
     def _locked(self) -> FolderLock:
         """Lock the folder, creating it if missing."""

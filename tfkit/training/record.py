@@ -75,7 +75,7 @@ def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
     A killed process leaves the files it appended to off the manifest; these are trusted.
     """
     for name in names:
-        if name in APPENDED and name not in checksums.believed(folder.path):
+        if name in APPENDED and name not in checksums.trusted_sums(folder.path):
             continue
         try:
             checksums.check(folder.path, name)
@@ -141,7 +141,7 @@ def has_record(folder: RunFolder) -> bool:
 
 def _acceptable(folder: RunFolder) -> list[str]:
     """Return the files of a run that can be recorded: its own, and others already listed."""
-    listed = checksums.believed(folder.path)
+    listed = checksums.trusted_sums(folder.path)
     names = dict.fromkeys([*OWN, *(name for name in listed if _is_inside(name))])
     return [name for name in names if (folder / name).is_file()]
 
