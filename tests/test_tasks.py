@@ -178,7 +178,7 @@ class TestPredict:
         command(*line, "--output", tmp_path / "out.jsonl")
         assert [json.loads(one) for one in (tmp_path / "out.jsonl").read_text().splitlines()] == said
         assert (
-            "reads 2 texts at most"
+            "reads at most 2 texts"
             in CliRunner().invoke(main, [*map(str, line), "--field", "b", "--field", "c"]).stderr
         )
 
@@ -237,7 +237,7 @@ class TestEmbed:
         command("embed", classifier.folder, "-", "--out", tmp_path / "v.jsonl", input="film\n")
         assert len((tmp_path / "v.jsonl").read_text().splitlines()) == 1
         done = CliRunner().invoke(main, ["embed", str(classifier.folder), "-"], input="")
-        assert done.exit_code == 2 and "there is no text in it" in done.stderr
+        assert done.exit_code == 2 and "contains no text" in done.stderr
 
 
 class TestInitFrom:

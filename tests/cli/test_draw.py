@@ -103,7 +103,7 @@ def test_what_cannot_be_drawn_or_written_is_refused(here: Path) -> None:
     assert (here / "there.svg").read_text() == "mine"
     draw("mine.yaml", "--out", "there.svg", "--force")
     assert "folder" in refused("mine.yaml", "--out", "folder.svg", "--force")
-    assert "give a recipe or a run" in refused()
+    assert "name a recipe or a run" in refused()
     assert "no-such" in refused("no-such")
     assert "--gallery draws the shipped models" in refused("mine.yaml", "--gallery", "all.html")
     assert "ends in .html" in refused("--gallery", "all.svg")

@@ -101,10 +101,10 @@ def test_a_plural_is_answered_with_the_slot(slot: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("zzz",), "unknown slot 'zzz'. The slots are attention, mixer,"),
+        (("zzz",), "unknown slot 'zzz'. Available: attention, mixer,"),
         (("rotary",), "unknown slot 'rotary'. It is a part: tfkit parts position rotary"),
         (("attention", "multihed"), "unknown attention 'multihed'. Did you mean 'multi_head'?"),
-        (("norm", "zzz"), "unknown norm 'zzz'. There are: layer_norm, rms_norm"),
+        (("norm", "zzz"), "unknown norm 'zzz'. Available: layer_norm, rms_norm"),
         (("atention", "multi_head"), "unknown slot 'atention'. Did you mean 'attention'?"),
         (("zzz", "--json"), "unknown slot 'zzz'."),
         (("--check",), "--check needs a SLOT"),
@@ -202,7 +202,7 @@ def test_only_what_is_asked_for_is_held_to_its_contracts(mine: Path) -> None:
     result = parts("norm", "--verify", mine)
     assert result.exit_code == 2
     told = " ".join(result.stderr.split())
-    assert told.startswith("tfkit: what --verify imports registers no norm, but feedforward 'mine_")
+    assert told.startswith("tfkit: the modules of --verify register no norm, only feedforward 'mine_")
 
 
 def test_a_file_that_cannot_be_verified_is_reported(tmp_path: Path) -> None:

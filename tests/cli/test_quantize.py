@@ -146,7 +146,7 @@ def test_it_is_neither_resumed_nor_started_from(folders: tuple[Path, Path], tmp_
     (tmp_path / "mine.yaml").write_text(f"extends: {folders[0] / 'resolved.yaml'}\ntrain:\n  init_from: {small_run}\n")
     started = tfkit_command("train", tmp_path / "mine.yaml", "--out", tmp_path / "new")
     assert started.exit_code == 2
-    assert f"mine.yaml:3:14: train.init_from: {small_run} holds quantized weights" in started.stderr
+    assert f"mine.yaml:3:14: train.init_from: {small_run} contains quantized weights" in started.stderr
     assert not (tmp_path / "new").exists()
 
 

@@ -128,11 +128,14 @@ def test_the_class_has_the_parts_name(here: Path, name: str, part: str) -> None:
     ("arguments", "message"),
     [
         (["--part", "atention", "x"], "unknown slot 'atention'. Did you mean 'attention'?"),
-        (["--part", "model", "x"], "no skeleton is there for the slot 'model'. There are skeletons for attention, "),
-        (["--part", "attention", "multi_head"], "attention 'multi_head' is registered already"),
-        (["--part", "attention", "two words"], "a part's name is a plain word such as my_attention, got 'two words'"),
-        (["--part", "attention", "x", "--from", "gpt2"], "it takes NAME and --force alone"),
-        (["--part", "attention", "x", "--set", "a=1"], "it takes NAME and --force alone"),
+        (["--part", "model", "x"], "no skeleton for the slot 'model'. Available: attention, "),
+        (["--part", "attention", "multi_head"], "attention 'multi_head' is already registered"),
+        (
+            ["--part", "attention", "two words"],
+            "must be an identifier such as my_attention, got 'two words'",
+        ),
+        (["--part", "attention", "x", "--from", "gpt2"], "it accepts only NAME and --force"),
+        (["--part", "attention", "x", "--set", "a=1"], "it accepts only NAME and --force"),
     ],
 )
 def test_what_cannot_be_is_said(here: Path, arguments: list[str], message: str) -> None:

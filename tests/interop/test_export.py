@@ -293,7 +293,7 @@ def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> 
     out = tmp_path / "out"
     result = command("export", own.folder, out)
     assert result.exit_code == 0, result.output
-    assert "no architecture of transformers; the folder brings tfkit's own code" in result.stdout
+    assert "not an architecture of transformers; the folder includes tfkit's code" in result.stdout
     assert "trust_remote_code=True)" in result.stdout
     lines = (own.folder / "resolved.yaml").read_text().splitlines()
     reason = r"  \S+resolved\.yaml:(\d+):\d+: model\.(\S+): the config\.json of the nearest family, '\w+', cannot say"

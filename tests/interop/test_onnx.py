@@ -247,7 +247,10 @@ def test_wrong_options_are_refused(run: Run, tmp_path: Path) -> None:
         (["export", run.folder, tmp_path / "out", "--opset", "20"], "--opset is an option of --to onnx"),
         (["export", run.folder, tmp_path / "out", "--quantize", "int8"], "--quantize is an option of --to onnx"),
         (["export", run.folder, tmp_path / "out", "--to", "onnx", "--opset", "17"], "'17' is not one of '18'"),
-        (["verify", run.folder, "--against", there, "--provider", "cpu"], "is no folder of `tfkit export --to onnx`"),
+        (
+            ["verify", run.folder, "--against", there, "--provider", "cpu"],
+            "not a folder of `tfkit export --to onnx`",
+        ),
     ]:
         result = command(*words)
         assert (result.exit_code, message in result.stderr) == (2, True), result.output

@@ -314,7 +314,7 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
     (ENCODER, ("generate.max_new_tokens=5",), "generate.max_new_tokens: changes nothing: this model writes no texts"),
     (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: changes nothing: there is no source whose length"),
     (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the warmup of 100 steps is not shorter"),
-    (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the learning rate rises for 4,000"),
+    (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the warmup of 4,000 steps"),
     (DECODER, ("train.keep={mean: 2}",), "train.keep.mean: the mean is over 2 checkpoints, and 100 steps make 1;"),
     (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: there are 100 steps, so there is one validation"),
     (DECODER, ("train.patience=4", "train.evaluate_every=25"), "train.patience: training never stops early: it makes"),

@@ -23,12 +23,12 @@ from tfkit.training.folder import CURVES, RESOLVED, TOKENIZER, WEIGHTS, RunFolde
 from tfkit.training.labels import read_labels
 from tfkit.training.objective import Objective
 from tfkit.training.objective.reading import Reading
-from tfkit.training.setup import Task, longest_example  # objectives for imported models, selected by the head
+from tfkit.training.setup import Task, longest_example
 from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
 from tfkit.training.weights import holds_int8, load_weights, saved_dtype
 from tfkit.training.weights_file import check_fits, is_weights_file
 
-# objectives of imported models, found by the head
+# objectives for imported models, selected by the head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
 
 

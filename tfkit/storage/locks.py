@@ -14,8 +14,8 @@ from typing import Any
 from tfkit.core.errors import RunError, TfkitWarning
 
 try:
-    import fcntl  # Windows has no such lock
-except ImportError:  # Windows, which has no lock of this kind
+    import fcntl
+except ImportError:  # Windows has no such lock
     _fcntl: Any = None
 else:
     _fcntl = fcntl

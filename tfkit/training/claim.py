@@ -104,8 +104,8 @@ class Claim:
 
     def _remove_made(self) -> None:
         for path in self._made:
-            with contextlib.suppress(OSError):  # something was written
-                path.rmdir()  # not empty
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
 
 
 def claim_folder(name: str, out: str | Path | None, resume: bool, force: bool) -> Claim:
