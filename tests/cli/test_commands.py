@@ -204,7 +204,7 @@ def test_show_says_what_a_value_should_be(recipe: Path, option: str, value: str,
 def test_show_of_a_length_the_model_cannot_take() -> None:
     result = tfkit_command("show", "gpt2", "--length", "2000")
     assert result.exit_code == 2
-    assert result.stderr == "tfkit: length 2,000 is beyond the decoder's max_length 1,024\n"
+    assert result.stderr == "tfkit: length 2,000 exceeds the decoder's max_length 1,024\n"
 
 
 # runs

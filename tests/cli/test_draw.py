@@ -97,7 +97,7 @@ def test_with_another_or_changes_over_it_what_differs_is_marked(here: Path) -> N
 def test_what_cannot_be_drawn_or_written_is_refused(here: Path) -> None:
     (here / "there.svg").write_text("mine")
     (here / "folder.svg").mkdir()
-    assert "ends in .svg, .html, .mmd, .txt, .png, got '.gif'" in refused("mine.yaml", "--out", "mine.gif")
+    assert "one of .svg, .html, .mmd, .txt, .png, got '.gif'" in refused("mine.yaml", "--out", "mine.gif")
     assert "got none" in refused("mine.yaml", "--out", "mine")
     assert "replace it with --force" in refused("mine.yaml", "--out", "there.svg")
     assert (here / "there.svg").read_text() == "mine"

@@ -108,7 +108,7 @@ def test_what_cannot_be_looked_at_is_refused(writer: Run, pair: Run, tmp_path: P
     assert "reads one text; a target requires an encoder-decoder" in refused(writer.folder, "one", "--target", "two")
     assert "'six' is no token of the text; it has" in refused(writer.folder, "one two", "--token", "six")
     place = "decoder.layers.0.attention"
-    assert f"--head is {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
+    assert f"--head must be {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
     assert "no attention weights of 'x'" in refused(writer.folder, "one", "--head", "x:0")
     assert "remove --token and --json" in refused(writer.folder, "one", "--head", "x:0", "--json")
     assert "is a file; tfkit look requires a text" in refused(writer.folder, tmp_path / "text")

@@ -57,7 +57,7 @@ def values(file: Path, *fields: str) -> list[Any]:
 def test_a_text_that_is_a_file_is_refused(name: str, tmp_path: Path, run: Path) -> None:
     lines, records = written(tmp_path, "in.txt", "The \n"), written(tmp_path, "in.jsonl", RECORDS)
     assert f"'{lines}' is a file; read it with --input {lines}" in refused(name, run, "The ", lines)
-    assert f"--input {records} --field NAME reads it" in refused(name, run, records)
+    assert f"read it with --input {records} --field NAME" in refused(name, run, records)
     assert command("generate", run, tmp_path.name).exit_code == 0
 
 
@@ -178,7 +178,7 @@ def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     assert "would overwrite the input file" in refused("generate", run, "--input", file, "--output", file)
     two = ("--field", "text", "--field", "id")
     assert "reads one text; use --field once" in refused("generate", run, "--input", file, *two)
-    assert "leave --field and --output out" in refused(
+    assert "remove --field and --output" in refused(
         "generate", run, "--input", file, *two[:2], "--output", "o", "--stream"
     )
     assert "FILE and --input are the same" in refused("embed", run, "a", "--input", "b")

@@ -45,13 +45,12 @@ def command(
 ) -> None:
     """Train every variant of STUDY (a recipe with `study:`) over several seeds, and write a report.
 
-    Repeating the command continues an interrupted study without repeating finished runs. Several processes, on several
-    machines, may share one folder. If standard output is lost, training continues, and further output goes to
-    output.log.
+    Repeating the command continues an interrupted study. Several processes, on several machines, may share one folder.
+    If standard output is lost, training continues, and further output goes to output.log.
     """
     if as_commands and (dry_run or on):
-        trains = "--dry-run and --commands cannot be combined; use one of them"
-        raise click.UsageError(trains if dry_run else "--commands starts nothing; remove --on")
+        other = "--dry-run" if dry_run else "--on"
+        raise click.UsageError(f"--commands and {other} cannot be combined; use one of them")
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.on_ray import RayCluster
