@@ -108,9 +108,7 @@ class RecipeTable:
         root = replace(self.root, value={**mapping(self.root), "model": model})
         values = {"tfkit": LANGUAGE, "model": self._values["model"], **self.sections}
         values.pop("study", None)
-        return resolved_text(
-            name, RecipeRow("", values, replace(self.root, value={**mapping(self.root), "model": model}))
-        )
+        return resolved_text(name, RecipeRow("", values, root))
 
     # rows by key
 
