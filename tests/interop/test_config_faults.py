@@ -98,7 +98,7 @@ def test_a_config_without_a_size_is_refused(key: str, tmp_path: Path) -> None:
     config = config_of(FIRST["llama"])
     del config[key]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'} says no {key}$"):
+    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'}: {key} is missing$"):
         Source.of(str(tmp_path)).model()
 
 

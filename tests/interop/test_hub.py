@@ -27,7 +27,7 @@ def test_a_name_that_the_hub_does_not_give() -> None:
 
 @pytest.mark.parametrize("name", ["a/b/c", "./nowhere", "/nowhere", "~/nowhere", "two words", "-/x", "a//b"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(DataError, match=r"no such folder|does not give it"):
+    with pytest.raises(DataError, match=r"no such folder|download from the hub failed"):
         folder_of(name)
 
 

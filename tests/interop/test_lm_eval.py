@@ -192,4 +192,4 @@ def test_the_command_reports_what_is_wrong_in_one_line(
 ) -> None:
     monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: TfkitLM(tmp_path / "nothing"))
     assert main() == 2
-    assert capsys.readouterr().err == f"tfkit: {tmp_path / 'nothing'}: there is no such folder\n"
+    assert capsys.readouterr().err == f"tfkit: {tmp_path / 'nothing'}: no such folder\n"
