@@ -74,7 +74,7 @@ def test_registered_by_gives_the_parts_of_these_modules(parts: ModuleType) -> No
 def test_a_module_without_parts_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "empty.py"
     file.write_text("x = 1\n")
-    with pytest.raises(UsageError, match=r"empty.py: registers no part; a part is a class with @tfkit.register"):
+    with pytest.raises(UsageError, match=r"empty.py: registers no part; decorate a class with @tfkit.register"):
         registered_by([import_parts(file)])
 
 
