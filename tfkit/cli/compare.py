@@ -33,15 +33,16 @@ def command(
     from tfkit.core.errors import UsageError
     from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
-    from tfkit.studies.plan_file import PLAN, read_plan
+    from tfkit.studies.plan import Plan
+    from tfkit.studies.plan_file import read_plan
     from tfkit.studies.report import HTML, check_packages
 
     if len(runs) == 1:
-        if not (runs[0] / PLAN).is_file():
+        if not (runs[0] / Plan.FILE).is_file():
             raise UsageError(f"{runs[0]}: is one run, or none; give several, or the folder of a study")
         if measures:
             raise UsageError("--measure: a study says itself what it measures")
-        report = study_report(read_plan(runs[0]), runs[0])
+        report = study_report(read_plan(runs[0], Plan), runs[0])
     else:
         report = runs_report(runs, measures, trust, imports)
     if out is not None:

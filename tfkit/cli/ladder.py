@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfkit.cli.options import IMPORTS, SETS, TRUST, VARIANTS, Whole
+from tfkit.cli.options import ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
 from tfkit.core.bounds import JOBS, SEEDS, SIZES
 
 if TYPE_CHECKING:
     from tfkit.studies.climb import Climb
-    from tfkit.studies.ladder import LadderPlan
 
 
 @click.command("ladder")
@@ -37,26 +36,18 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: ladders/<name>]")
 @click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Trainings at a time.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but two trials of some steps.")
-@SETS
-@VARIANTS
-@IMPORTS
-@TRUST
+@reads_recipe
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     recipe: str,
-    sizes: int,
-    budgets: int,
-    seeds: int,
-    span: float,
     flops: float | None,
     out: Path | None,
     jobs: int,
     dry_run: bool,
-    sets: tuple[str, ...],
-    variants: tuple[str, ...],
-    imports: tuple[str, ...],
-    trust: bool,
+    reading: ReadOptions,
+    **wanted: Any,
 ) -> None:
     """Fit L = E + A / N^a + B / D^b to the losses of smaller sizes of RECIPE, predict RECIPE's own, and train it.
 
@@ -68,34 +59,28 @@ def command(
     The same line goes on where it stopped: what is done is not repeated. If nobody reads what it prints, it goes on,
     and the rest is in output.log.
     """
+    from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
-    from tfkit.studies.ladder import Wanted, keep_ladder, make_ladder
+    from tfkit.studies.ladder import Wanted, make_ladder
+    from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.report import check_packages
+    from tfkit.studies.watching import announce
 
-    source = StudySource(recipe, sets, imports, trust)
-    loaded = source.recipe(variants)
+    source = StudySource(recipe, reading.sets, reading.imports, reading.trust)
+    loaded = source.recipe(reading.variants)
     loaded.tell_warnings()
     folder = out or Path("ladders") / loaded.name
     check_packages()
     with written_to(folder):
-        plan = make_ladder(source, Wanted(sizes, budgets, seeds, span, variants), folder)
+        plan = make_ladder(source, Wanted(**wanted, variants=reading.variants), folder)
         if not dry_run:
-            keep_ladder(folder, plan)
+            plan = keep_plan(folder, plan)
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
-            _announce(plan, jobs)
+            announce(plan, jobs, Console())
             if not dry_run:
                 ctx.exit(_climbed(Climb(source, plan, folder, jobs, flops, echo)))
-
-
-def _announce(plan: LadderPlan, jobs: int) -> None:
-    """Print the sizes and budgets with the estimated time."""
-    from tfkit.core.console import Console
-    from tfkit.studies.ladder_plan_table import announced, print_ladder
-
-    print_ladder(plan, Console())
-    echo(announced(plan, jobs))
 
 
 def _climbed(climb: Climb) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,12 +50,14 @@ def command(
     if as_commands and (dry_run or on):
         trains = "--dry-run trains nothing, and so does --commands; give one of them"
         raise click.UsageError(trains if dry_run else "--commands starts nothing; leave --on out")
+    from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.on_ray import RayCluster
     from tfkit.studies.process import Here
     from tfkit.studies.report import check_packages
     from tfkit.studies.runner import Runner
+    from tfkit.studies.watching import announce
 
     source = StudySource(study, sets, imports, trust)
     recipe = source.recipe()
@@ -68,12 +71,10 @@ def command(
         if as_commands:
             _print_commands(source, plan, folder)
             return
-        if dry_run:
-            _announce(plan, jobs)
-            return
-        with outlasting(folder / OUTPUT):
-            _announce(plan, jobs)
-            ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
+        with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
+            announce(plan, jobs, Console())
+            if not dry_run:
+                ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
 
 
 def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:
@@ -94,15 +95,6 @@ def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
 
     for words in commands(source, plan, folder):
         echo(shlex.join(["tfkit", *words]))
-
-
-def _announce(plan: Plan, jobs: int) -> None:
-    """Print the plan and the estimated time."""
-    from tfkit.core.console import Console
-    from tfkit.studies.watching import predicted, print_plan
-
-    print_plan(plan, Console())
-    echo(predicted(plan, jobs))
 
 
 def _trained(runner: Runner) -> int:
