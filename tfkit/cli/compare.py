@@ -33,9 +33,9 @@ def command(
     from tfkit.core.errors import UsageError
     from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
+    from tfkit.studies.page import check_packages
     from tfkit.studies.plan import Plan
     from tfkit.studies.plan_file import read_plan
-    from tfkit.studies.report import HTML, check_packages
 
     if len(runs) == 1:
         if not (runs[0] / Plan.FILE).is_file():
@@ -55,4 +55,4 @@ def command(
         return
     print_results(report, Console())
     if out is not None:
-        echo(f"the page: {out / HTML}")
+        echo(f"the page: {out / report.HTML}")

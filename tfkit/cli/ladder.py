@@ -64,8 +64,8 @@ def command(
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
     from tfkit.studies.ladder import Wanted, make_ladder
+    from tfkit.studies.page import check_packages
     from tfkit.studies.plan_file import keep_plan
-    from tfkit.studies.report import check_packages
     from tfkit.studies.watching import announce
 
     source = StudySource(recipe, reading.sets, reading.imports, reading.trust)

@@ -54,8 +54,8 @@ def command(
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.on_ray import RayCluster
+    from tfkit.studies.page import check_packages
     from tfkit.studies.process import Here
-    from tfkit.studies.report import check_packages
     from tfkit.studies.runner import Runner
     from tfkit.studies.watching import announce
 
@@ -102,7 +102,6 @@ def _trained(runner: Runner) -> int:
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
     from tfkit.studies.compare import print_results, study_report
-    from tfkit.studies.report import HTML
     from tfkit.studies.watching import Watcher
 
     with Watcher(Console()) as watcher:
@@ -114,5 +113,5 @@ def _trained(runner: Runner) -> int:
     report = study_report(runner.board.plan, runner.folder, failed)
     report.write(runner.folder)
     print_results(report, Console())
-    echo(f"the page: {runner.folder / HTML}")
+    echo(f"the page: {runner.folder / report.HTML}")
     return LOST if failed else 0
