@@ -54,6 +54,7 @@ class Cell:
     curve: Sequence[Mapping[str, float]] = ()
     examples: Mapping[str, int] = field(default_factory=dict)
     lost: Sequence[str] = ()
+    tokens: int = 0  # read
 
     def has_lost(self, measure: str) -> bool:
         """True if there is no value because the run, or its probe, diverged or failed."""
@@ -303,9 +304,18 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 
     `failed` has the reasons of failed runs by name; None reads them from the last report in the folder.
     """
+    failed = _known_failures(folder) if failed is None else failed
+    arms, altered = arm_results(plan, folder, failed)
+    context = StudyContext(
+        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, planned=True
+    )
+    return results_of(context, arms, plan.measure, plan.rising)
+
+
+def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
+    """Return the results of each arm, and by name why the files of runs are not believed."""
     board = Board(plan, folder)
     best = board.best()
-    failed = _known_failures(folder) if failed is None else failed
     altered: dict[str, str] = {}
     arms = []
     for arm in plan.arms:
@@ -331,10 +341,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
                 arm.cache_bytes,
             )
         )
-    context = StudyContext(
-        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, planned=True
-    )
-    return results_of(context, arms, plan.measure, plan.rising)
+    return arms, altered
 
 
 def _known_failures(folder: Path) -> dict[str, str]:
@@ -363,7 +370,9 @@ def _cell(board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dic
     states = {name: state(one) for name, one in probes.items()}
     ended = state(run) if "waiting" not in states.values() or state(run) in LOST else "waiting"
     lost = [name for name, own in states.items() if own in LOST]
-    return Cell(run.seed, ended, folder.path.name, board.scores(run), curve_of(folder), board.examples(run), lost)
+    history, scores = board.history(run), board.scores(run)
+    tokens = 0 if history is None else history.tokens
+    return Cell(run.seed, ended, folder.path.name, scores, curve_of(folder), board.examples(run), lost, tokens)
 
 
 def curve_of(folder: RunFolder) -> list[dict[str, float]]:
