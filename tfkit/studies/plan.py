@@ -97,6 +97,11 @@ class Plan:
         """Number of trainings in total."""
         return len(self.trained) * self.runs_each
 
+    @property
+    def tune(self) -> dict[str, list[Any]]:
+        """The values tried for each variant, by key."""
+        return {key: list(dict.fromkeys(values[key] for values in self.grid)) for key in self.grid[0]}
+
     def seconds(self, arm: Arm) -> float | None:
         """Estimate the seconds of an arm's run by its FLOPs and steps; None without timing."""
         if not self.timing.seconds_per_step:

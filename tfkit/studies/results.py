@@ -121,6 +121,18 @@ class Results:
     failed: Mapping[str, str] = field(default_factory=dict)
     altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not trusted
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
+
+    @property
+    def at_the_edge(self) -> dict[str, str]:
+        """Tuned numbers by variant that are the least or the most of those tried: a better one may lie beyond."""
+        numbers = {key: [one for one in values if isinstance(one, int | float)] for key, values in self.tune.items()}
+        ends = {key: (min(tried), max(tried)) for key, tried in numbers.items() if len(tried) > 1}
+        found = {
+            arm.name: [f"{key}={value}" for key, value in arm.tuned.items() if value in ends.get(key, ())]
+            for arm in self.own
+        }
+        return {name: ", ".join(values) for name, values in found.items() if values}
 
     @property
     def own(self) -> list[ArmResult]:
@@ -165,6 +177,8 @@ class Results:
             "failed": dict(self.failed),
             "altered": dict(self.altered),
             "plan_changed": list(self.changed),
+            "tune": {key: list(values) for key, values in self.tune.items()},
+            "at_the_edge": self.at_the_edge,
         }
 
     def _arm_data(self, arm: ArmResult) -> dict[str, Any]:
@@ -198,6 +212,7 @@ class StudyContext:
     altered: Mapping[str, str] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     planned: bool = False  # verdicts wait for all runs
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
 
 
 def results_of(
@@ -229,6 +244,7 @@ def results_of(
         context.failed,
         context.altered,
         context.changed,
+        context.tune,
     )
 
 
@@ -307,7 +323,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
     failed = _known_failures(folder) if failed is None else failed
     arms, altered = arm_results(plan, folder, failed)
     context = StudyContext(
-        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, planned=True
+        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune
     )
     return results_of(context, arms, plan.measure, plan.rising)
 
