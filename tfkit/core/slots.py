@@ -375,7 +375,7 @@ class TokenizerFacts(Component):
             """Return the future id of the special token for the role; None if missing or dependent on a file."""
             return None
 
-        def told(self) -> str:
+        def described(self) -> str:
             """Return the tokenizer's name in messages."""
             return f"'{self.part.part_name}'"
 
