@@ -38,7 +38,7 @@ class File(TokenizerPart):
             None, description="texts of the special tokens by role, exactly those; none: by their common names"
         )
 
-        def told(self) -> str:
+        def described(self) -> str:
             return self.path
 
         def has(self, role: str) -> bool | None:
