@@ -145,8 +145,11 @@ def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Pat
         ("--strategy beam --set generate.strategy=sample", "--strategy beam and --set generate.strategy=sample both"),
         ("--num-beams 2 --set generate.strategy=greedy", "--num-beams 2: strategy 'greedy' has no option num_beams"),
         ("--stream --num-beams 2", "beam knows its text only at the end, so that it cannot be streamed"),
-        ("--stream --jsonl --batch-size 2", "--stream prints one text while it is written; leave --jsonl and --batch"),
-        ("--set model.d_model=3", "--set model.d_model=3: this run is made already"),
+        (
+            "--stream --jsonl --batch-size 2",
+            "while it is generated; remove --jsonl and --batch",
+        ),
+        ("--set model.d_model=3", "--set model.d_model=3: the run is already trained"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(run: Path, typed: str, message: str) -> None:
@@ -170,7 +173,7 @@ def test_the_message_says_which_prompt_is_wrong(run: Path, stream: tuple[str, ..
 def test_what_the_vocabulary_does_not_know_is_said_once(run: Path) -> None:
     result = generate(run, stdin="☃ a\n☃ b\nΩ\n")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
-    assert result.stderr == "tfkit: not in the vocabulary, and read as <unk>: '☃', 'Ω'\n"
+    assert result.stderr == "tfkit: not in the vocabulary, read as <unk>: '☃', 'Ω'\n"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_what_the_vocabulary_does_not_know_is_said_once(run: Path) -> None:
 )
 def test_what_is_unknown_is_named_though_it_is_not_seen(prompt: str, said: str, run: Path) -> None:
     result = generate(run, "--max-new-tokens", "1", prompt)
-    assert result.stderr == f"tfkit: not in the vocabulary, and read as <unk>: {said}\n"
+    assert result.stderr == f"tfkit: not in the vocabulary, read as <unk>: {said}\n"
 
 
 def test_a_long_piece_is_cut_and_counted(run: Path) -> None:
@@ -232,7 +235,7 @@ def test_texts_are_asked_for_until_somebody_leaves(
     converse(answer)
     assert heard == ["one", "wrong", "long", " two"]
     said = capsys.readouterr()
-    assert said.err == "tfkit: this is wrong\ntfkit: that is not UTF-8 text\n"
+    assert said.err == "tfkit: this is wrong\ntfkit: the input is not UTF-8 text\n"
     assert said.out == "\n\n"
 
 

@@ -179,7 +179,7 @@ def test_half_a_character_in_a_recipe(tmp_path: Path) -> None:
 def test_a_line_without_an_end(line: list[str], run: Path) -> None:
     words = [run if word == "RUN" else word for word in line]
     said = refused(*words, stdin=b"one\n" + b"a" * (LONGEST + 1))
-    assert said == f"tfkit: standard input, line 2: is longer than {LONGEST:,} bytes\n"
+    assert said == f"tfkit: standard input, line 2: longer than {LONGEST:,} bytes\n"
 
 
 # --- more than the memory holds

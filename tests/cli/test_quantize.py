@@ -140,13 +140,13 @@ def test_it_is_neither_resumed_nor_started_from(folders: tuple[Path, Path], tmp_
     small_run = folders[1]
     resumed = tfkit_command("train", folders[0] / "resolved.yaml", "--out", small_run, "--resume")
     assert resumed.exit_code == 2
-    assert "holds weights in int8, which cannot be trained" in resumed.stderr
+    assert "contains int8 weights, which cannot be trained" in resumed.stderr
     again = tfkit_command("train", folders[0] / "resolved.yaml", "--out", small_run)
-    assert "holds a run in int8; --force replaces it" in again.stderr
+    assert "contains a run in int8; --force replaces it" in again.stderr
     (tmp_path / "mine.yaml").write_text(f"extends: {folders[0] / 'resolved.yaml'}\ntrain:\n  init_from: {small_run}\n")
     started = tfkit_command("train", tmp_path / "mine.yaml", "--out", tmp_path / "new")
     assert started.exit_code == 2
-    assert f"mine.yaml:3:14: train.init_from: {small_run} holds quantized weights" in started.stderr
+    assert f"mine.yaml:3:14: train.init_from: {small_run} contains quantized weights" in started.stderr
     assert not (tmp_path / "new").exists()
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_quantized_is_refused(folders: tuple[Path, Path], tmp_pat
         ((run, run, "--force"), "is the run itself"),
         ((run, small_run), "--force replaces it"),
         ((run, tmp_path / "out", "--split", "tset"), "no split 'tset'"),
-        ((tmp_path / "nothing", tmp_path / "out"), "there is no such folder"),
+        ((tmp_path / "nothing", tmp_path / "out"), "no such folder"),
         ((run, tmp_path / "out", "--to", "int4"), "'int4'"),
     ):
         found = tfkit_command("quantize", *words)

@@ -304,5 +304,5 @@ def test_a_run_refuses_wrong_rules(run: Run, rules: dict[str, Any], error: type[
 def test_a_loaded_run_can_be_told_how_to_write(run: Run) -> None:
     said = ["generate.stop={type: length, tokens: 2}", "generate.logits={type: forced, tokens: [a, b, c]}"]
     assert tfkit.load_run(run.folder, sets=said).generate("The ", 3) == ["ab"]
-    with pytest.raises(UsageError, match=r"--set model.d_model=3: this run is made already"):
+    with pytest.raises(UsageError, match=r"--set model.d_model=3: the run is already trained"):
         tfkit.load_run(run.folder, sets=["model.d_model=3"])

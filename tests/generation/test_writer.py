@@ -203,8 +203,8 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, options: dict[str, Any]) 
     [
         ("a", {"strategy": "beam"}, "beam knows its text only at the end, so that it cannot be streamed"),
         ("a", {"strategy": {"type": "sample", "n_best": 3}}, "a stream is one text, but n_best is 3"),
-        (["a", "b"], {}, "a stream is of one prompt, got 2"),
-        ([], {}, "a stream is of one prompt, got 0"),
+        (["a", "b"], {}, "stream takes one prompt, got 2"),
+        ([], {}, "stream takes one prompt, got 0"),
         ("b" * 60, {}, "prompt 1 has 60 tokens"),
     ],
 )
@@ -249,12 +249,15 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask: write \[MASK\] where a word is missing"),
-        (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens is longer than the 40 that this model reads"),
-        (lambda run: run.generate("[MASK]", strategy="beam", seed=1), "fills masks, and strategy, seed is for models"),
-        (lambda run: run.generate("[MASK]", max_new_tokens=1), "fills masks, and max_new_tokens is for models"),
+        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask: write \[MASK\] in place of a word"),
+        (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens exceeds the model's maximum length of 40"),
+        (
+            lambda run: run.generate("[MASK]", strategy="beam", seed=1),
+            "fills masks, and strategy, seed requires a",
+        ),
+        (lambda run: run.generate("[MASK]", max_new_tokens=1), "fills masks, and max_new_tokens requires a model"),
         (lambda run: run.generate("[MASK]", sed=1), "nothing of generation is called 'sed'"),
-        (lambda run: run.stream("[MASK]"), "holds an encoder, which reads texts but writes none"),
+        (lambda run: run.stream("[MASK]"), "contains an encoder, which does not generate text"),
         (lambda run: run.generate([[1, 2]]), "this model reads text"),
     ],
 )
@@ -274,5 +277,5 @@ def test_another_run_drafts_what_a_run_writes(run: Run) -> None:
     drawn = [run.generate(["The ", "a"], 9, strategy={**said, "sampled": True}, seed=2) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert "".join(run.stream("The ", 9, strategy=said)) == run.generate("The ", 9)[0]
-    with pytest.raises(RunError, match="nothing: there is no such folder"):
+    with pytest.raises(RunError, match="nothing: no such folder"):
         run.generate("a", 3, strategy={**said, "draft": str(run.folder / "nothing")})

@@ -112,7 +112,7 @@ def test_every_command_takes_the_run(llama: Path, tmp_path: Path) -> None:
     assert command("check", run / "resolved.yaml").exit_code == 0
     assert command("generate", run, "w1 w2", "--max-new-tokens", "3").exit_code == 0
     result = command("evaluate", run)
-    assert (result.exit_code, result.stderr) == (2, f"tfkit: {run / 'resolved.yaml'}: says no data\n")
+    assert (result.exit_code, result.stderr) == (2, f"tfkit: {run / 'resolved.yaml'}: the recipe has no data\n")
 
 
 def test_it_writes_what_theirs_writes(llama: Path, tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_training_does_not_resume_an_import(gpt2: Path, tmp_path: Path) -> None:
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     result = command("train", "translate-numbers", "--out", tmp_path / "run", "--resume")
     assert result.exit_code == 2
-    assert "holds an imported model, which has no training to resume; to begin with its weights say" in result.stderr
+    assert "an imported model, which has no training to resume; to start from its weights, use" in result.stderr
     result = command("train", "translate-numbers", "--out", tmp_path / "run")
-    assert "holds an imported model; --force replaces it" in result.stderr
+    assert "contains an imported model; --force replaces it" in result.stderr
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
 
 
@@ -255,7 +255,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     import_model(str(llama), run)
     result = command("import", gpt2, "--out", run)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{run}: holds a run of tfkit; --force replaces it" in result.stderr
+    assert f"{run}: contains a run of tfkit; --force replaces it" in result.stderr
     (run / "mine.txt").write_text("kept")
     assert command("import", gpt2, "--out", run, "--force").exit_code == 0
     same_as_theirs(run, gpt2)
@@ -421,7 +421,7 @@ def test_an_import_is_on_record(llama: Path, tmp_path: Path) -> None:
     assert tfkit.load_run(run).model is not None
     with pytest.raises(RunError, match=r"huggingface/config\.json: has changed since it was written"):
         export_model(tfkit.load_run(run), tmp_path / "out")
-    with pytest.warns(TfkitWarning, match=r"huggingface/config\.json: is on record as it is now"):
+    with pytest.warns(TfkitWarning, match=r"huggingface/config\.json: recorded as it is now"):
         export_model(tfkit.load_run(run, accept_changes=True), tmp_path / "out")
 
 

@@ -138,7 +138,7 @@ def test_what_cannot_be_scored_is_refused(run: Run, tmp_path: Path) -> None:
         TfkitLM(runs="x")
     with pytest.raises(UsageError, match="the run is missing; give run=FOLDER"):
         TfkitLM()
-    with pytest.raises(RunError, match="there is no such folder"):
+    with pytest.raises(RunError, match="no such folder"):
         TfkitLM(tmp_path / "nothing")
     with pytest.raises(UsageError, match="a continuation of 65 tokens cannot be scored; windows have 1 to 64"):
         TfkitLM(run).loglikelihood(asked(("a", "b" * 65)))
@@ -190,4 +190,4 @@ def test_the_command_reports_what_is_wrong_in_one_line(
 ) -> None:
     monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: TfkitLM(tmp_path / "nothing"))
     assert main() == 2
-    assert capsys.readouterr().err == f"tfkit: {tmp_path / 'nothing'}: there is no such folder\n"
+    assert capsys.readouterr().err == f"tfkit: {tmp_path / 'nothing'}: no such folder\n"

@@ -100,7 +100,7 @@ def test_a_part_that_did_not_come_along_is_asked_for(place: Hub, home: Path, tmp
     known["imports"][0]["used"] = {"activation": ["unheard_of"]}  # as where the part was never imported
     (there / "environment.json").write_text(json.dumps(known))
     (there / "SHA256SUMS").unlink()
-    with pytest.raises(RunError, match=r"the parts in late\.py .*, which is gone: give --import"):
+    with pytest.raises(RunError, match=r"the parts in late\.py .*, which is missing: pass its new path to --import"):
         tfkit.load_run(HERE)
 
 

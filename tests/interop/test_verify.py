@@ -48,7 +48,7 @@ def test_the_same_model_is_equal(run: Path, theirs: Path) -> None:
     assert result.exit_code == 0, result.output
     for line in ("embedding", "layer 0", "layer 1", "hidden", "logits", "equal: no relative difference above 0.0001"):
         assert line in result.stdout
-    assert "most likely token: the same at 96 of 96 places" in result.stdout
+    assert "most likely token: equal at 96 of 96 positions" in result.stdout
     assert "input: 2 rows of 48 random tokens" in result.stdout
 
 

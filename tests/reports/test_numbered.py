@@ -114,7 +114,7 @@ def test_hundreds_of_layers(rule):
         two = count_parameters(recipe(num_layers=2).blueprint())
         assert count_parameters(blueprint) == one + 299 * (two - one)
     else:
-        with pytest.raises(UsageError, match="a part has other sizes in each layer"):
+        with pytest.raises(UsageError, match="a part has a different size in each layer"):
             count_parameters(blueprint)
 
 
@@ -126,7 +126,9 @@ def test_check_says_so_in_a_sentence(tmp_path, monkeypatch, rule):
     result = CliRunner().invoke(main, ["check", "mine.yaml"])
     assert result.exit_code == (0 if rule == "all_alike" else WRONG)
     if rule != "all_alike":
-        assert result.stderr.startswith("tfkit: mine.yaml: a part has other sizes in each layer, which can be counted")
+        assert result.stderr.startswith(
+            "tfkit: mine.yaml: a part has a different size in each layer, which is supported"
+        )
 
 
 def test_diff_counts_both(tmp_path, monkeypatch):

@@ -196,9 +196,9 @@ def test_compare_groups_any_runs_by_what_they_say(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere", "there"], "nowhere: holds no run"),
-        (["runs/baseline-s0"], "is one run, or none; give several"),
+        (["runs/baseline-s0"], "a single folder must be that of a study"),
         ([".", "runs/baseline-s0"], ".: is a study; compare it alone"),
-        ([".", "--measure", "valid.loss"], "a study says itself what it measures"),
+        ([".", "--measure", "valid.loss"], "the metrics of a study are set in its recipe"),
         (
             ["runs/baseline-s0", "runs/norm=rms_norm-s0", "--measure", "bleu"],
             "--measure bleu: no run has it",
@@ -301,7 +301,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_line_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130, printed
-    assert "stopped; to go on, type the same line again" in printed
+    assert "stopped; to continue, repeat the command" in printed
     run = tmp_path / "studies" / "small" / "runs" / "baseline-s0"
     reached = json.loads((run / "run.json").read_text())["steps"]
     assert reached > 0

@@ -114,7 +114,7 @@ def test_a_source_without_the_token_that_it_needs(tmp_path: Path) -> None:
         recipe(tmp_path, **{"data.tokenizer.source": source, "objective.source_start": True})
     (fault,) = caught.value.faults
     assert fault.path == "data.tokenizer.source.special_tokens.start"
-    assert "'seq2seq' needs a special token for start" in fault.message
+    assert "'seq2seq' requires a special token for start" in fault.message
 
 
 @pytest.mark.parametrize(

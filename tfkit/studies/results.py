@@ -118,7 +118,7 @@ class Results:
     claims: tuple[ClaimResult, ...] = ()
     seeds: tuple[int, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
-    altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not believed
+    altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not trusted
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
 
     @property

@@ -30,13 +30,13 @@ from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines
 
 MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # cards without it, or edited, are never replaced
-LARGEST = 2**20  # maximum bytes read of a card
-POINTS = 20  # on the curve
+LARGEST = 2**20  # maximum bytes read from a card
+POINTS = 20  # maximum points on the curve
 FILES = 8  # listed per split
 
 
 def signed(lines: Sequence[str]) -> str:
-    """Append the checksum by which edits are detected."""
+    """Append the checksum that reveals edits."""
     text = "\n".join([*lines, ""])
     return f"{text}{MARK}{_digest(text)} -->\n"
 
@@ -51,19 +51,19 @@ def is_ours(card: Path) -> bool:
 
 
 def run_card(folder: RunFolder, name: str, summary: Sequence[str], address: str = "") -> str:
-    """Return the card of a run, or with `address`, of its repository."""
+    """Return the card of a run, or of its repository if `address` is set."""
     lines = [f"# {escaped(name)}", "", summary[0], "", *as_code("\n".join(summary[1:]))]
     if address:
         load = f'import tfkit\n\nrun = tfkit.load_run("{address}")'
         lines = ["---", "library_name: tfkit", "tags: [tfkit]", "---", "", *lines, "## Use", "", *as_code(load)]
-    checks = "sha256sum -c SHA256SUMS  # the files are those that were written"
-    checks += "\ntfkit prove .  # what the recipe promises, measured"
-    text = "The recipe is `recipe.yaml`, every value of it `resolved.yaml`. In this folder:"
+    checks = "sha256sum -c SHA256SUMS  # the files are unchanged"
+    checks += "\ntfkit prove .  # measures the promises of the recipe"
+    text = "The recipe is `recipe.yaml`; `resolved.yaml` lists every value, defaults included. Run in this folder:"
     return signed([*lines, *sections(folder), "## Check", "", text, "", *as_code(checks)])
 
 
 def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
-    """Write the card, unless a user's card exists or writing fails."""
+    """Write the card, unless the user has one or writing fails."""
     if (folder / CARD).exists() and not is_ours(folder / CARD):
         return
     with contextlib.suppress(RunError, OSError):
@@ -71,7 +71,7 @@ def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
 
 
 def sections(folder: RunFolder) -> Iterator[str]:
-    """Yield lines on origin, training, data and scores from a run's files; raise RunError for a damaged file."""
+    """Yield lines on origin, training, data and scores from a run's files. Raise RunError for a damaged file."""
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     lines = [*_imported(known.get(IMPORTED)), *_quantized(known.get(QUANTIZED_FROM))]
     if lines:
@@ -85,7 +85,7 @@ def sections(folder: RunFolder) -> Iterator[str]:
 
 
 def as_code(text: str) -> Iterator[str]:
-    """Yield a text as an indented code block, which cannot be terminated by its content."""
+    """Yield a text as an indented code block, which its content cannot terminate."""
     yield from (f"    {printable(line)}".rstrip() for line in text.splitlines())
     yield ""
 
@@ -184,7 +184,7 @@ def _curve(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _thinned(steps: Sequence[int]) -> list[int]:
-    """Evenly spaced steps, including the last."""
+    """Return evenly spaced steps, including the last."""
     count = min(POINTS, len(steps))
     return [steps[len(steps) * (place + 1) // count - 1] for place in range(count)]
 
