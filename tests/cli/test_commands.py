@@ -331,7 +331,7 @@ def test_every_command_computes_where_there_is_cuda(name: str, run: Path, monkey
         tfkit_command(*line, *options, stdin="a")
     assert asked == ["auto", "cpu", "cpu"][: len(more)]
     refused = tfkit_command(*line, "--device", "mps")
-    assert refused.exit_code == 2 and "tfkit does not run on mps" in refused.stderr
+    assert refused.exit_code == 2 and "tfkit does not support mps" in refused.stderr
 
 
 # the rest

@@ -122,4 +122,4 @@ def test_a_part_of_one_s_own_is_drawn_with_its_title_and_boxes(here: Path) -> No
 
 def test_a_picture_that_is_no_texts_is_refused_by_name(here: Path) -> None:
     (here / "roads.py").write_text(PART.replace("PICTURE", '"roads"'))
-    assert "picture is a tuple of texts" in refused("mine.yaml", "--import", "roads.py")
+    assert "picture must be a tuple of texts" in refused("mine.yaml", "--import", "roads.py")

@@ -25,11 +25,14 @@ from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.model import blueprint_of
 from tfkit.storage.checksums import read_sums
 
+from ..work import entered
 from .made import command, model_folder, said, theirs_of, tokens, with_tokenizer
 from .parity import Row
 from .rows import ROWS
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
+
+FUNCTIONS = 530
 
 
 @pytest.fixture
@@ -58,6 +61,14 @@ def same_as_theirs(run: Path, folder: Path) -> None:
     with torch.no_grad():
         theirs = theirs_of(folder)(tokens()).logits
     torch.testing.assert_close(logits_of(run), theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_an_import_enters_few_functions(llama: Path, tmp_path: Path) -> None:
+    """A budget, to be lowered with the code; families and parts that check more may raise it."""
+    import_model(str(llama), tmp_path / "first")  # imports, and what is kept for each class
+    functions = entered(lambda: import_model(str(llama), tmp_path / "second"))
+    named = {(file, line, name) for file, line, name in functions if not name.startswith("<")}
+    assert len(named) <= FUNCTIONS, sorted(named)
 
 
 def test_a_recipe_that_says_what_differs(gpt2: Path, tmp_path: Path) -> None:

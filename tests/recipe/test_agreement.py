@@ -128,7 +128,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("generate.strategy=beam", "generate.logits={type: temperature, temperature: 2}"),
-        "generate.logits: strategy 'beam' does not declare 'draws' (draws tokens at random), "
+        "generate.logits: strategy 'beam' does not declare 'draws' (samples tokens at random), "
         "which logits 'temperature' requires; set sampled: true; strategies compatible with",
     ),
     (DECODER, ("generate.strategy=contrastive", "generate.logits={type: min_p, p: 0.9}"), "generate.logits: strategy"),

@@ -88,7 +88,8 @@ def import_model(
         check_depth(read, recipe.blueprint())
         unread, parameters = write_weights(read, recipe.blueprint(), folder / WEIGHTS, DTYPES[dtype])
         (folder / RESOLVED).write_text(_resolved(recipe, target), encoding="utf-8", newline="\n")
-        save_labels(RunFolder(folder), class_names(read.config, recipe.blueprint()))
+        if labels := class_names(read.config, recipe.blueprint()):
+            save_labels(RunFolder(folder), labels)
         named = keep(read.folder, folder)
         if tokenizer is not None:
             save_tokenizer(tokenizer, RunFolder(folder))
@@ -99,9 +100,8 @@ def import_model(
         notes += [f"omitted {name}: the files have no weights for it" for name in absent]
         notes += _notes(read, recipe.blueprint(), tokenizer, unread)
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder), notes))
+        write_card(RunFolder(folder), target.name, [f"{parameters:,} parameters.", *recipe.lines(recipe.blueprint())])
         record_all(folder)
-    about = [f"{parameters:,} parameters.", *recipe.lines(recipe.blueprint())]
-    write_card(RunFolder(target), target.name, about)
     family, head_class = read.family.part_name, read.family.head_class(read.config)
     return ImportedModel(target, family, head_class, parameters, dtype, tokenizer, notes)
 
