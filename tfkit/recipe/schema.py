@@ -384,7 +384,7 @@ def _model() -> dict[str, Schema]:
     size, width = number("integer", minimum=0), number("integer", minimum=1, maximum=bounds.WIDTH.most)
     base: Schema = {"description": "sizes of the unchanged model by key of model: d_model: 64", "type": "object"}
     base |= {"additionalProperties": width, "minProperties": 1}
-    exponent: Schema = {"description": "branches shrink with layers to this power (CompleteP: 1)", "type": "number"}
+    exponent: Schema = {"description": "scale branches by depth ** -exponent (CompleteP: 1)", "type": "number"}
     exponent |= {"minimum": 0.5, "maximum": 1}
     return {
         "section.model": closed({"type": model.pop("type"), **stack, **model}),
