@@ -98,7 +98,7 @@ def test_a_recipe(odd: Path, tmp_path: Path) -> None:
     for line in (["check", link], ["show", link], ["explain", link, "model"], ["diff", "gpt2", link]):
         assert f"{link}: cannot be read: not a regular file" in refused(*line)
     assert "not a regular file" in refused("new", tmp_path / "mine", "--from", link)
-    assert "is not a regular file" in refused("check", written(tmp_path, {"tfkit": 1, "extends": "odd.yaml"}))
+    assert "not a regular file" in refused("check", written(tmp_path, {"tfkit": 1, "extends": "odd.yaml"}))
 
 
 def test_parts_of_ones_own(odd: Path, tmp_path: Path) -> None:
