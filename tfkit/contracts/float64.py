@@ -47,4 +47,4 @@ def in_float64(where: str) -> Iterator[None]:
     with _Mixing() as mixing:
         yield
     if mixing.operations:
-        raise Broken(f"{where}, {some(mixing.found)} uses float32; compute in the dtype of the input")
+        raise Broken(f"{where}, {some(mixing.operations)} uses float32; compute in the dtype of the input")
