@@ -118,7 +118,7 @@ def take_back(cached: Stepper, plain: Stepper, count: int) -> None:
     try:
         cached.rewind(count)
     except UsageError as refused:
-        assert "cannot take tokens back" in str(refused)
+        assert "cannot be rewound" in str(refused)
     else:
         plain.rewind(count)
     tokens = torch.arange(cached.rows) + 5
@@ -314,7 +314,7 @@ def test_a_recurrence_takes_nothing_back_and_is_as_it_was() -> None:
         for stepper in (cached, plain):
             stepper.append(torch.tensor([4]))
         agree(cached, plain)
-        with pytest.raises(UsageError, match="mixer 'lstm' keeps a state that cannot take tokens back"):
+        with pytest.raises(UsageError, match="the state of mixer 'lstm' cannot be rewound"):
             cached.rewind(1)
         for stepper in (cached, plain):
             stepper.append(torch.tensor([5]))
@@ -329,7 +329,7 @@ def test_no_more_is_taken_back_than_was_written() -> None:
     stepper = Stepper(net, [[1, 2, 3]])
     with pytest.raises(UsageError, match="of 0 tokens that were written 1 cannot be taken back"):
         stepper.rewind(1)
-    with pytest.raises(UsageError, match="a state of 0 tokens cannot go back to 2"):
+    with pytest.raises(UsageError, match="a state of 0 tokens cannot be rewound to 2"):
         net.new_state().rewind(2)
 
 
