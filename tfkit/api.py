@@ -52,7 +52,7 @@ def build(
     """
     loaded = read_for("build", ("device", "dtype", "seed"), recipe, reading)
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
-        raise UsageError(f"seed must be an integer from 0 to {SEED.most:,}, or None, got {seed!r}")
+        raise UsageError(f"seed must be a whole number from 0 to {SEED.most:,}, or None, got {seed!r}")
     if loaded.unknown_vocab:
         raise UsageError(
             f"the vocab_size of the recipe '{loaded.name}' depends on an untrained tokenizer: train the recipe and "

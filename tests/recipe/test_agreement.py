@@ -132,21 +132,21 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         "which logits 'temperature' requires; say sampled: true; strategies that go with",
     ),
     (DECODER, ("generate.strategy=contrastive", "generate.logits={type: min_p, p: 0.9}"), "generate.logits: strategy"),
-    (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 tokens are more than the"),
+    (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 exceeds the vocabulary"),
     (
         DECODER,
         ("generate.strategy=sample", "generate.logits={type: top_k, k: 51}"),
-        "generate.logits.k: 51 is more than the 50 tokens",
+        "generate.logits.k: 51 exceeds the vocabulary of 50 tokens",
     ),
     (
         DECODER,
         ("generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}]",),
-        "generate.logits[1]: choices stands after regex, which allows other texts",
+        "generate.logits[1]: choices comes after regex, which constrains the text already",
     ),
     (
         DECODER,
         ("data.tokenizer.special_tokens={end: none}", "generate.logits={type: min_length, tokens: 2}"),
-        "generate.logits.ends: the tokenizer has no end token to hold back; name here what ends a text",
+        "generate.logits.ends: the tokenizer has no end token; list the end tokens here",
     ),
     (
         DECODER,

@@ -18,7 +18,7 @@ from tfkit.cli.terminal import echo
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
-    from tfkit.recipe.views.origin import Notes
+    from tfkit.recipe.views.row import Notes
     from tfkit.reports.picture import Picture
 
 FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
@@ -83,13 +83,12 @@ def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str]
 
 def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
     """Render the pictures in the format of the file's suffix."""
-    from tfkit.reports.explain import KeyAnswers
     from tfkit.reports.gallery import page
     from tfkit.reports.picture_text import mermaid, text
     from tfkit.reports.svg import svg
 
     if ending == ".html":
-        return page(pictures, changes, [KeyAnswers(one, _notes(one)) for one in recipes])
+        return page(pictures, changes, [one.table(notes=_notes(one)) for one in recipes])
     if ending == ".mmd":
         return mermaid(pictures)
     if ending == ".txt":

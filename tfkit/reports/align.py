@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from tfkit.core.blueprint import LayerPlan, StackPlan
-from tfkit.reports.runs import Runs, joined
+from tfkit.recipe.views.runs import Runs, joined
 
 
 class Pair(NamedTuple):

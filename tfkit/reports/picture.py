@@ -13,8 +13,8 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.output import printable
 from tfkit.core.slots import HeadFacts, PositionFacts
+from tfkit.recipe.views.runs import Runs, joined, label, places
 from tfkit.reports.counts import Cost, Counts
-from tfkit.reports.runs import Runs, joined, label, places
 from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures
 from tfkit.reports.table import FIGURES, caption, figure, headline, weight_groups
 from tfkit.reports.wiring import PART, Junction, Path, wiring

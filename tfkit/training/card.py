@@ -7,9 +7,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TypeGuard
 
 from tfkit.core.errors import RunError
 from tfkit.core.output import printable
@@ -72,11 +72,16 @@ def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
 
 def sections(folder: RunFolder) -> Iterator[str]:
     """Yield lines on origin, training, data and scores from a run's files. Raise RunError for a damaged file."""
-    yield from _origin(folder)
+    known = folder.known if (folder / ENVIRONMENT).is_file() else {}
+    lines = [*_imported(known.get(IMPORTED)), *_quantized(known.get(QUANTIZED_FROM))]
+    if lines:
+        yield from ("## Origin", "", *lines)
     yield from _training(folder)
-    yield from _data(folder)
-    yield from _scores(folder)
-    yield from _curve(folder)
+    yield from _data(known.get(DATA))
+    if (folder / EVALUATION).is_file():
+        yield from _scores(read_json(folder / EVALUATION))
+    if (folder / METRICS).is_file():
+        yield from _curve(good_lines(read_bytes(folder / METRICS))[0])
 
 
 def as_code(text: str) -> Iterator[str]:
@@ -90,15 +95,7 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
 
 
-def _origin(folder: RunFolder) -> Iterator[str]:
-    """Yield the source model or run, and the losses of the conversion."""
-    known = folder.known if (folder / ENVIRONMENT).is_file() else {}
-    lines = [*_imported(known.get(IMPORTED)), *_quantized(known.get(QUANTIZED_FROM))]
-    if lines:
-        yield from ("## Origin", "", *lines)
-
-
-def _imported(known: Any) -> Iterator[str]:
+def _imported(known: object) -> Iterator[str]:
     if not isinstance(known, Mapping) or "from" not in known:
         return
     source = str(known["from"])
@@ -110,8 +107,9 @@ def _imported(known: Any) -> Iterator[str]:
         yield from (*(f"- {escaped(str(note))}" for note in notes), "")
 
 
-def _quantized(known: Any) -> Iterator[str]:
-    sizes = known.get("bytes") if isinstance(known, Mapping) else None
+def _quantized(known: object) -> Iterator[str]:
+    known = known if isinstance(known, Mapping) else {}
+    sizes = known.get("bytes")
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(map(_is_number, sizes)):
         return
     text = f"Quantized to int8 from the run {escaped(str(known.get('run')))}: weights of {sizes[1]:,} bytes"
@@ -138,9 +136,8 @@ def _training(folder: RunFolder) -> Iterator[str]:
     yield from ("## Training", "", f"{text}.{best}{f'{history.best_step:,}.' if best else ''}", "")
 
 
-def _data(folder: RunFolder) -> Iterator[str]:
+def _data(known: object) -> Iterator[str]:
     """Yield the file names of each split with abbreviated SHA-256."""
-    known = folder.known.get(DATA) if (folder / ENVIRONMENT).is_file() else None
     rows = []
     for split, hashes in known.items() if isinstance(known, Mapping) else ():
         files = list(hashes.items()) if isinstance(hashes, Mapping) else []
@@ -153,10 +150,8 @@ def _data(folder: RunFolder) -> Iterator[str]:
         yield from ("## Data", "", "| split | file | SHA-256 |", "|---|---|---|", *rows, "")
 
 
-def _scores(folder: RunFolder) -> Iterator[str]:
+def _scores(scores: object) -> Iterator[str]:
     """Yield the numbers in evaluation.json as a table."""
-    file = folder / EVALUATION
-    scores = read_json(file) if file.is_file() else {}
     rows = [
         f"| {escaped(str(split))} | {escaped(str(name))} | {value:.4g} |"
         for split, values in (scores.items() if isinstance(scores, dict) else ())
@@ -167,10 +162,9 @@ def _scores(folder: RunFolder) -> Iterator[str]:
         yield from ("## Scores", "", "| data | measure | value |", "|---|---|---:|", *rows, "")
 
 
-def _curve(folder: RunFolder) -> Iterator[str]:
+def _curve(lines: Iterable[str]) -> Iterator[str]:
     """Yield the loss by step as a Mermaid chart."""
-    file = folder / METRICS
-    records = [json.loads(line) for line in good_lines(read_bytes(file))[0]] if file.is_file() else []
+    records = [json.loads(line) for line in lines]
     losses = {record["step"]: record["loss"] for record in records if _is_number(record.get("loss"))}
     valid = {record["step"]: record["valid.loss"] for record in records if _is_number(record.get("valid.loss"))}
     measured = len(valid) > 1
@@ -209,7 +203,7 @@ def _numbers(values: Iterator[float] | Sequence[float]) -> str:
     return ", ".join(f"{value:.4f}" for value in values)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
