@@ -300,7 +300,7 @@ def test_so_many_tokens_can_be_taken_back_behind_a_window_and_no_more() -> None:
     state = net.new_state()
     with torch.no_grad():
         net(torch.randint(1, 23, (1, 300)), state=state)
-    with pytest.raises(UsageError, match=r"attention 'multi_head' has forgotten .* of 300 tokens, .* first 236 can"):
+    with pytest.raises(UsageError, match=r"attention 'multi_head' has dropped .* of 300 tokens can be rewound to 236"):
         state.rewind(300 - SLACK - 1)
     assert state.length == 300
     state.rewind(300 - SLACK)

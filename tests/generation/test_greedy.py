@@ -216,6 +216,6 @@ def test_a_part_that_cannot_leave_padding_out_is_never_given_any() -> None:
     layer = {"norm": "layer_norm", "mixer": "looks", "feedforward": {"type": "mlp", "d_ff": 32}}
     net = model("decoder", "learned", layer=layer)
     prompts = [*PROMPTS, [7, 8]]
-    with pytest.raises(UsageError, match="mixer 'looks' cannot leave padding out"):
+    with pytest.raises(UsageError, match="mixer 'looks' cannot mask padding"):
         Stepper(net, prompts).logits()
     assert best(net, prompts, 4) == [best(net, [prompt], 4)[0] for prompt in prompts]

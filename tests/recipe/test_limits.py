@@ -126,7 +126,7 @@ def test_a_fault_is_one_line():
         "<mapping>: model.layer.c d: unknown option; there are: attention, attention_norm, cross_attention, "
         "cross_attention_norm, dropout, feedforward, feedforward_norm, mask, mixer, mixer_norm, norm, position, "
         "residual, shared, sublayers",
-        "<mapping>: model.layer.norm: unknown norm 'a b' (there are: layer_norm, rms_norm)",
+        "<mapping>: model.layer.norm: unknown norm 'a b' (available: layer_norm, rms_norm)",
     ]
 
 
