@@ -21,7 +21,7 @@ BEAT = 30.0  # seconds between heartbeats
 
 @dataclass
 class RunClaim:
-    """A run claimed by this process; `beat` sends a heartbeat."""
+    """Run claimed by this process; `beat` sends a heartbeat."""
 
     folder: Path
     lock: FolderLock

@@ -56,12 +56,12 @@ class LadderResults:
 
     @property
     def losses(self) -> dict[int, float]:
-        """The losses of the largest size by seed."""
+        """Losses of the largest size by seed."""
         return {cell.seed: cell.scores[LOSS] for cell in self.arms[-1].cells if LOSS in cell.scores}
 
     @property
     def runs(self) -> Iterator[dict[str, object]]:
-        """A row for each run."""
+        """Row for each run."""
         for arm, result in zip(self.plan.arms, self.arms, strict=True):
             size = self.plan.size(arm)
             known = {"arm": arm.name, "size": size.name, "parameters": size.parameters, "flops": self.plan.flops(arm)}
@@ -71,7 +71,7 @@ class LadderResults:
 
     @property
     def verdict(self) -> str:
-        """The outcome of the prediction."""
+        """Outcome of the prediction."""
         return "" if self.forecast is None else verdict_of(self.forecast, list(self.losses.values()))
 
     @cached_property

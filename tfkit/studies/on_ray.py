@@ -54,7 +54,7 @@ def share(cpus: Sequence[float], jobs: int) -> int:
 
 
 class RayJob:
-    """A training as a Ray task."""
+    """Training as a Ray task."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self.ray, self.reference = ray, reference

@@ -32,7 +32,7 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
 
 
 class Job(Protocol):
-    """A started training."""
+    """Started training."""
 
     problem: str  # why it was lost; empty if it was not
 
@@ -55,7 +55,7 @@ class Launcher(Protocol):
 
 @dataclass
 class LocalJob:
-    """A training in a local process."""
+    """Training in a local process."""
 
     process: subprocess.Popen[bytes]
     problem: str = ""

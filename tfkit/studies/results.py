@@ -99,7 +99,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and its verdict."""
+    """Claim and its verdict."""
 
     claim: PaperClaim
     comparison: Comparison
@@ -250,7 +250,7 @@ def results_of(
 
 @dataclass(frozen=True)
 class Table:
-    """The values of a measure by arm and seed, with what all its comparisons share."""
+    """Values of a measure by arm and seed, with what all its comparisons share."""
 
     arms: Mapping[str, ArmResult]
     measure: str
