@@ -31,7 +31,7 @@ class RunClaim:
     def take(cls, folder: Path) -> RunClaim | None:
         """Claim the run; None if another living process has claimed it.
 
-        Raises RunError if something else has the name of the claim.
+        Raise RunError if something else has the name of the claim.
         """
         try:
             folder.mkdir(exist_ok=True)

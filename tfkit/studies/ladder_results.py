@@ -52,7 +52,7 @@ class LadderResults:
     flops: float  # that the optimum is given for
     environment: Sequence[tuple[str, str]]
     failed: Mapping[str, str]
-    altered: Mapping[str, str]  # why the files of these runs are not believed
+    altered: Mapping[str, str]  # why the files of these runs are not trusted
 
     @property
     def losses(self) -> dict[int, float]:
@@ -164,7 +164,7 @@ def points_of(plan: LadderPlan, arms: Sequence[ArmResult]) -> tuple[Point, ...]:
 def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
     """Return the saved forecast of a ladder, or compute and save one.
 
-    Raises RunError if the largest size has already been trained without a saved forecast.
+    Raise RunError if the largest size has already been trained without a saved forecast.
     """
     if (folder / FORECAST).exists():
         return read_forecast(folder)

@@ -96,7 +96,7 @@ class Law:
 
 
 def _bounded(logarithm: Vector | float) -> Any:
-    """exp(x), clamped so that the optimizer cannot overflow."""
+    """Return exp(x), clamped so that the optimizer cannot overflow."""
     return np.exp(np.clip(logarithm, -60.0, 60.0))
 
 

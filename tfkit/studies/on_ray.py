@@ -24,7 +24,7 @@ def ray_module() -> Any:
 
 
 class RayCluster:
-    """Starts trainings as tasks of the cluster at RAY_ADDRESS, by default of a local cluster.
+    """Launcher of trainings as tasks of the cluster at RAY_ADDRESS, by default of a local cluster.
 
     A task gets an equal share of a node's CPUs, and one GPU if each node has one. Raises UsageError.
     """

@@ -47,7 +47,7 @@ class Job(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the trainings of a study."""
+    """Launcher of the trainings of a study."""
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         """Start a command line of tfkit with its output in `log`."""
@@ -72,7 +72,7 @@ class LocalJob:
 
 
 class Here:
-    """Starts trainings on this machine."""
+    """Launcher of trainings on this machine."""
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         return LocalJob(started(words, log, threads))

@@ -329,7 +329,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 
 
 def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
-    """Return the results of each arm, and by name why the files of runs are not believed."""
+    """Return the results of each arm, and by name why the files of runs are not trusted."""
     board = Board(plan, folder)
     best = board.best()
     altered: dict[str, str] = {}
