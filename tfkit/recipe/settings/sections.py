@@ -243,6 +243,22 @@ class ParameterGroup(Section):
         return self
 
 
+class Parallelism(Section):
+    """Training by several processes, which torchrun starts."""
+
+    pieces: PositiveInt | None = Field(
+        None,
+        description="cut each batch in so many pieces, 2, 4, 8, ..., whose gradients are added in their order: "
+        "1, 2, 4, ... processes then compute the same bits",
+    )
+
+    @model_validator(mode="after")
+    def _halved(self) -> Parallelism:
+        if self.pieces is not None and self.pieces.bit_count() != 1:
+            raise ValueError(f"pieces: {self.pieces} is no power of 2; gradients are added in pairs")
+        return self
+
+
 class GenerationRate(Section):
     """Benchmark of greedy generation from random prompts."""
 
@@ -309,6 +325,9 @@ class Train(Validated):
         "inverse_square_root", description="the learning rate of each step"
     )
     clip_norm: PositiveFloat | None = Field(None, description="largest norm of all gradients")
+    parallel: Parallelism = Field(
+        Parallelism(), description="how several processes share the work, if torchrun starts them"
+    )
     accumulate: PositiveInt = Field(1, description="batches whose gradients make one step")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
