@@ -22,7 +22,7 @@ from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
-from tfkit.training.processes import team
+from tfkit.training.processes import outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher
 from tfkit.training.random_state import seeded
@@ -83,7 +83,7 @@ class Trainer:
         meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
         self.model.train()
         try:
-            with Interrupts() as interrupts:
+            with Interrupts() as interrupts, outliving(interrupts):
                 stopping = bool(progress.finished)
                 while not stopping:
                     record = self._step(places, meter)

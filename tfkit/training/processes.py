@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tfkit.core.errors import RunError
+from tfkit.training.interrupt import Interrupts
 
 WAIT = timedelta(hours=12)  # for process 0, which validates and writes; a dead process is noticed at once
 GRACE = 2.0  # seconds in which torchrun sees the process that failed first
@@ -92,6 +93,17 @@ def joined() -> Iterator[Team]:
             dist.destroy_process_group()
 
 
+@contextlib.contextmanager
+def outliving(interrupts: Interrupts) -> Iterator[None]:
+    """Let this process say that another one is gone, although torchrun sends it a signal."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_lost(error):
+            interrupts.ignore()
+        raise
+
+
 def is_lost(error: RuntimeError) -> bool:
     """True if the error of a collective operation says that another process is gone."""
     return team().size > 1 and any(word in str(error).lower() for word in LOST)
@@ -104,7 +116,10 @@ def _begin() -> None:
         torch.cuda.set_device(_number("LOCAL_RANK", 0) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
     try:
-        dist.init_process_group(backend, timeout=WAIT)
+        store, rank, size = next(dist.rendezvous("env://", timeout=WAIT))
+        # a store may still hold the addresses of processes that failed before a restart
+        store = dist.PrefixStore(f"tfkit-{team().restarts}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
     except (ValueError, RuntimeError) as error:
         raise RunError(f"the processes of this training cannot connect: {error}") from None
 
