@@ -176,7 +176,7 @@ def test_a_dead_process_ends_the_others_with_one_message(tmp_path: Path, monkeyp
 
     assert together(3, work)[1:] == [256 - signal.SIGKILL, 1]
     assert [path.name for path in tmp_path.glob("?.txt")] == ["0.txt"]
-    assert "--resume goes on from step 10" in (tmp_path / "0.txt").read_text()
+    assert "--resume continues from step 10" in (tmp_path / "0.txt").read_text()
     monkeypatch.undo()
     assert Checkpoints(folder / "checkpoints").sound(print) == folder / "checkpoints" / "step-00000010"
     again = run(loaded, folder, 2, resume=True)

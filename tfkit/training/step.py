@@ -45,7 +45,7 @@ def computing(model: Model, feed: Feed, precision: str, taught: Distillation | N
 
 
 def accumulate(division: Division, feed: Feed, places: Places, count: int) -> StepSums:
-    """Run `count` batches forward and backward; the gradients still have to be multiplied by `factor`.
+    """Run `count` batches forward and backward. The caller multiplies the gradients by `factor`.
 
     Dropout is a function of the seed and a batch's place among all. Sums are those over all processes.
     """
@@ -68,9 +68,9 @@ def accumulate(division: Division, feed: Feed, places: Places, count: int) -> St
 
 
 def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
-    """Number of input tokens on all sides, without padding.
+    """Count the input tokens on all sides, without padding.
 
-    Without a mask, the item lengths are used, which may be upper bounds if tokens are sampled.
+    Without a mask, use the item lengths, which may be upper bounds if tokens are sampled.
     """
     items = np.hstack([np.asarray(row, dtype=np.int64) for row in indices])
     sides = np.asarray(feed.lengths).reshape(len(feed.items), -1)[items].sum(axis=0).tolist()
@@ -79,7 +79,7 @@ def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
 
 
 def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
-    """Number of non-padding positions of one side, at most `bound`."""
+    """Count the non-padding positions of one side, at most `bound`."""
     if name == "inputs_embeds":  # the lengths of arrays are known
         return bound
     for mask in (name.replace("input_ids", "attention_mask"), "segment_ids"):

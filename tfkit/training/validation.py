@@ -24,7 +24,7 @@ class ValidationScores:
 
 
 def mean_loss(model: Model, feed: Feed, precision: str = "float32", team: Team | None = None) -> float:
-    """Nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses.
+    """Return nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses.
 
     A `team` shares the batches; all of its processes return the same.
     """
@@ -35,7 +35,7 @@ def mean_loss(model: Model, feed: Feed, precision: str = "float32", team: Team |
 def total_loss(
     model: Model, feed: Feed, precision: str = "float32", batches: int | None = None, team: Team | None = None
 ) -> tuple[float, int]:
-    """Total nats and number of targets, over all or the first `batches` of `feed`."""
+    """Return total nats and number of targets, over all or the first `batches` of `feed`."""
     team = team or Team()
     before = model.training
     model.eval()
