@@ -16,7 +16,7 @@ import torch
 
 from tests.kills import forked
 from tests.training.small import RECIPE, small, trained
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.functional.dropout import Draws, drawing, dropout
 from tfkit.recipe.load import Recipe
 from tfkit.training.checkpoint import Checkpoints
@@ -199,6 +199,15 @@ def test_what_several_processes_would_do_otherwise_is_refused(tmp_path: Path) ->
         check(balanced, Team(0, 4), pieces=2)
     with pytest.raises(UsageError, match="selection bias"):
         check({"selection_bias": True, "selection_rate": 0.1}, Team(), pieces=2)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "words"),
+    [({"tensor": 2}, "cannot be divided"), ({"shard": True}, "cannot be divided"), ({"pieces": 3}, "no power of 2")],
+)
+def test_what_is_not_offered_is_refused_with_the_way_out(tmp_path: Path, parallel: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=rf"train\.parallel.*{words}; "):
+        recipe(tmp_path, parallel=parallel)
 
 
 def test_pieces_are_the_rows_of_a_batch_and_their_targets() -> None:

@@ -252,6 +252,15 @@ class Parallelism(Section):
         "1, 2, 4, ... processes then compute the same bits",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _replicates(cls, data: Any) -> Any:
+        for key in ("tensor", "shard"):
+            if isinstance(data, Mapping) and data.get(key):
+                text = f"{key}: each process holds the whole model, and its weights cannot be divided"
+                raise ValueError(f"{text}; for memory, lower data.batch and raise train.accumulate")
+        return data
+
     @model_validator(mode="after")
     def _halved(self) -> Parallelism:
         if self.pieces is not None and self.pieces.bit_count() != 1:
