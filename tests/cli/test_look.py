@@ -72,7 +72,7 @@ def test_a_pair_has_maps_between_its_texts(pair: Run) -> None:
     assert cross.queries[0] == pair.tokenizer.token(pair.tokenizer.special_ids["start"])
     assert len(seen.probabilities) == len(cross.queries)  # the end token is predicted, and not read
     assert pair.attention("twelve").map(cross.place).keys == cross.keys  # a target that it generates
-    with pytest.raises(tfkit.UsageError, match=r"no attention weights of 'x'; there are: encoder\.layers"):
+    with pytest.raises(tfkit.UsageError, match=r"no attention weights of 'x'; available: encoder\.layers"):
         seen.map("x")
 
 
