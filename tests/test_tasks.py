@@ -122,7 +122,7 @@ class TestLabels:
 
     def test_labels_of_nothing_are_refused(self, tmp_path: Path) -> None:
         source = classes(tmp_path)
-        with pytest.raises(UsageError, match="takes its num_classes from a corpus that is not read yet"):
+        with pytest.raises(UsageError, match="depends on an unread corpus"):
             source["model"]["vocab_size"] = 99
             tfkit.build(source)
         del source["objective"]

@@ -230,7 +230,7 @@ def test_r4_limits_are_anded_and_openings_ored():
     model = build(type="encoder", mask=[{"type": "window", "size": 2}, "global_tokens"])
     marks = torch.tensor([[0, 0, 0, 1]])
     x = torch.arange(4)[None]
-    with pytest.raises(Exception, match="this model needs global_attention_mask with every call"):
+    with pytest.raises(Exception, match="this model requires global_attention_mask in every call"):
         model(x)
     base = model(x, global_attention_mask=marks).hidden
     far = model(torch.tensor([[7, 1, 2, 3]]), global_attention_mask=marks).hidden
@@ -252,7 +252,7 @@ def test_r4_what_cannot_stand_together():
     assert faults(mask=[{"type": "window", "size": 2}, "global_tokens"]) == [
         "model.mask[1]: would show the future to a causal layer; use it in an encoder"
     ]
-    with pytest.raises(Exception, match="prefix_length was given, but no part of this model reads it"):
+    with pytest.raises(Exception, match="no part of this model reads prefix_length"):
         build()(torch.arange(3)[None], prefix_length=torch.tensor([1]))
 
 

@@ -161,9 +161,9 @@ def test_a_call_with_padding_is_refused_where_a_part_would_look_at_it():
     model = tfkit.build(recipe({"attention": "none", "mixer": "forwards"}))
     ids = torch.ones(2, 4, dtype=torch.long)
     model(ids)
-    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot leave padding out; give texts of one length"):
+    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot mask padding; pass texts of equal length"):
         model(ids, attention_mask=ids)
-    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot keep packed texts apart"):
+    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot separate packed texts"):
         model(ids, segment_ids=ids)
 
 
