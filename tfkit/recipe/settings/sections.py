@@ -244,7 +244,7 @@ class Parallelism(Section):
 
     pieces: PositiveInt | None = Field(
         None,
-        description="cut each batch in so many pieces, 2, 4, 8, ..., whose gradients are added in their order: "
+        description="number of pieces of a batch, a power of 2, whose gradients are added in a fixed order: "
         "1, 2, 4, ... processes then compute the same bits",
     )
 
@@ -330,7 +330,9 @@ class Train(Validated):
         "inverse_square_root", description="schedule of the learning rate"
     )
     clip_norm: PositiveFloat | None = Field(None, description="maximum global norm of the gradients")
-    parallel: Parallelism = Field(Parallelism(), description="division of the work over the processes of torchrun")
+    parallel: Parallelism = Field(
+        Parallelism(), description="division of the work over the processes that torchrun starts"
+    )
     accumulate: PositiveInt = Field(1, description="batches per optimizer step, whose gradients are accumulated")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
