@@ -340,7 +340,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_line_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=120)
     assert process.returncode == 130, printed
-    assert "stopped; to go on, type the same line again" in printed
+    assert "stopped; to continue, repeat the command" in printed
     assert not list(runs.glob("*.claim"))
     again = tfkit(*LINE, folder=tmp_path)
     assert again.exit_code in (0, 1), again.output  # what these few words teach need not follow a law

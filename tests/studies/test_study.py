@@ -116,6 +116,23 @@ def test_the_tuned_value_is_the_best_on_the_first_seed(tmp_path: Path, monkeypat
     assert list(board.best()) == ["norm=rms_norm"]
 
 
+def test_a_page_says_what_was_tuned_and_how_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune = {"train.schedule.lr": [0.05, 0.01, 0.1]}
+    plan = make_plan(StudySource(str(study(tmp_path, **KEYS, tune=tune))), tmp_path / "out", timed=False)
+    best = {"baseline": {"train.schedule.lr": 0.05}, "norm=rms_norm": {"train.schedule.lr": 0.1}}
+    monkeypatch.setattr(Board, "best", lambda self: best)
+    report = study_report(keep_plan(tmp_path / "out", plan), tmp_path / "out")
+    assert report.results.at_the_edge == {"norm=rms_norm": "train.schedule.lr=0.1"}
+    text = report.markdown()
+    assert "Tuned for each variant: train.schedule.lr (0.05, 0.01, 0.1), by the best valid.loss of seed 0." in text
+    assert "norm=rms_norm" in text[text.index("Best at the edge of the values tried") :]
+
+
+def test_a_page_says_that_nothing_was_tuned(folder: Path) -> None:
+    text = (folder / "report.md").read_text()
+    assert "Nothing was tuned" in text and "Best at the edge" not in text
+
+
 def test_the_same_line_repeats_nothing(done: tuple[Path, Result], folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*") if path.is_file()}
     again = tfkit("study", "small.yaml", folder=done[0])
@@ -196,9 +213,9 @@ def test_compare_groups_any_runs_by_what_they_say(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere", "there"], "nowhere: holds no run"),
-        (["runs/baseline-s0"], "is one run, or none; give several"),
+        (["runs/baseline-s0"], "a single folder must be that of a study"),
         ([".", "runs/baseline-s0"], ".: is a study; compare it alone"),
-        ([".", "--measure", "valid.loss"], "a study says itself what it measures"),
+        ([".", "--measure", "valid.loss"], "the metrics of a study are set in its recipe"),
         (
             ["runs/baseline-s0", "runs/norm=rms_norm-s0", "--measure", "bleu"],
             "--measure bleu: no run has it",
@@ -301,7 +318,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_line_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130, printed
-    assert "stopped; to go on, type the same line again" in printed
+    assert "stopped; to continue, repeat the command" in printed
     run = tmp_path / "studies" / "small" / "runs" / "baseline-s0"
     reached = json.loads((run / "run.json").read_text())["steps"]
     assert reached > 0

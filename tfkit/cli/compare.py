@@ -12,8 +12,8 @@ from tfkit.cli.terminal import echo, echo_json
 
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--measure", "measures", multiple=True, metavar="NAME", help="What to compare; repeatable.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the page and tables there.")
+@click.option("--measure", "measures", multiple=True, metavar="NAME", help="Metric to compare; repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the page and tables to FOLDER.")
 @EXACT_JSON
 @IMPORTS
 @TRUST
@@ -25,9 +25,9 @@ def command(
     imports: tuple[str, ...],
     trust: bool,
 ) -> None:
-    """Compare each RUN with the first one, or the runs of one study's folder.
+    """Compare each RUN with the first one, or the runs in the folder of a study.
 
-    Runs whose recipes differ in nothing but the seed are one variant.
+    Runs whose recipes differ only in the seed are one variant.
     """
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
@@ -39,9 +39,9 @@ def command(
 
     if len(runs) == 1:
         if not (runs[0] / Plan.FILE).is_file():
-            raise UsageError(f"{runs[0]}: is one run, or none; give several, or the folder of a study")
+            raise UsageError(f"{runs[0]}: a single folder must be that of a study; pass several runs to compare")
         if measures:
-            raise UsageError("--measure: a study says itself what it measures")
+            raise UsageError("--measure: the metrics of a study are set in its recipe")
         report = study_report(read_plan(runs[0], Plan), runs[0])
     else:
         report = runs_report(runs, measures, trust, imports)

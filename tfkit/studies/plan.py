@@ -108,6 +108,11 @@ class Plan:
         measures = sum(measure not in EXACT for measure in self.measure)
         return (len(self.trained) - 1) * measures + sum(first not in sides for sides, _ in more)
 
+    @property
+    def tune(self) -> dict[str, list[Any]]:
+        """The values tried for each variant, by key."""
+        return {key: list(dict.fromkeys(values[key] for values in self.grid)) for key in self.grid[0]}
+
     def seconds(self, arm: Arm) -> float | None:
         """Estimate the seconds of an arm's run by its FLOPs and steps; None without timing."""
         if not self.timing.seconds_per_step:

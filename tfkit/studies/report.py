@@ -103,7 +103,7 @@ class StudyReport(ReportFiles):
         yield PageSection(
             f"The variants, and what differs from {baseline}", (), [*heads, "differs in"], list(self.variants())
         )
-        yield PageSection("How it was compared", [self.method()])
+        yield PageSection("How it was compared", [*([self.tuning()] if self.planned else []), self.method()])
         yield from lists({**self.lists(), "Made with": self.environment})
 
     def summary(self) -> str:
@@ -117,14 +117,28 @@ class StudyReport(ReportFiles):
         return text + (f". The plan was made at {self.planned}." if self.planned else ".")
 
     def lists(self) -> dict[str, list[tuple[str, str]]]:
-        """Return what limits the verdicts, by title: changes of the plan, altered runs, failed runs."""
+        """Return what limits the verdicts, by title: changes of the plan, altered and failed runs, edges of tuning."""
         changed = [tuple(text.split(": ", 1)) for text in self.results.changed]
         found = {
             "The plan was changed after results were seen": [(key, text) for key, text in changed],
             "Altered runs, which are not counted": list(self.results.altered.items()),
             "Failed runs": list(self.results.failed.items()),
+            "Best at the edge of the values tried": list(self.results.at_the_edge.items()),
         }
         return {title: rows for title, rows in found.items() if rows}
+
+    def tuning(self) -> str:
+        """Describe what was tuned for each variant, or that nothing was."""
+        tried = [f"{key} ({', '.join(map(str, values))})" for key, values in self.results.tune.items()]
+        if not tried:
+            return (
+                "Nothing was tuned: each variant was trained with the values of its recipe, such as one learning rate "
+                "for all. One that is worse here may be better at a rate of its own: study.tune tries several."
+            )
+        return (
+            f"Tuned for each variant: {' and '.join(tried)}, by the best {self.results.measure[0]} of seed "
+            f"{self.results.seeds[0]}."
+        )
 
     def method(self) -> str:
         """Describe the statistics."""

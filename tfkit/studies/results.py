@@ -118,9 +118,21 @@ class Results:
     claims: tuple[ClaimResult, ...] = ()
     seeds: tuple[int, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
-    altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not believed
+    altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not trusted
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
     worth: float | None = None  # margin of the first measure in a study that looks at its results after each seed
+
+    @property
+    def at_the_edge(self) -> dict[str, str]:
+        """Tuned numbers by variant that are the least or the most of those tried: a better one may lie beyond."""
+        numbers = {key: [one for one in values if isinstance(one, int | float)] for key, values in self.tune.items()}
+        ends = {key: (min(tried), max(tried)) for key, tried in numbers.items() if len(tried) > 1}
+        found = {
+            arm.name: [f"{key}={value}" for key, value in arm.tuned.items() if value in ends.get(key, ())]
+            for arm in self.own
+        }
+        return {name: ", ".join(values) for name, values in found.items() if values}
 
     @property
     def own(self) -> list[ArmResult]:
@@ -165,6 +177,8 @@ class Results:
             "failed": dict(self.failed),
             "altered": dict(self.altered),
             "plan_changed": list(self.changed),
+            "tune": {key: list(values) for key, values in self.tune.items()},
+            "at_the_edge": self.at_the_edge,
             "worth": self.worth,
         }
 
@@ -198,8 +212,9 @@ class StudyContext:
     failed: Mapping[str, str] = field(default_factory=dict)
     altered: Mapping[str, str] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
-    worth: float | None = None  # margin of the first measure in a study with looks
     planned: bool = False  # verdicts wait for all runs
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
+    worth: float | None = None  # margin of the first measure in a study with looks
 
 
 def results_of(
@@ -231,6 +246,7 @@ def results_of(
         context.failed,
         context.altered,
         context.changed,
+        context.tune,
         context.worth,
     )
 
@@ -312,7 +328,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
     arms, altered = arm_results(plan, folder, failed)
     margins = {**plan.equal_within, **({} if plan.worth is None else {plan.measure[0]: plan.worth})}
     context = StudyContext(
-        plan.name, plan.about, plan.claims, margins, failed, altered, plan.changed, plan.worth, planned=True
+        plan.name, plan.about, plan.claims, margins, failed, altered, plan.changed, True, plan.tune, plan.worth
     )
     return results_of(context, arms, plan.measure, plan.rising)
 
