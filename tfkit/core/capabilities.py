@@ -35,6 +35,7 @@ OF_SECTIONS: dict[str, str] = {
     "soft_targets": "predicts tokens or classes by probabilities, which a teacher can give",
     "own_model": "trains a model of its own beside the recipe's",
     "draws": "draws tokens at random",
+    "shards": "reads its texts from token shards, so that they need not fit in memory",
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 

@@ -85,6 +85,8 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
 def _fixed(recipe: Any, key: str) -> Any:
     """The value at a key; of the teacher without its folder, since the hash of its weights is on record."""
     value = _at(recipe, key)
+    if key == "data" and isinstance(value, Mapping):
+        return {name: option for name, option in value.items() if name != "shards"}  # the batches are the same
     return {**value, "run": ""} if key == TEACHER and isinstance(value, Mapping) else value
 
 

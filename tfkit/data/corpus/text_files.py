@@ -87,7 +87,7 @@ class LabelledText(TextRecordCorpus):
     def records(self) -> Iterator[Record]:
         """Yield texts with labels; raise DataError if the line counts of the two files differ."""
         if self.labels is None:
-            pairs = (line.partition(" ")[::-2] for line in Lines(self.file, self.encoding))
+            pairs: Iterator[tuple[str, ...]] = (line.partition(" ")[::-2] for line in Lines(self.file, self.encoding))
         else:
             pairs = read_pairs(self.file, self.labels, self.encoding)
         for number, (text, label) in enumerate(pairs, start=1):

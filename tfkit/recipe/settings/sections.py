@@ -139,6 +139,10 @@ class Data(Section):
         None, description="examples beyond those of training, such as longer ones, measured beside test"
     )
     batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
+    shards: bool | None = Field(
+        None,
+        description="read tokens from shards on disk, made once, not from memory; none: for files of 64 MiB or more",
+    )
 
     @property
     def source_tokenizer(self) -> TokenizerFacts.Config | None:
