@@ -11,7 +11,7 @@ import tfkit.training.objective
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.texts import Stream, Texts
+from tfkit.data.token_ids import Stream, TokenIds
 from tfkit.data.tokenizer import Character, Tokenizer
 from tfkit.models import build_model
 from tfkit.recipe.load import load_recipe
@@ -182,7 +182,7 @@ class TestCausalLm:
     def test_blocks_meet_each_target_once(self):
         for texts, end in (([range(10)], None), ([range(3), [], range(4, 8), [9]], 3), ([[0], range(2, 10)], 1)):
             for size in range(1, 12):
-                rows = [item["text"] for item in blocks(Stream(Texts.of(texts), end), size)]
+                rows = [item["text"] for item in blocks(Stream(TokenIds.of(texts), end), size)]
                 joined = [text for text in texts if len(text)]
                 stream = [
                     id_ for text in joined for id_ in ([] if end is None or text is joined[0] else [end]) + [*text]
@@ -191,7 +191,7 @@ class TestCausalLm:
                 assert all(2 <= len(row) <= size + 1 for row in rows)
                 assert rejoined(rows, 100).tolist() == stream
                 assert rejoined(rows, 4).tolist()[:4] == stream[:4]
-        assert not len(blocks(Stream(Texts.of([[1]]), None), 4)) and not len(blocks(Stream(Texts.of([]), 0), 4))
+        assert not len(blocks(Stream(TokenIds.of([[1]]), None), 4)) and not len(blocks(Stream(TokenIds.of([]), 0), 4))
 
     def test_texts_are_joined_by_the_end_token(self):
         words, objective = tokenizer(), part(CausalLm, block=8)

@@ -20,20 +20,20 @@ from typing import IO
 import numpy as np
 
 from tfkit.core.errors import DataError
-from tfkit.data.texts import Texts
+from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 
 AHEAD = 2  # batches per process that wait for their turn
 
 
-def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: int) -> Iterator[Texts]:
+def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: int) -> Iterator[TokenIds]:
     """Yield the ids of each batch in order; raise DataError for a text that cannot be encoded.
 
     One process: this one.
     """
     if processes < 2:
         for batch in batches:
-            yield Texts.of(tokenizer.encode_batch(batch))
+            yield TokenIds.of(tokenizer.encode_batch(batch))
         return
     with ExitStack() as stack:
         workers: SimpleQueue[_Worker] = SimpleQueue()
@@ -41,7 +41,7 @@ def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: i
         for _ in range(processes):  # they are ended before the pool waits for its threads
             workers.put(stack.enter_context(_Worker(tokenizer)))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        waiting: deque[Future[Texts]] = deque()
+        waiting: deque[Future[TokenIds]] = deque()
         for batch in batches:
             waiting.append(pool.submit(_encode, workers, batch))
             if len(waiting) > processes * AHEAD:
@@ -63,7 +63,7 @@ class _Worker:
         )
         self._send(tokenizer.to_json())
 
-    def encode(self, batch: Sequence[str]) -> Texts:
+    def encode(self, batch: Sequence[str]) -> TokenIds:
         """Encode in the process; raise DataError."""
         self._send(list(batch))
         answer = self.process.stdout
@@ -74,7 +74,7 @@ class _Worker:
         if isinstance(sizes, str):
             raise DataError(sizes)
         tokens = np.frombuffer(answer.read(4 * sizes[0]), np.int32)
-        return Texts(tokens, np.frombuffer(answer.read(8 * sizes[1]), np.int64))
+        return TokenIds(tokens, np.frombuffer(answer.read(8 * sizes[1]), np.int64))
 
     def _send(self, value: str | list[str]) -> None:
         if self.process.stdin is not None:
@@ -92,7 +92,7 @@ class _Worker:
         self.process.communicate()
 
 
-def _encode(workers: SimpleQueue[_Worker], batch: Sequence[str]) -> Texts:
+def _encode(workers: SimpleQueue[_Worker], batch: Sequence[str]) -> TokenIds:
     worker = workers.get()
     try:
         return worker.encode(batch)
@@ -105,7 +105,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     tokenizer = Tokenizer.from_json(json.loads(requests.readline()))
     for line in requests:
         try:
-            texts = Texts.of(tokenizer.encode_batch(json.loads(line)))
+            texts = TokenIds.of(tokenizer.encode_batch(json.loads(line)))
         except DataError as error:
             answers.write(json.dumps(str(error)).encode("ascii") + b"\n")
         else:

@@ -23,7 +23,7 @@ import numpy as np
 from tfkit.core.errors import DataError, ExampleError, RunError
 from tfkit.core.machine import gigabytes
 from tfkit.data.encoder import encoded
-from tfkit.data.texts import Texts
+from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.storage.checksums import sha256_of
 from tfkit.storage.files import read_json, read_text, remove, remove_leftovers, whole, write_json, write_text
@@ -64,7 +64,7 @@ def remembered(kind: str, key: str, make: Callable[[], str]) -> str:
 
 
 @dataclass
-class Source:
+class ShardSource:
     """Examples to encode: `name` for messages, `size` of the files in bytes, tokenizers by field."""
 
     name: str
@@ -79,7 +79,7 @@ class Source:
         return self.processes or max(1, min(most, self.size // EACH))
 
 
-def shard(key: str, source: Source) -> dict[str, Texts]:
+def shard(key: str, source: ShardSource) -> dict[str, TokenIds]:
     """Return the texts of each field, memory-mapped; make the shard if it is missing or damaged.
 
     Another process that makes the same shard is waited for. Raise DataError and RunError.
@@ -118,7 +118,7 @@ def _claimed(folder: Path, name: str) -> Iterator[None]:
         lock.release()
 
 
-def _opened(folder: Path, fields: Iterable[str], quiet: bool = False) -> dict[str, Texts] | None:
+def _opened(folder: Path, fields: Iterable[str], quiet: bool = False) -> dict[str, TokenIds] | None:
     """Open a shard; None if it is missing, or damaged, which is logged."""
     if not (folder / FILE).exists():
         return None
@@ -132,7 +132,7 @@ def _opened(folder: Path, fields: Iterable[str], quiet: bool = False) -> dict[st
         return None
 
 
-def _mapped(folder: Path, field: str, known: Mapping[str, str]) -> Texts:
+def _mapped(folder: Path, field: str, known: Mapping[str, str]) -> TokenIds:
     """Memory-map the texts of a field; raise RunError if a file is not what was written."""
     arrays = []
     for part, dtype in (("tokens", known["dtype"]), ("offsets", "int64")):
@@ -141,10 +141,10 @@ def _mapped(folder: Path, field: str, known: Mapping[str, str]) -> Texts:
             raise RunError(f"{file}: has changed since it was written")
         empty = file.stat().st_size == 0
         arrays.append(np.zeros(0, dtype) if empty else np.memmap(file, np.dtype(dtype), "r"))
-    return Texts(*arrays)
+    return TokenIds(*arrays)
 
 
-def _make(folder: Path, source: Source) -> None:
+def _make(folder: Path, source: ShardSource) -> None:
     """Write a shard, field by field, and `shard.json` at the end."""
     remove(folder / FILE)
     fields = list(source.tokenizers)
@@ -157,7 +157,7 @@ def _make(folder: Path, source: Source) -> None:
     write_json(folder / FILE, {"corpus": source.name, "fields": known})
 
 
-def _write_field(folder: Path, field: str, source: Source, processes: int) -> dict[str, str]:
+def _write_field(folder: Path, field: str, source: ShardSource, processes: int) -> dict[str, str]:
     """Write the ids and offsets of one field; return its entry in `shard.json`."""
     tokenizer = source.tokenizers[field]
     dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "int32"
@@ -168,7 +168,7 @@ def _write_field(folder: Path, field: str, source: Source, processes: int) -> di
     return {"dtype": dtype, "tokens": sha256_of(tokens), "offsets": sha256_of(offsets)}
 
 
-def _write(tokens: IO[bytes], offsets: IO[bytes], dtype: str, batches: Iterable[Texts]) -> None:
+def _write(tokens: IO[bytes], offsets: IO[bytes], dtype: str, batches: Iterable[TokenIds]) -> None:
     end = 0
     offsets.write(np.zeros(1, np.int64).tobytes())
     for texts in batches:
@@ -177,7 +177,7 @@ def _write(tokens: IO[bytes], offsets: IO[bytes], dtype: str, batches: Iterable[
         end += int(texts.offsets[-1])
 
 
-def _batches(field: str, source: Source) -> Iterator[list[str]]:
+def _batches(field: str, source: ShardSource) -> Iterator[list[str]]:
     """Yield one field of the examples, AT_ONCE together; raise ExampleError if it is missing."""
     examples = enumerate(source.examples(), 1)
     while batch := list(islice(examples, AT_ONCE)):
@@ -187,7 +187,7 @@ def _batches(field: str, source: Source) -> Iterator[list[str]]:
         yield [example[field] for _, example in batch]
 
 
-def _progress(field: str, source: Source, batches: Iterable[Texts]) -> Iterator[Texts]:
+def _progress(field: str, source: ShardSource, batches: Iterable[TokenIds]) -> Iterator[TokenIds]:
     """Pass batches on, logging how far they are."""
     began = told = time.monotonic()
     texts = tokens = 0
@@ -209,7 +209,7 @@ def _progress(field: str, source: Source, batches: Iterable[Texts]) -> Iterator[
     LOGGER.info("%s: %s: %s texts, %s tokens, %s on disk", source.name, field, f"{texts:,}", f"{tokens:,}", size)
 
 
-def _located(field: str, source: Source, first: int) -> ExampleError | None:
+def _located(field: str, source: ShardSource, first: int) -> ExampleError | None:
     """Error for the first text after `first` that cannot be encoded."""
     for number, example in enumerate(islice(source.examples(), first, first + AT_ONCE), first + 1):
         try:

@@ -45,7 +45,7 @@ def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None
     return Baseline("most frequent token", float(nats.mean()), float((valid == counts.argmax()).mean()))
 
 
-class Column(Sequence[Ids]):
+class ItemColumn(Sequence[Ids]):
     """One field of items, made on access; `size` is the number of its tokens."""
 
     def __init__(self, items: Sequence[Mapping[str, Ids]], name: str, size: int) -> None:
@@ -68,7 +68,7 @@ class Column(Sequence[Ids]):
 
 def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
     """Take every n-th row, to keep about `limit` tokens; a single row is truncated."""
-    size = rows.size if isinstance(rows, Column) else sum(len(row) for row in rows)
+    size = rows.size if isinstance(rows, ItemColumn) else sum(len(row) for row in rows)
     if size <= limit:
         return rows
     if len(rows) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,16 +35,10 @@ class Feed:
         self.device = device
         self.purpose = purpose
         self.lengths = objective.rows.lengths(items)
-        self._planned: tuple[int, list[Any]] | None = None
-
-    def plan(self, epoch: int) -> list[Any]:
-        """Plan an epoch: item indices of each batch, by rows if packed."""
-        if self._planned is None or self._planned[0] != epoch:
-            self._planned = None  # of two large plans one must go before the other is made
-            self._planned = epoch, self._plan(epoch)
-        return self._planned[1]
+        self.plan = functools.lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, epoch: int) -> list[Any]:
+        """Plan an epoch: item indices of each batch, by rows if packed."""
         if self.config.pack:
             return plan_packed(self.lengths, self.config, self.seed, epoch)
         return plan(self.lengths, self.config, self.seed, epoch)

@@ -13,8 +13,8 @@ import tfkit
 from tfkit.core.component import Config
 from tfkit.core.plugins import is_shipped, source_file
 from tfkit.data.corpus import Corpus
-from tfkit.data.shards import Source, key_of, remembered, shard
-from tfkit.data.texts import Texts
+from tfkit.data.shards import ShardSource, key_of, remembered, shard
+from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe
 from tfkit.storage.checksums import sha256_of
@@ -45,10 +45,10 @@ def size_of(files: tuple[str, ...]) -> int:
     return sum(os.path.getsize(file) for file in files)
 
 
-def encoded_corpus(config: Config, corpus: Corpus, encoders: dict[str, Tokenizer]) -> dict[str, Texts]:
+def encoded_corpus(config: Config, corpus: Corpus, encoders: dict[str, Tokenizer]) -> dict[str, TokenIds]:
     """Return the ids of each field, from the token shard of the corpus; raise DataError and RunError."""
     made = {field: tokenizer.to_json() for field, tokenizer in encoders.items()}
-    source = Source(corpus.name(), size_of(files_of(config)), corpus.stream, encoders)
+    source = ShardSource(corpus.name(), size_of(files_of(config)), corpus.stream, encoders)
     return shard(key_of(_identity(config), made), source)
 
 

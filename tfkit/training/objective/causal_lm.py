@@ -12,7 +12,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
-from tfkit.data.texts import Stream, Texts
+from tfkit.data.token_ids import Stream, TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import TRAIN_LIMIT, VALID_LIMIT, Baseline, Ids, ngram_baseline
@@ -47,7 +47,7 @@ class CausalRows(TextRows):
             )
         return self.config.block or max_length or 0
 
-    def _stream(self, texts: Texts) -> Stream:
+    def _stream(self, texts: TokenIds) -> Stream:
         """Join the texts, separated by the end token."""
         stream = Stream(texts, self.tokens.special.get("end"))
         if stream.end is None and len(stream.full) > 1:
@@ -56,7 +56,7 @@ class CausalRows(TextRows):
             )
         return stream
 
-    def _rows(self, texts: Texts, max_length: int | None) -> Sequence[Item]:
+    def _rows(self, texts: TokenIds, max_length: int | None) -> Sequence[Item]:
         full, fitting = int((texts.lengths > 0).sum()), self._rows_of(texts, max_length)
         why = f"shorter than 2 tokens or longer than {max_length} (join: true would cut them)"
         self._left_out(full - len(fitting), full, why)

@@ -55,10 +55,9 @@ class CompletionRows(Rows):
         self._left_out(long, count, f"source and target are longer than {max_length} tokens")
         return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """[items]: positions in the model."""
-        both: Ids = sizes(items, "source") + sizes(items, "target") - 1
-        return both
+        return sizes(items, "source") + sizes(items, "target") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """`input_ids` [rows longest], target `labels` [n], and their positions `predicted` [n]."""

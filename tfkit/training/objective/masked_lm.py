@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from tfkit.core.errors import DataError
@@ -15,7 +16,7 @@ from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.by_length import by_length
-from tfkit.data.texts import Texts
+from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word_starts import continuations
 from tfkit.functional.precision import wide
@@ -70,7 +71,7 @@ class MaskedRows(Rows):
         self._left_out(dropped, len(ids), why)
         return self._usable(items, len(ids), why)
 
-    def _has_target(self, ids: Texts, starts: Ids) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _has_target(self, ids: TokenIds, starts: Ids) -> NDArray[np.bool_]:
         """True for each piece with a token that may be masked; pieces follow one another."""
         found = [np.zeros(0, np.bool_)]
         for first in range(0, len(starts), PIECES):
@@ -88,7 +89,7 @@ class MaskedRows(Rows):
             raise DataError(f"rows of {max_length} tokens have no room for a text between start and end; allow more")
         return room
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """[items]: positions in the model."""
         return sizes(items, "text")
 
@@ -251,7 +252,7 @@ class MaskedLm(Objective):
         )
 
 
-def _cut(texts: Texts, room: int | None) -> tuple[Ids, Ids]:
+def _cut(texts: TokenIds, room: int | None) -> tuple[Ids, Ids]:
     """Cut texts into pieces of at most `room` ids; return where each begins, and the number of its text."""
     pieces = (texts.lengths > 0).astype(np.int64) if room is None else -(-texts.lengths // room)
     owners = np.repeat(np.arange(len(texts)), pieces)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import counted
 from tfkit.core.slots import ObjectiveFacts, RowsFacts
-from tfkit.data.texts import Texts
+from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors
-from tfkit.training.baseline import Column, Ids
+from tfkit.training.baseline import Ids, ItemColumn
 
 logger = logging.getLogger("tfkit")
 
@@ -56,20 +56,20 @@ class TokenFacts:
 class Encoded(Sequence[dict[str, str]]):
     """Examples of which only the ids of each field are there: those of token shards."""
 
-    def __init__(self, texts: Mapping[str, Texts]) -> None:
+    def __init__(self, texts: Mapping[str, TokenIds]) -> None:
         self.texts = texts
 
     def __len__(self) -> int:
         return len(next(iter(self.texts.values())))
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: object) -> NoReturn:
         raise UsageError("the examples are in token shards: read them by _ids, or leave out the capability 'shards'")
 
 
 class Items(Sequence[Item]):
     """Items made on access, item n by `make(n)`; `sizes` are their numbers of ids by name."""
 
-    def __init__(self, make: Callable[[int], Item], sizes: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def __init__(self, make: Callable[[int], Item], sizes: Mapping[str, Ids]) -> None:
         self.make, self.sizes = make, sizes
 
     def __len__(self) -> int:
@@ -89,14 +89,14 @@ class Items(Sequence[Item]):
         return self.make(int(place) % len(self))
 
 
-def sizes(items: Sequence[Item], name: str) -> np.ndarray[Any, Any]:
+def sizes(items: Sequence[Item], name: str) -> Ids:
     """Numbers of ids called `name` of all items."""
     return items.sizes[name] if isinstance(items, Items) else np.asarray([len(item[name]) for item in items])
 
 
-def column(items: Sequence[Item], name: str) -> Column:
+def column(items: Sequence[Item], name: str) -> ItemColumn:
     """The ids called `name` of all items."""
-    return Column(items, name, int(sizes(items, name).sum()))
+    return ItemColumn(items, name, int(sizes(items, name).sum()))
 
 
 class Rows(RowsFacts):
@@ -144,7 +144,7 @@ class Rows(RowsFacts):
         """
         raise NotImplementedError(f"{type(self).__name__} has no prepare")
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """Positions of each item in the model, [items] or [items sides]."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
@@ -172,11 +172,11 @@ class Rows(RowsFacts):
                 raise ExampleError(number, f"{self._name} reads {' and '.join(self.fields)}; it has {there}")
         return [example[field] for example in examples]
 
-    def _ids(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> Texts:
+    def _ids(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> TokenIds:
         """Return the ids of one field of all examples, from token shards if given; raise as `_encoded` does."""
         if isinstance(examples, Encoded):
             return examples.texts[field]
-        return Texts.of(self._encoded(examples, field, tokenizer))
+        return TokenIds.of(self._encoded(examples, field, tokenizer))
 
     def _encoded(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
         """Encode one field of all examples; raise ExampleError if it is missing."""
@@ -238,13 +238,13 @@ class TextRows(Rows):
         self._left_out(len(texts) - len(items), len(texts), why)
         return self._usable(items, len(texts), why)
 
-    def _rows_of(self, texts: Texts, max_length: int | None) -> Items:
+    def _rows_of(self, texts: TokenIds, max_length: int | None) -> Items:
         """Items of the framed texts that have a next token and fit."""
         framed = texts.lengths + len(self.tokens.framed(np.zeros(0, np.int32)))
         kept = np.flatnonzero((texts.lengths > 0) & (framed >= 2) & (framed <= (max_length or 2**62) + 1))
         return Items(lambda place: {"text": self.tokens.framed(texts[kept[place]])}, {"text": framed[kept]})
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """[items]: positions in the model."""
         return sizes(items, "text") - 1
 

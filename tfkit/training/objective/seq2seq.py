@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +81,7 @@ class Seq2SeqRows(Rows):
         self._left_out(len(examples) - len(found), len(examples), why)
         return self._usable(found, len(examples), why)
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """[items 2]: positions in encoder and decoder."""
         vectors = self.plan is not None
         read = np.asarray([int(item["positions"][0]) for item in items]) if vectors else sizes(items, "source")

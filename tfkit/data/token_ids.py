@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +10,14 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int32]
 
 
-class Texts:
+class TokenIds:
     """Sequence of texts as ids: text n is `tokens[offsets[n] : offsets[n + 1]]`."""
 
-    def __init__(self, tokens: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def __init__(self, tokens: NDArray[np.integer], offsets: NDArray[np.int64]) -> None:
         self.tokens, self.offsets = tokens, offsets
 
     @classmethod
-    def of(cls, texts: Iterable[Sequence[int] | Ids]) -> Texts:
+    def of(cls, texts: Iterable[Sequence[int] | Ids]) -> TokenIds:
         """Copy lists of ids."""
         arrays = [np.asarray(text, dtype=np.int32) for text in texts]
         offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
@@ -44,7 +43,7 @@ class Texts:
 class Stream:
     """The texts that are not empty as one sequence of ids, with `end` between two of them unless None."""
 
-    def __init__(self, texts: Texts, end: int | None) -> None:
+    def __init__(self, texts: TokenIds, end: int | None) -> None:
         self.texts, self.end = texts, end
         self.full: NDArray[np.int64] = np.flatnonzero(texts.lengths)
         between = 0 if end is None else 1
