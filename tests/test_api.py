@@ -77,7 +77,7 @@ def test_a_recipe_that_is_loaded_is_never_changed_silently() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**70, True, 1.5], ids=str)
 def test_a_seed_is_a_whole_number(seed: int) -> None:
-    with pytest.raises(tfkit.UsageError, match="seed is a whole number from 0 to"):
+    with pytest.raises(tfkit.UsageError, match="seed must be a whole number from 0 to"):
         tfkit.build("gpt2", device="meta", seed=seed)
 
 

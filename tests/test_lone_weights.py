@@ -60,7 +60,7 @@ def test_the_commands_take_it(tmp_path: Path) -> None:
     for words, message in (
         (("generate", file, "a"), "has no tokenizer: this run works on ids (run.model), not on texts"),
         (("evaluate", file), "says no data"),
-        (("quantize", file, tmp_path / "small"), "is a file of weights alone; give a run's folder"),
+        (("quantize", file, tmp_path / "small"), "is only a file of weights; use a run folder"),
     ):
         result = command(*words)
         assert (result.exit_code, result.stderr) == (2, f"tfkit: {file}: {message}\n")
@@ -91,7 +91,7 @@ def test_equal_weights_are_equal_files(tmp_path: Path) -> None:
 def test_a_file_of_an_older_version_loads_with_its_run_only(tmp_path: Path) -> None:
     run, file = alone(tmp_path)
     rewrite(file, lambda entry: "")
-    with pytest.raises(RunError, match=r"mine\.safetensors: holds no recipe: .* load its run's folder"):
+    with pytest.raises(RunError, match=r"mine\.safetensors: contains no recipe: .* load its run folder"):
         tfkit.load_run(file)
     load_weights(tfkit.build(run.recipe), file)
 
@@ -159,11 +159,11 @@ def test_a_part_of_ones_own_needs_its_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_of_weights(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"nothing\.safetensors: there is no such file"):
+    with pytest.raises(RunError, match=r"nothing\.safetensors: no such file"):
         tfkit.load_run(tmp_path / "nothing.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(b"\xff" * 9)
-    with pytest.raises(RunError, match=r"cut\.safetensors: is no whole safetensors file"):
+    with pytest.raises(RunError, match=r"cut\.safetensors: not a complete safetensors file"):
         tfkit.load_run(tmp_path / "cut.safetensors")
     _, file = alone(tmp_path)
-    with pytest.raises(UsageError, match=r"this run is made already"):
+    with pytest.raises(UsageError, match=r"the run is already trained"):
         tfkit.load_run(file, sets=["model.d_model=3"])

@@ -191,7 +191,7 @@ def test_a_broken_plugin_is_told_on_standard_error(tmp_path: Path, monkeypatch: 
     (info / "entry_points.txt").write_text("[tfkit.parts]\nbroken = broken_plugin\n")
     result = command("check", "gpt2", "--set", "model.layer.norm=layr_norm")
     lines = result.stderr.splitlines()
-    told = f"the plugin 'broken' of broken-plugin 2.0 could not be loaded: {tmp_path}/broken_plugin.py:2: cannot be"
+    told = f"the plugin 'broken' of broken-plugin 2.0 cannot be loaded: {tmp_path}/broken_plugin.py:2: cannot be"
     assert result.exit_code == 2 and lines[0].startswith(f"tfkit: {told}")
     assert f"unknown norm 'layr_norm'; {told}" in lines[1] and lines[1].endswith("Did you mean 'layer_norm'?")
     again = command("check", "gpt2")
@@ -219,7 +219,7 @@ def test_a_run_records_the_file_and_its_parts(tmp_path: Path) -> None:
 def test_a_run_says_what_it_needs_and_takes_it(tmp_path: Path) -> None:
     run = trained(tmp_path)
     file = tmp_path / "my_parts.py"
-    message = rf"needs the parts in {file} \(norm 'my_norm'\): give --import {file} or --trust$"
+    message = rf"needs the parts in {file} \(norm 'my_norm'\): use --import {file} or --trust$"
     with pytest.raises(RunError, match=message):
         tfkit.load_run(run)
     expected = tfkit.load_run(run, trust=True).generate("The ")
@@ -245,11 +245,11 @@ def test_a_changed_file_is_a_warning(tmp_path: Path) -> None:
     run = trained(tmp_path)
     file = tmp_path / "my_parts.py"
     file.write_text(file.read_text() + "\n# another thought\n")
-    with pytest.warns(TfkitWarning, match=f"{file} has changed since this run was made") as found:
+    with pytest.warns(TfkitWarning, match=f"{file} has changed since this run was created") as found:
         tfkit.load_run(run, trust=True)
     assert len(found) == 1
     result = command("evaluate", run, "--trust")
-    assert result.exit_code == 0 and f"tfkit: {run}: {file} has changed since this run was made" in result.stderr
+    assert result.exit_code == 0 and f"tfkit: {run}: {file} has changed since this run was created" in result.stderr
 
 
 def test_a_run_and_its_file_can_be_moved(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_run_and_its_file_can_be_moved(tmp_path: Path) -> None:
     forget()
     (tmp_path / "here").rename(tmp_path / "there")  # both, together
     moved = tmp_path / "there" / "run"
-    with pytest.raises(RunError, match=f"give --import {tmp_path}/there/my_parts.py or --trust"):
+    with pytest.raises(RunError, match=f"use --import {tmp_path}/there/my_parts.py or --trust"):
         tfkit.load_run(moved)
     assert tfkit.load_run(moved, trust=True).generate("The ") == expected
     forget()
@@ -269,7 +269,7 @@ def test_a_run_and_its_file_can_be_moved(tmp_path: Path) -> None:
     shutil.move(tmp_path / "there" / "my_parts.py", new)
     for trust in (False, True):
         with pytest.raises(
-            RunError, match=r"my_parts.py \(norm 'my_norm'\), which is gone: give --import with the place"
+            RunError, match=r"my_parts.py \(norm 'my_norm'\), which is missing: pass its new path to --import"
         ):
             tfkit.load_run(alone, trust=trust)
     with warnings.catch_warnings():
@@ -286,7 +286,7 @@ def test_another_file_does_not_do(tmp_path: Path) -> None:
         tfkit.load_run(run, imports=[other])
     forget()
     (tmp_path / "my_parts.py").write_text(text_of("residual"))
-    with pytest.raises(RunError, match=r"my_parts.py: registers no norm 'my_norm', which the run .* needs"):
+    with pytest.raises(RunError, match=r"my_parts.py: does not register norm 'my_norm', which the run .* needs"):
         tfkit.load_run(run, trust=True)
     (tmp_path / "my_parts.py").write_text("1 / 0\n")
     with pytest.raises(RunError, match=r"my_parts.py:1: cannot be imported: ZeroDivisionError"):
@@ -301,9 +301,9 @@ def test_a_run_goes_on_with_the_code_it_needs(tmp_path: Path) -> None:
     shutil.move(tmp_path / "my_parts.py", new)
     new.write_text(new.read_text() + "# changed\n")
     go_on = ("train", run / "resolved.yaml", "--out", run, "--resume", "--set", "train.steps=3")
-    assert "which is gone: give --import with the place" in command(*go_on).stderr
+    assert "which is missing: pass its new path to --import" in command(*go_on).stderr
     result = command(*go_on, "--import", new)
-    assert result.exit_code == 0 and f"{new} has changed since this run was made" in result.stdout + result.stderr
+    assert result.exit_code == 0 and f"{new} has changed since this run was created" in result.stdout + result.stderr
     (need,) = needs(run)
     assert need["name"] == str(new) and need["sha256"] == imports.hash_of(new)
     forget()
@@ -325,7 +325,7 @@ def test_records_that_cannot_be_read_are_named(tmp_path: Path, said: Any) -> Non
     run = trained(tmp_path)
     known = json.loads((run / "environment.json").read_text())
     say_of(run, known | {"imports": said})
-    with pytest.raises(RunError, match=r"environment.json: what it says of `imports` cannot be read"):
+    with pytest.raises(RunError, match=r"environment.json: its entry `imports` cannot be read"):
         tfkit.load_run(run)
 
 
@@ -341,7 +341,7 @@ def test_parts_registered_in_python_are_recorded_too(tmp_path: Path) -> None:
     (need,) = needs(run)
     assert (need["door"], need["name"], need["used"]) == ("python", __name__, {"norm": ["my_norm"]})
     forget()
-    with pytest.raises(RunError, match=r"needs norm 'my_norm', which .* registered: import it again first, or give"):
+    with pytest.raises(RunError, match=r"needs norm 'my_norm', registered by .*: import it first, or pass"):
         tfkit.load_run(run, trust=True)
     file = tmp_path / "now_in_a_file.py"
     file.write_text(text_of("norm"))
@@ -364,7 +364,7 @@ def test_a_plugin_is_recorded_with_its_version(tmp_path: Path, monkeypatch: pyte
     assert found == {"door": "plugin", "name": "norm_plugin", "distribution": "norm-plugin", "version": "1.0"}
     assert tfkit.load_run(run).generate("a")  # what is installed needs no leave
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: norm-plugin\nVersion: 2.0\n")
-    with pytest.warns(TfkitWarning, match=r"was made with norm-plugin 1.0, and 2.0 is installed"):
+    with pytest.warns(TfkitWarning, match=r"created with norm-plugin 1.0; 2.0 is installed"):
         tfkit.load_run(run)
     forget()
     with pytest.raises(RunError, match=r"plugin norm_plugin of norm-plugin 1.0 \(norm .my_norm.\): install it"):

@@ -173,7 +173,7 @@ def test_what_is_missing_is_named(trained: Run, tmp_path: Path, name: str) -> No
         (tmp_path / other).write_bytes((trained.folder / other).read_bytes())
     with pytest.raises(RunError, match=rf"{name}: is missing"):
         load_run(tmp_path)
-    with pytest.raises(RunError, match="there is no such folder"):
+    with pytest.raises(RunError, match="no such folder"):
         load_run(tmp_path / "nowhere")
 
 
@@ -181,7 +181,7 @@ def test_broken_weights_are_named(trained: Run, tmp_path: Path) -> None:
     for name in FILES - {"checkpoints", "SHA256SUMS"}:
         (tmp_path / name).write_bytes((trained.folder / name).read_bytes())
     (tmp_path / "model.safetensors").write_bytes(weights(trained)[:100])
-    with pytest.raises(RunError, match=r"model\.safetensors: is no whole safetensors file"):
+    with pytest.raises(RunError, match=r"model\.safetensors: not a complete safetensors file"):
         _ = load_run(tmp_path).model
 
 
@@ -197,11 +197,11 @@ def test_the_default_folder_takes_the_next_number(tmp_path: Path, monkeypatch: p
 
 def test_a_folder_in_use_is_refused_and_left_alone(trained: Run, tmp_path: Path) -> None:
     before = weights(trained)
-    with pytest.raises(RunError, match=r"holds a finished run of 6 steps; --force replaces it"):
+    with pytest.raises(RunError, match=r"contains a finished run of 6 steps; --force replaces it"):
         silent(recipe(train__steps=1), trained.folder)
     (tmp_path / "notes.txt").write_text("mine")
     for options in ({}, {"force": True}, {"resume": True}):
-        with pytest.raises(RunError, match="is not empty and holds no run"):
+        with pytest.raises(RunError, match="not empty and not a run"):
             silent(recipe(train__steps=1), tmp_path, **options)
     with pytest.raises(RunError, match="is a file"):
         silent(recipe(train__steps=1), tmp_path / "notes.txt")
@@ -261,7 +261,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     loaded = recipe(train__keep=keep, train__checkpoint_every=2)
     straight = silent(loaded, tmp_path / "straight")
     stop_at(3, which)
-    with pytest.raises(Interrupted, match=r"stopped at step 3 of 6; to go on: tfkit train .* --out .*stopped --resume"):
+    with pytest.raises(Interrupted, match=r"stopped at step 3 of 6; to resume: tfkit train .*stopped --resume"):
         silent(loaded, tmp_path / "stopped")
     assert len(losses(tmp_path / "stopped")) == 3  # the step was finished
     assert load_run(tmp_path / "stopped").generate("one")  # and the run can be used
@@ -354,7 +354,7 @@ def test_a_run_keeps_a_decoder_for_each_way_to_quantize(writer: Run) -> None:
 def test_ids_without_a_token_are_told_and_never_written(tmp_path: Path) -> None:
     run = silent(language(**{"model.vocab_size": 500, "train.steps": 1}), tmp_path / "x")
     size = run.tokenizer.vocab_size
-    told = f"{500 - size} of 500 ids are no token of the tokenizer: they are never written"
+    told = f"{500 - size} of 500 ids are not tokens of the tokenizer and are never generated"
     assert told in (run.folder / "train.log").read_text()
     drawn = run.candidates(["a"] * 4, 12, strategy="sample", seed=1)
     assert {id_ for (written,) in drawn for id_ in written.ids} <= set(range(size))

@@ -98,7 +98,7 @@ class TestLabels:
         source["train"]["steps"] = 42
         with pytest.raises(RunError, match=r"labels\.json: has changed since it was written.*--accept-changes"):
             train(source, out=tmp_path / "run", resume=True, progress=False)
-        with pytest.warns(TfkitWarning, match=r"labels\.json: is on record as it is now"):
+        with pytest.warns(TfkitWarning, match=r"labels\.json: recorded as it is now"):
             resumed = train(source, out=tmp_path / "run", resume=True, progress=False, accept_changes=True)
         assert resumed.labels == ("for", "against")
 
@@ -113,9 +113,7 @@ class TestLabels:
     def test_a_number_may_be_said(self, tmp_path: Path) -> None:
         source = classes(tmp_path)
         source["model"]["head"]["num_classes"] = 1
-        with pytest.raises(
-            DataError, match=r"reviews\.txt:3: 'against' is one label more than the 1 classes of model\.head"
-        ):
+        with pytest.raises(DataError, match=r"reviews\.txt:3: 'against' exceeds the 1 classes of model\.head"):
             train(source, out=tmp_path / "run", progress=False)
         source["model"]["head"]["num_classes"] = 5
         source["train"]["steps"] = 1
@@ -180,12 +178,12 @@ class TestPredict:
         command(*line, "--output", tmp_path / "out.jsonl")
         assert [json.loads(one) for one in (tmp_path / "out.jsonl").read_text().splitlines()] == said
         assert (
-            "reads 2 texts at most"
+            "reads at most 2 texts"
             in CliRunner().invoke(main, [*map(str, line), "--field", "b", "--field", "c"]).stderr
         )
 
     def test_what_cannot_be_read(self, classifier: Run) -> None:
-        with pytest.raises(UsageError, match="this model reads text: give a mapping of them to texts, got 3"):
+        with pytest.raises(UsageError, match="this model reads text: pass a mapping of them to texts, got 3"):
             classifier.predict([3])  # type: ignore[list-item]
         with pytest.raises(UsageError, match="this model reads text"):
             classifier.predict({"question": "who"})
@@ -197,7 +195,7 @@ class TestPredict:
         source["data"]["train"]["files"] = str(tmp_path / "text")
         source["train"] = source["train"] | {"steps": 1, "metrics": ["bits_per_character", "perplexity"]}
         run = train(source, out=tmp_path / "run", progress=False)
-        with pytest.raises(UsageError, match="a model trained for causal_lm predicts nothing of a text"):
+        with pytest.raises(UsageError, match="a model trained with causal_lm makes no predictions"):
             run.predict("a")
         scores = run.evaluate("valid")
         # 2 texts of 5 characters, 4 targets each: three words and the end
@@ -223,9 +221,9 @@ class TestEmbed:
         assert classifier.embed("a film " * 40).shape == (1, 16)
 
     def test_wrong_options(self, classifier: Run) -> None:
-        with pytest.raises(UsageError, match="pooling is mean, first or last, got 'max'"):
+        with pytest.raises(UsageError, match="pooling must be mean, first or last, got 'max'"):
             classifier.embed("a", pooling="max")  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="batch_size is 1 or more"):
+        with pytest.raises(UsageError, match="batch_size must be at least 1"):
             classifier.embed("a", batch_size=0)
 
     def test_command(self, classifier: Run, tmp_path: Path) -> None:
@@ -239,7 +237,7 @@ class TestEmbed:
         command("embed", classifier.folder, "-", "--out", tmp_path / "v.jsonl", input="film\n")
         assert len((tmp_path / "v.jsonl").read_text().splitlines()) == 1
         done = CliRunner().invoke(main, ["embed", str(classifier.folder), "-"], input="")
-        assert done.exit_code == 2 and "there is no text in it" in done.stderr
+        assert done.exit_code == 2 and "contains no text" in done.stderr
 
 
 class TestInitFrom:
@@ -250,7 +248,7 @@ class TestInitFrom:
         source["data"]["tokenizer"] = {"type": "file", "path": str(classifier.folder / "tokenizer.json")}
         source["train"] = source["train"] | {"steps": 1, "init_from": str(classifier.folder)}
         source["train"]["schedule"] = {"type": "constant", "lr": 1e-12}
-        with pytest.raises(RunError, match=r"head\.dense\.weight \(a head of another type there\)"):
+        with pytest.raises(RunError, match=r"head\.dense\.weight \(the head in the run has another type\)"):
             train(source, out=tmp_path / "run", progress=False)
         allowed = {"run": str(classifier.folder), "new": ["head.*"], "unused": ["head.*"]}
         source["train"]["init_from"] = allowed

@@ -60,8 +60,8 @@ def test_the_same_as_data() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--attentions", "fulll"), "there is no attention 'fulll' to measure; did you mean 'full'?"),
-        (("--attentions", "longformer", "--causal"), "no attention 'longformer' to measure in a causal layer"),
+        (("--attentions", "fulll"), "unknown attention 'fulll'; did you mean 'full'?"),
+        (("--attentions", "longformer", "--causal"), "unknown attention 'longformer' for a causal layer"),
         (("--lengths", "64,many"), "expected a whole number from 1 to 2,147,483,648, got 'many'"),
         (("--lengths", ","), "expected at least one value"),
         (("--lengths", "64", "--heads", "3", "--attentions", "full"), "3 heads do not divide d_model 16"),
@@ -180,8 +180,8 @@ def test_decoding_as_a_table_says_what_cannot_be_compared(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--models", "smal"), "there is no model 'smal' to measure; did you mean 'small'?"),
-        (("--against", "fairseq"), "there is no library 'fairseq' to measure; there are: transformers"),
+        (("--models", "smal"), "unknown model 'smal'; did you mean 'small'?"),
+        (("--against", "fairseq"), "unknown library 'fairseq'; available: transformers"),
         (("--models", "small", "--against", "litgpt"), "litgpt is not installed"),
     ],
 )

@@ -127,14 +127,14 @@ def test_parts_of_ones_own_come_with_import(recipe: Path, tmp_path: Path) -> Non
 def test_a_vocabulary_that_is_not_known_yet_is_said_so(folder: Path) -> None:
     for command in ("check", "show"):
         out = " ".join(tfkit_command(command, folder / "tiny.yaml").stdout.split())
-        assert "vocabulary known after the tokenizer is trained: counted with 1" in out
+        assert "vocabulary unknown until the tokenizer is trained: counted with 1" in out
 
 
 def test_ids_that_no_token_has_are_told(folder: Path) -> None:
     sizes = ("--set", "model.vocab_size=600", "--set", "data.tokenizer={type: bpe, vocab_size: 200}")
     for command in ("check", "show"):
         out = " ".join(tfkit_command(command, folder / "tiny.yaml", *sizes).stdout.split())
-        assert "the tokenizer has at most 200 tokens: 400 of 600 ids are never written" in out
+        assert "the tokenizer has at most 200 tokens: 400 of 600 ids are never generated" in out
 
 
 # show
@@ -204,7 +204,7 @@ def test_show_says_what_a_value_should_be(recipe: Path, option: str, value: str,
 def test_show_of_a_length_the_model_cannot_take() -> None:
     result = tfkit_command("show", "gpt2", "--length", "2000")
     assert result.exit_code == 2
-    assert result.stderr == "tfkit: length 2,000 is beyond the decoder's max_length 1,024\n"
+    assert result.stderr == "tfkit: length 2,000 exceeds the decoder's max_length 1,024\n"
 
 
 # runs
@@ -247,7 +247,7 @@ def test_generate_answers_standard_input_line_by_line(run: Path) -> None:
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 40)
     result = tfkit_command("generate", run, stdin=b"the cats\n\xff\n")
     assert result.exit_code == 2
-    assert result.stderr.startswith("tfkit: standard input, line 2: is not UTF-8 text")
+    assert result.stderr.startswith("tfkit: standard input, line 2: not UTF-8 text")
 
 
 def test_train_refuses_a_run_that_is_there(run: Path, folder: Path) -> None:
@@ -283,7 +283,7 @@ def test_evaluate_prints_what_it_cannot_write(run: Path, monkeypatch: pytest.Mon
     measured = tfkit_command("evaluate", run, "--split", "valid", "--limit", "4")
     assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
     why = f"{run / 'evaluation.json'}: cannot be written: Read-only file system"
-    assert measured.stderr == f"tfkit: the scores are not written down: {why}\n"
+    assert measured.stderr == f"tfkit: the scores are not saved: {why}\n"
 
 
 def test_scores_that_were_accepted_though_they_are_none_lose_no_new_ones(run: Path, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_scores_that_were_accepted_though_they_are_none_lose_no_new_ones(run: Pa
     (other / "evaluation.json").write_text("[]")
     measured = tfkit_command("evaluate", other, "--split", "valid", "--limit", "4", "--accept-changes")
     assert measured.exit_code == 0 and measured.stdout.startswith("loss: "), measured.output
-    assert measured.stderr.endswith("evaluation.json: holds no scores by split\n")
+    assert measured.stderr.endswith("evaluation.json: does not contain scores by split\n")
 
 
 def test_embed_computes_nothing_that_it_cannot_write(
@@ -315,7 +315,7 @@ def test_too_little_memory_is_told(error: Exception, run: Path, monkeypatch: pyt
 
     monkeypatch.setattr("tfkit.generation.writer.find", broken)
     told = tfkit_command("generate", run, "the 1 cats")
-    assert told.exit_code == 2 and told.stderr.startswith("tfkit: there is not enough memory for this: "), told.output
+    assert told.exit_code == 2 and told.stderr.startswith("tfkit: out of memory: "), told.output
 
 
 @pytest.mark.parametrize("name", ["generate", "evaluate", "predict", "embed"])
@@ -333,7 +333,7 @@ def test_every_command_computes_where_there_is_cuda(name: str, run: Path, monkey
         tfkit_command(*line, *options, stdin="a")
     assert asked == ["auto", "cpu", "cpu"][: len(more)]
     refused = tfkit_command(*line, "--device", "mps")
-    assert refused.exit_code == 2 and "tfkit does not run on mps" in refused.stderr
+    assert refused.exit_code == 2 and "tfkit does not support mps" in refused.stderr
 
 
 # the rest
@@ -343,7 +343,7 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
     result = tfkit_command("chek", "x")
     assert result.exit_code == 2
     assert "No such command 'chek'. Did you mean 'check'?" in result.stderr
-    assert "There are: recipes, check, show, " in tfkit_command("zzz").stderr
+    assert "Available: recipes, check, show, " in tfkit_command("zzz").stderr
 
 
 @pytest.mark.parametrize("command", ["check", "show", "train", "evaluate", "generate"])

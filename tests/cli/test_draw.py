@@ -97,13 +97,13 @@ def test_with_another_or_changes_over_it_what_differs_is_marked(here: Path) -> N
 def test_what_cannot_be_drawn_or_written_is_refused(here: Path) -> None:
     (here / "there.svg").write_text("mine")
     (here / "folder.svg").mkdir()
-    assert "ends in .svg, .html, .mmd, .txt, .png, got '.gif'" in refused("mine.yaml", "--out", "mine.gif")
+    assert "one of .svg, .html, .mmd, .txt, .png, got '.gif'" in refused("mine.yaml", "--out", "mine.gif")
     assert "got none" in refused("mine.yaml", "--out", "mine")
     assert "replace it with --force" in refused("mine.yaml", "--out", "there.svg")
     assert (here / "there.svg").read_text() == "mine"
     draw("mine.yaml", "--out", "there.svg", "--force")
     assert "folder" in refused("mine.yaml", "--out", "folder.svg", "--force")
-    assert "give a recipe or a run" in refused()
+    assert "name a recipe or a run" in refused()
     assert "no-such" in refused("no-such")
     assert "--gallery draws the shipped models" in refused("mine.yaml", "--gallery", "all.html")
     assert "ends in .html" in refused("--gallery", "all.svg")
@@ -122,4 +122,4 @@ def test_a_part_of_one_s_own_is_drawn_with_its_title_and_boxes(here: Path) -> No
 
 def test_a_picture_that_is_no_texts_is_refused_by_name(here: Path) -> None:
     (here / "roads.py").write_text(PART.replace("PICTURE", '"roads"'))
-    assert "picture is a tuple of texts" in refused("mine.yaml", "--import", "roads.py")
+    assert "picture must be a tuple of texts" in refused("mine.yaml", "--import", "roads.py")

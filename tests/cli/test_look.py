@@ -105,15 +105,15 @@ def test_the_command_prints_heads_rows_and_tokens(writer: Run, tmp_path: Path) -
 
 def test_what_cannot_be_looked_at_is_refused(writer: Run, pair: Run, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one")
-    assert "reads one text; a target is for an encoder-decoder" in refused(writer.folder, "one", "--target", "two")
+    assert "reads one text; a target requires an encoder-decoder" in refused(writer.folder, "one", "--target", "two")
     assert "'six' is no token of the text; it has" in refused(writer.folder, "one two", "--token", "six")
     place = "decoder.layers.0.attention"
-    assert f"--head is {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
+    assert f"--head must be {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
     assert "no attention weights of 'x'" in refused(writer.folder, "one", "--head", "x:0")
-    assert "leave --token and --json out" in refused(writer.folder, "one", "--head", "x:0", "--json")
-    assert "is a file; tfkit look takes a text" in refused(writer.folder, tmp_path / "text")
+    assert "remove --token and --json" in refused(writer.folder, "one", "--head", "x:0", "--json")
+    assert "is a file; tfkit look requires a text" in refused(writer.folder, tmp_path / "text")
     assert "--out - prints the page" in refused(writer.folder, "one", "--json", "--out", "-")
-    with pytest.raises(tfkit.UsageError, match="attention is of a text"):
+    with pytest.raises(tfkit.UsageError, match="attention takes a text"):
         writer.attention(3)  # type: ignore[arg-type]
     assert str(tmp_path) in refused(writer.folder, "one", "--token", "one", "--out", tmp_path)
 

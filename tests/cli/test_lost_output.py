@@ -62,10 +62,10 @@ def test_work_that_is_on_disk_goes_on_and_says_so_once(name: str, loss: str, fol
     line, made, page = WORK[name]
     out, setup, why = LOSSES.get(loss, (None, read_a_line, "Broken pipe"))
     ended = command(*map(str, line), folder=folder, out=out, setup=setup)
-    said = f"the output cannot be written: {why}; what follows is in "
+    said = f"the output cannot be written: {why}; further output goes to "
     assert (ended.status, ended.err) == (0, f"tfkit: {said}{made / OUTPUT}\n"), ended
     log = (made / OUTPUT).read_text()
-    assert log.startswith(f"{said}this file alone\n") and f"\nthe page: {made / page}\n" in log, log
+    assert log.startswith(f"{said}this file only\n") and f"\nthe page: {made / page}\n" in log, log
     assert (made / page).is_file()
 
 
@@ -97,8 +97,8 @@ def test_what_follows_a_loss_is_in_the_log(
             Console().print("a table")
         assert sys.stdout is stream
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # for the buffer, when it is closed
-    said = "the output cannot be written: Broken pipe; what follows is in "
-    assert (tmp_path / OUTPUT).read_text() == f"{said}this file alone\nlost\na table\n"
+    said = "the output cannot be written: Broken pipe; further output goes to "
+    assert (tmp_path / OUTPUT).read_text() == f"{said}this file only\nlost\na table\n"
     assert capsys.readouterr().err == f"tfkit: {said}{tmp_path / OUTPUT}\n"
 
 

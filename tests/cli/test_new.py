@@ -65,7 +65,7 @@ def made(name: str, *arguments: str) -> str:
 
 def test_without_more_it_is_a_recipe_that_trains(here: Path) -> None:
     result = new("mine")
-    assert result.stdout == "mine.yaml: made from translate-numbers\nType: tfkit train mine.yaml\n"
+    assert result.stdout == "mine.yaml: derived from translate-numbers\nNext: tfkit train mine.yaml\n"
     assert (here / "mine.yaml").read_text() == (
         "# translate-numbers; tfkit show mine.yaml prints all of it.\n"
         "# Type: tfkit train mine.yaml\n"
@@ -163,16 +163,16 @@ def test_a_type_that_replaces_another(here: Path) -> None:
 @pytest.mark.parametrize("name", ["", " ", ".yaml", "folder/"])
 def test_a_name_that_is_none(here: Path, name: str) -> None:
     result = new(name)
-    assert (result.exit_code, "NAME is the name of a file" in result.stderr) == (2, True)
+    assert (result.exit_code, "NAME must be a file name" in result.stderr) == (2, True)
 
 
 def test_nothing_is_written_over_without_force(here: Path) -> None:
     (here / "mine.yaml").write_text("precious\n")
     result = new("mine")
     assert result.exit_code == 2
-    assert result.stderr == "tfkit: mine.yaml: is there already; choose another name, or replace it with --force\n"
+    assert result.stderr == "tfkit: mine.yaml: already exists; choose another name, or replace it with --force\n"
     assert (here / "mine.yaml").read_text() == "precious\n"
     assert new("mine", "--force").exit_code == 0
     assert new("far").exit_code == 0
     (here / "folder.yaml").mkdir()
-    assert "this is a folder" in new("folder", "--force").stderr
+    assert "is a folder" in new("folder", "--force").stderr

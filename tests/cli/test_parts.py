@@ -63,7 +63,7 @@ def test_a_part_is_told_whole(tmp_path: Path) -> None:
     for text in ("num_heads", "whole number from 1", "required", "It can:", "smallest recipe"):
         assert text in result.stdout
     recipe = tmp_path / "shown.yaml"
-    recipe.write_text(result.stdout.partition("the smallest recipe with it:\n")[2])
+    recipe.write_text(result.stdout.partition("minimal recipe:\n")[2])
     checked = CliRunner().invoke(main, ["check", str(recipe)])
     assert (checked.exit_code, checked.stderr) == (0, "")
 
@@ -101,16 +101,16 @@ def test_a_plural_is_answered_with_the_slot(slot: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("zzz",), "unknown slot 'zzz'. The slots are attention, mixer,"),
+        (("zzz",), "unknown slot 'zzz'. Available: attention, mixer,"),
         (("rotary",), "unknown slot 'rotary'. It is a part: tfkit parts position rotary"),
         (("attention", "multihed"), "unknown attention 'multihed'. Did you mean 'multi_head'?"),
-        (("norm", "zzz"), "unknown norm 'zzz'. There are: layer_norm, rms_norm"),
+        (("norm", "zzz"), "unknown norm 'zzz'. Available: layer_norm, rms_norm"),
         (("atention", "multi_head"), "unknown slot 'atention'. Did you mean 'attention'?"),
         (("zzz", "--json"), "unknown slot 'zzz'."),
-        (("--check",), "--check needs a SLOT"),
+        (("--check",), "--check requires a SLOT"),
         (("norm", "--matrix"), "--matrix prints the tables of all slots"),
-        (("norm", "--matrix", "--check"), "--matrix and --check print different things"),
-        (("norm", "--check", "--json"), "--check prints no data"),
+        (("norm", "--matrix", "--check"), "--matrix and --check cannot be combined"),
+        (("norm", "--check", "--json"), "--check does not support --json"),
         (("norm", "layer_norm", "more"), "unexpected extra argument"),
     ],
 )
@@ -128,7 +128,7 @@ def test_parts_of_ones_own_are_marked_with_their_file(mine: Path) -> None:
     result = parts("feedforward", "--import", mine, columns=200)
     assert result.exit_code == 0
     assert "Two projections that are all mine (Doe 2031, arXiv 3101.00001)" in result.stdout
-    assert f"[your own: {mine}]" in result.stdout
+    assert f"[custom: {mine}]" in result.stdout
     name = next(name for name in REGISTRY.names("feedforward") if name.startswith("mine_"))
     assert f"type: {name}" in parts("feedforward", name, "--import", mine).stdout
 
@@ -143,7 +143,7 @@ def test_a_broken_file_is_reported_and_the_others_are_listed(mine: Path, tmp_pat
     assert f"{broken}:2: cannot be imported: ZeroDivisionError" in result.stderr
     assert f"{tmp_path / 'nowhere.py'}: " in result.stderr
     assert "Traceback" not in result.stderr
-    assert f"[your own: {mine}]" in result.stdout
+    assert f"[custom: {mine}]" in result.stdout
     assert "glu" in result.stdout
 
 
@@ -202,7 +202,7 @@ def test_only_what_is_asked_for_is_held_to_its_contracts(mine: Path) -> None:
     result = parts("norm", "--verify", mine)
     assert result.exit_code == 2
     told = " ".join(result.stderr.split())
-    assert told.startswith("tfkit: what --verify imports registers no norm, but feedforward 'mine_")
+    assert told.startswith("tfkit: the modules of --verify register no norm, only feedforward 'mine_")
 
 
 def test_a_file_that_cannot_be_verified_is_reported(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_run_without_data_reads_random_ids(folder: Path, kind: str) -> None:
     run.__dict__["model"] = build_model(run.recipe.blueprint(), seed=0).eval()
     found = proofs(run)
     assert all(proof.holds for proof in found.values())
-    assert {found[name].reason for name in TRAINING} == {"the run says no data"}
+    assert {found[name].reason for name in TRAINING} == {"the run has no data"}
     assert found["padded left = right"].value is not None
 
 

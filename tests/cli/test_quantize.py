@@ -140,24 +140,24 @@ def test_it_is_neither_resumed_nor_started_from(folders: tuple[Path, Path], tmp_
     small_run = folders[1]
     resumed = tfkit_command("train", folders[0] / "resolved.yaml", "--out", small_run, "--resume")
     assert resumed.exit_code == 2
-    assert "holds weights in int8, which cannot be trained" in resumed.stderr
+    assert "contains int8 weights, which cannot be trained" in resumed.stderr
     again = tfkit_command("train", folders[0] / "resolved.yaml", "--out", small_run)
-    assert "holds a run in int8; --force replaces it" in again.stderr
+    assert "contains a run in int8; --force replaces it" in again.stderr
     (tmp_path / "mine.yaml").write_text(f"extends: {folders[0] / 'resolved.yaml'}\ntrain:\n  init_from: {small_run}\n")
     started = tfkit_command("train", tmp_path / "mine.yaml", "--out", tmp_path / "new")
     assert started.exit_code == 2
-    assert f"mine.yaml:3:14: train.init_from: {small_run} holds quantized weights" in started.stderr
+    assert f"mine.yaml:3:14: train.init_from: {small_run} contains quantized weights" in started.stderr
     assert not (tmp_path / "new").exists()
 
 
 def test_what_cannot_be_quantized_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
     run, small_run = folders
     for words, message in (
-        ((small_run, tmp_path / "out"), "its weights are in int8 already"),
+        ((small_run, tmp_path / "out"), "the weights are already in int8"),
         ((run, run, "--force"), "is the run itself"),
         ((run, small_run), "--force replaces it"),
         ((run, tmp_path / "out", "--split", "tset"), "no split 'tset'"),
-        ((tmp_path / "nothing", tmp_path / "out"), "there is no such folder"),
+        ((tmp_path / "nothing", tmp_path / "out"), "no such folder"),
         ((run, tmp_path / "out", "--to", "int4"), "'int4'"),
     ):
         found = tfkit_command("quantize", *words)
@@ -175,7 +175,7 @@ def test_a_weight_that_is_not_finite_is_refused(folders: tuple[Path, Path], tmp_
     save_file(tensors, broken / WEIGHTS, {"tied": '{"head.output.weight": "decoder.embedding.tokens.weight"}'})
     found = tfkit_command("quantize", broken, tmp_path / "out")
     assert found.exit_code == 2
-    assert f"{UP} holds NaN or infinite numbers, which have no scale" in found.stderr
+    assert f"{UP} contains NaN or infinite values, which cannot be scaled" in found.stderr
 
 
 @pytest.mark.slow

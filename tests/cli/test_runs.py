@@ -135,7 +135,7 @@ def test_a_run_that_is_trained_now_says_so(folder: Path, tmp_path: Path) -> None
         (["--where", "step>x"], "--where 'step>x': > compares with a number, and 'x' is none"),
         (["--sort", "valid.los"], "--sort valid.los: no run has 'valid.los'. Did you mean 'valid.loss'?"),
         (["--columns", "run,tokns"], "--columns tokns: no run has 'tokns'. Did you mean 'tokens'?"),
-        (["--csv", "--json"], "give one of them"),
+        (["--csv", "--json"], "use one of them"),
     ],
 )
 def test_what_cannot_be_listed_is_told(arguments: list[str], message: str, folder: Path) -> None:
@@ -147,4 +147,4 @@ def test_what_cannot_be_listed_is_told(arguments: list[str], message: str, folde
 def test_no_runs(tmp_path: Path) -> None:
     found = runs(str(tmp_path))
     assert found.exit_code == 2
-    assert f"there is no run in {tmp_path}" in " ".join(found.stderr.split())
+    assert f"no runs in {tmp_path}" in " ".join(found.stderr.split())

@@ -52,7 +52,7 @@ def test_what_it_says_to_type_works(here: Path, slot: str) -> None:
     result = new("--part", slot, f"my_{slot}")
     assert (result.exit_code, result.stderr) == (0, "")
     assert sorted(path.name for path in here.iterdir()) == [f"my_{slot}.py", f"test_my_{slot}.py"]
-    verify_line, check_line, test_line = (line.strip() for line in result.stdout.partition("Type: ")[2].splitlines())
+    verify_line, check_line, test_line = (line.strip() for line in result.stdout.partition("Next: ")[2].splitlines())
     assert verify_line == f"tfkit parts --verify my_{slot}.py"
     assert test_line == f"pytest test_my_{slot}.py"
     checked = CliRunner().invoke(main, shlex.split(check_line)[1:], catch_exceptions=False)
@@ -128,11 +128,14 @@ def test_the_class_has_the_parts_name(here: Path, name: str, part: str) -> None:
     ("arguments", "message"),
     [
         (["--part", "atention", "x"], "unknown slot 'atention'. Did you mean 'attention'?"),
-        (["--part", "model", "x"], "no skeleton is there for the slot 'model'. There are skeletons for attention, "),
-        (["--part", "attention", "multi_head"], "attention 'multi_head' is registered already"),
-        (["--part", "attention", "two words"], "a part's name is a plain word such as my_attention, got 'two words'"),
-        (["--part", "attention", "x", "--from", "gpt2"], "it takes NAME and --force alone"),
-        (["--part", "attention", "x", "--set", "a=1"], "it takes NAME and --force alone"),
+        (["--part", "model", "x"], "no skeleton for the slot 'model'. Available: attention, "),
+        (["--part", "attention", "multi_head"], "attention 'multi_head' is already registered"),
+        (
+            ["--part", "attention", "two words"],
+            "must be an identifier such as my_attention, got 'two words'",
+        ),
+        (["--part", "attention", "x", "--from", "gpt2"], "it accepts only NAME and --force"),
+        (["--part", "attention", "x", "--set", "a=1"], "it accepts only NAME and --force"),
     ],
 )
 def test_what_cannot_be_is_said(here: Path, arguments: list[str], message: str) -> None:
@@ -146,7 +149,7 @@ def test_what_cannot_be_is_said(here: Path, arguments: list[str], message: str) 
 def test_nothing_is_written_over(here: Path, there: str) -> None:
     (here / there).write_text("precious\n")
     result = new("--part", "norm", "mine")
-    assert (result.exit_code, f"tfkit: {there}: is there already" in result.stderr) == (2, True)
+    assert (result.exit_code, f"tfkit: {there}: already exists" in result.stderr) == (2, True)
     assert [(path.name, path.read_text()) for path in here.iterdir()] == [(there, "precious\n")]
     assert new("--part", "norm", "mine", "--force").exit_code == 0
     assert "precious" not in (here / there).read_text()

@@ -146,14 +146,14 @@ def test_training_goes_on_into_its_log_when_nobody_reads(
     assert "step 4 of 4" in log and "next: tfkit generate" in log
     assert tfkit.load_run(tmp_path / "run").generate("one") is not None
     if setup is lose_reader:
-        assert "the output cannot be written: Broken pipe; what follows is in this log alone" in log
+        assert "the output cannot be written: Broken pipe; further output goes only to this log" in log
 
 
 @pytest.mark.slow
 def test_training_goes_on_when_the_disk_of_its_output_is_full(recipe: Path, tmp_path: Path) -> None:
     ended = command("train", recipe, "--out", tmp_path / "run", folder=tmp_path, out="/dev/full")
     assert (ended.status, ended.err) == (0, ""), ended
-    assert "No space left on device; what follows is in this log alone" in (tmp_path / "run" / "train.log").read_text()
+    assert "No space left on device; further output goes only to" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_the_samples_of_a_run_may_lose_their_reader(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_terminal_that_closes_over_nohup_leaves_the_run_alone(recipe: Path, tm
     os.close(slave)
     drain(master)
     after_the_first_steps(run, lambda: os.close(master), child)
-    log, told = run / "train.log", "Input/output error; what follows is in this log alone"
+    log, told = run / "train.log", "Input/output error; further output goes only to this log"
     until(lambda: "valid loss" in log.read_text().partition(told)[2], child)
     os.kill(child, signal.SIGTERM)
     assert wait(child) == 130 and saved(run) > 0

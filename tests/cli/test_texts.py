@@ -56,8 +56,8 @@ def values(file: Path, *fields: str) -> list[Any]:
 @pytest.mark.parametrize("name", ["generate", "predict"])
 def test_a_text_that_is_a_file_is_refused(name: str, tmp_path: Path, run: Path) -> None:
     lines, records = written(tmp_path, "in.txt", "The \n"), written(tmp_path, "in.jsonl", RECORDS)
-    assert f"'{lines}' is a file: --input {lines} reads it" in refused(name, run, "The ", lines)
-    assert f"--input {records} --field NAME reads it" in refused(name, run, records)
+    assert f"'{lines}' is a file; read it with --input {lines}" in refused(name, run, "The ", lines)
+    assert f"read it with --input {records} --field NAME" in refused(name, run, records)
     assert command("generate", run, tmp_path.name).exit_code == 0
 
 
@@ -107,27 +107,27 @@ def test_records_keep_their_ids(tmp_path: Path, run: Path) -> None:
 
 ID = '{"id": 1, "text": "a"}\n'
 LINES: dict[str, tuple[str | bytes, str]] = {
-    "an empty file": ("", ": there is no text in it"),
-    "an empty line": ("a\n\nb\n", ":2: the line is empty; remove it"),
-    "a blank line at the end": ("a\n \n", ":2: the line is empty; remove it"),
-    "no text": (b"a\n\xff\n", ":2: is not UTF-8 text (invalid start byte)"),
-    "a line without an end": (b"a\n" + b"a" * (LONGEST + 1), f":2: is longer than {LONGEST:,} bytes"),
+    "an empty file": ("", ": contains no text"),
+    "an empty line": ("a\n\nb\n", ":2: empty line; remove it"),
+    "a blank line at the end": ("a\n \n", ":2: empty line; remove it"),
+    "no text": (b"a\n\xff\n", ":2: not UTF-8 text (invalid start byte)"),
+    "a line without an end": (b"a\n" + b"a" * (LONGEST + 1), f":2: longer than {LONGEST:,} bytes"),
 }
 OBJECTS: dict[str, tuple[str | bytes, str]] = {
-    "an empty line": (f"{ID}\n", ":2: the line is empty; remove it"),
+    "an empty line": (f"{ID}\n", ":2: empty line; remove it"),
     "no JSON": (f"{ID}{{text: a}}\n", ":2: not a JSON value (column 2: Expecting property name"),
     "nested": (ID + "[" * 100_000, ":2: not a JSON value (nested too deeply)"),
-    "no object": (f'{ID}"text"\n', ":2: there is no field 'text'; it holds a text, not named values"),
-    "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: there is no field 'text'; there is: id, txt. Did you"),
-    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; a text or a number was expected"),
+    "no object": (f'{ID}"text"\n', ":2: no field 'text'; found a text, not named values"),
+    "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: no field 'text'; available: id, txt. Did you"),
+    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected a text or a number"),
     "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
-    "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text holds half of a character"),
-    "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, and others have one"),
+    "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text contains a lone surrogate"),
+    "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, but others have one"),
     "an id that JSON has no number for": (
         '{"id": NaN, "text": "a"}\n',
-        ":1: id is NaN; a text or a number was expected",
+        ":1: id must be a text or a number, got NaN",
     ),
-    "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id is [2]; a text or a number was expected"),
+    "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id must be a text or a number, got [2]"),
 }
 
 
@@ -149,11 +149,11 @@ def test_a_fault_of_records_has_its_place(text: str | bytes, expected: str, tmp_
 
 def test_a_fault_is_found_before_anything_is_written(tmp_path: Path, run: Path) -> None:
     file = written(tmp_path, "in.txt", "The \n" * 40 + "\n")
-    assert f"{file}:41: the line is empty" in refused("generate", run, "--input", file)
-    assert f"{file}:41: the line is empty" in refused("embed", run, file)
+    assert f"{file}:41: empty line" in refused("generate", run, "--input", file)
+    assert f"{file}:41: empty line" in refused("embed", run, file)
     long = written(tmp_path, "long", "a\n" + "a" * 99)
     assert f"{long}:2: the prompt has 99 tokens" in refused("generate", run, "--input", long)
-    assert "there is no such file" in refused("generate", run, "--input", tmp_path / "none", "--output", tmp_path / "o")
+    assert "no such file" in refused("generate", run, "--input", tmp_path / "none", "--output", tmp_path / "o")
     assert not (tmp_path / "o").exists()
 
 
@@ -162,7 +162,7 @@ def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path,
     before = (run / "recipe.yaml").read_bytes()
     (tmp_path / "link").symlink_to(run / "recipe.yaml")
     output = tmp_path / name if name == "link" else run / name
-    assert f"--output {output} would replace a file of a run; name another" in (
+    assert f"--output {output} would overwrite a file of a run; choose another" in (
         refused("generate", run, "The", "--output", output)
     )
     assert (run / "recipe.yaml").read_bytes() == before
@@ -170,18 +170,18 @@ def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path,
 
 def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     file = written(tmp_path, "in.jsonl", RECORDS)
-    assert "in.jsonl holds JSON lines: name the field with the text, --field NAME; the first line has id, text" in (
+    assert "contains JSON lines: name the field with the text by --field NAME; the first line has id, text" in (
         refused("generate", run, "--input", file)
     )
-    assert "--input a and TEXT both give texts" in refused("generate", run, "The", "--input", "a")
-    assert "--field names a value of JSON lines" in refused("generate", run, "The", "--field", "text")
-    assert "would replace the file that is read" in refused("generate", run, "--input", file, "--output", file)
+    assert "--input a and TEXT cannot be combined" in refused("generate", run, "The", "--input", "a")
+    assert "--field names a field of JSON lines" in refused("generate", run, "The", "--field", "text")
+    assert "would overwrite the input file" in refused("generate", run, "--input", file, "--output", file)
     two = ("--field", "text", "--field", "id")
-    assert "reads one text; give --field once" in refused("generate", run, "--input", file, *two)
-    assert "leave --field and --output out" in refused(
+    assert "reads one text; use --field once" in refused("generate", run, "--input", file, *two)
+    assert "remove --field and --output" in refused(
         "generate", run, "--input", file, *two[:2], "--output", "o", "--stream"
     )
     assert "FILE and --input are the same" in refused("embed", run, "a", "--input", "b")
     assert "--out and --output are the same" in refused("embed", run, "a", "--out", "b", "--output", "c")
-    assert "give the file with the texts: --input FILE" in refused("embed", run)
+    assert "missing input file: use --input FILE" in refused("embed", run)
     assert values(file, "text", "id") == [("The ", "a"), ("fox", "7")]

@@ -242,7 +242,7 @@ def test_a_broken_binary_file_is_named_with_its_vector(tmp_path: Path, content: 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.txt: there is no such file"):
+    with pytest.raises(DataError, match=r"nowhere\.txt: no such file"):
         load_vectors(tmp_path / "nowhere.txt", IDS_OF.get, torch.zeros(4, 3))
 
 

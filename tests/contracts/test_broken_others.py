@@ -498,7 +498,7 @@ class SaysTwice(Greedy):
         found = super().search(search)
         for row, candidates in enumerate(found):
             for token in candidates[0].ids:
-                search.tell(row, token)
+                search.notify(row, token)
         return found
 
 

@@ -141,9 +141,9 @@ def test_learned_positions_end_the_text() -> None:
     [
         ([[1], [2] * 25], "prompt 2 has 25 tokens; this model reads at most 24"),
         ([[1], []], "prompt 2 is empty"),
-        ([[23]], "prompt 1 holds the id 23; ids go from 0 to 22"),
-        ([[-1]], "prompt 1 holds the id -1"),
-        ([], "there is no prompt"),
+        ([[23]], "prompt 1 contains the id 23; ids are 0 to 22"),
+        ([[-1]], "prompt 1 contains the id -1"),
+        ([], "no prompts"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_computing(prompts: list[list[int]], message: str) -> None:

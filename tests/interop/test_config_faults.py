@@ -14,6 +14,8 @@ import pytest
 from tests.interop.parity import Row
 from tests.interop.rows import ROWS
 from tfkit.core.errors import DataError, TfkitError
+from tfkit.core.registry import REGISTRY
+from tfkit.interop.huggingface.settings import NEEDED
 from tfkit.interop.huggingface.source import Source
 
 transformers = pytest.importorskip("transformers")
@@ -89,8 +91,17 @@ def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Pat
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])
 def test_a_model_type_that_is_none(value: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": value}))
-    with pytest.raises(DataError, match="no family is about"):
+    with pytest.raises(DataError, match="no family for"):
         Source.of(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", REGISTRY.names("family"))
+def test_no_family_makes_up_a_size(name: str) -> None:
+    """Sizes that every config.json says are needed; None stands for one that follows from another."""
+    rows = REGISTRY.get("family", name).settings
+    sizes = [row for row in rows if row.keys[0].rpartition(".")[2] in ("d_model", "num_layers", "num_heads", "d_ff")]
+    assert any(row.keys[0].endswith("d_model") for row in sizes) or name == "t5gemma"  # two configs of gemma
+    assert {row.theirs: row.default for row in sizes if row.default not in (NEEDED, None)} == {}
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"])
@@ -98,7 +109,7 @@ def test_a_config_without_a_size_is_refused(key: str, tmp_path: Path) -> None:
     config = config_of(FIRST["llama"])
     del config[key]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'} says no {key}$"):
+    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'}: {key} is missing$"):
         Source.of(str(tmp_path)).model()
 
 

@@ -293,10 +293,12 @@ def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> 
     out = tmp_path / "out"
     result = command("export", own.folder, out)
     assert result.exit_code == 0, result.output
-    assert "no architecture of transformers; the folder brings tfkit's own code" in result.stdout
+    assert "not an architecture of transformers; the folder includes tfkit's code" in result.stdout
     assert "trust_remote_code=True)" in result.stdout
     lines = (own.folder / "resolved.yaml").read_text().splitlines()
-    reason = r"  \S+resolved\.yaml:(\d+):\d+: model\.(\S+): the config\.json of the nearest family, '\w+', cannot say"
+    reason = (
+        r"  \S+resolved\.yaml:(\d+):\d+: model\.(\S+): the config\.json of the nearest family, '\w+', cannot express"
+    )
     named = {path: lines[int(line) - 1] for line, path in re.findall(reason, result.stdout)}
     assert "sandwich" in named["layer.residual.type"] and "spacing" in named["position.spacing"]
     same_logits(own, out, trust_remote_code=True)
@@ -498,7 +500,7 @@ def test_what_is_bundled_is_what_is_used(own: Run, tmp_path: Path) -> None:
 def test_what_is_there_is_not_replaced_unasked(own: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_model(own, out)
-    with pytest.raises(RunError, match="holds a model; --force replaces it"):
+    with pytest.raises(RunError, match="contains a model; --force replaces it"):
         export_model(own, out)
     (out / "mine.txt").write_text("kept")
     folder = model_folder(tmp_path / "gpt2", "gpt2")
@@ -510,7 +512,7 @@ def test_what_is_there_is_not_replaced_unasked(own: Run, tmp_path: Path) -> None
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("kept")
-    with pytest.raises(RunError, match="is not empty and holds no model"):
+    with pytest.raises(RunError, match="not empty and not a model"):
         export_model(own, foreign, force=True)
 
 

@@ -173,7 +173,7 @@ def test_a_name_old_of_somebody_else_stays(tmp_path: Path, write: Callable[..., 
     write(1, goal)
     shutil.copytree(goal, tmp_path / "goal.old")
     before = content(tmp_path)
-    with pytest.raises(RunError, match=r"goal\.old: is there, and is not what tfkit itself moved aside; move it first"):
+    with pytest.raises(RunError, match=r"goal\.old: already exists, and was not moved aside by tfkit; move it"):
         write(2, goal)
     assert content(tmp_path) == before
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_replaced_is_told(
         write(1, goal)
     before = content(goal)
     monkeypatch.chdir(goal)
-    with pytest.raises(RunError, match="is the folder you are in, and would be replaced; go to another folder first"):
+    with pytest.raises(RunError, match="is the current folder, which would be replaced; change to another"):
         write(2, Path("."))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == goal)
@@ -206,7 +206,7 @@ def test_what_cannot_be_replaced_is_told(
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b"])
 def test_what_is_no_name_is_refused(write: Callable[..., object], name: str) -> None:
-    with pytest.raises(UsageError, match="is no name of a folder"):
+    with pytest.raises(UsageError, match="not a valid folder name"):
         write(1, name)
 
 

@@ -195,7 +195,7 @@ def test_what_is_wrong_is_told(parametrization: Any, message: str) -> None:
         ({"layer": {**MODEL["layer"], "residual": "deep_norm"}}, {"num_layers": 2}, "'deep_norm' follows the depth"),
         ({}, {"encoder.num_layers": 2}, "this model has one stack, the decoder; say num_layers"),
         ({"embedding": "tokens", "head": "language_model"}, {"d_model": 8, "embedding.d_embedding": 4},
-         "only one of the two sizes has a weight 'decoder.embedding.projection.bias': the base has it"),
+         "the weight 'decoder.embedding.projection.bias' exists only in the base"),
     ],
 )  # fmt: skip
 def test_a_part_that_cannot_follow_is_refused_by_name(model: dict[str, Any], base: Any, message: str) -> None:
@@ -210,7 +210,7 @@ def test_check_refuses_a_base_without_the_weights_of_the_model(mixer: str) -> No
     chosen = {"layer": layer, "position": "none"}
     with pytest.raises(RecipeError) as refused:
         recipe(BASE, **chosen)
-    assert "only one of the two sizes has a weight 'decoder.layers.0.mixer.output.bias'" in str(refused.value)
+    assert "the weight 'decoder.layers.0.mixer.output.bias' exists only" in str(refused.value)
     assert recipe({**BASE, "layer.mixer.d_hidden": 4}, **chosen).blueprint()
 
 
@@ -223,7 +223,7 @@ def test_check_refuses_an_init_without_a_standard_deviation() -> None:
         linear = embedding
 
     assert recipe(None, init="ones").blueprint()
-    with pytest.raises(RecipeError, match="init 'ones' does not say its standard deviation"):
+    with pytest.raises(RecipeError, match="init 'ones' does not implement std"):
         recipe(BASE, init="ones")
 
 
@@ -240,7 +240,7 @@ def test_a_weight_follows_the_width_of_its_own_stack() -> None:
 
 def test_an_optimizer_of_another_kind_is_refused() -> None:
     model = build_model(recipe(BASE).blueprint(), seed=0)
-    with pytest.raises(UsageError, match="rates are those of Adam, not of SGD"):
+    with pytest.raises(UsageError, match="rates are derived for Adam, not for SGD"):
         regroup(torch.optim.SGD(model.parameters(), lr=0.1), model, Train())
 
 

@@ -111,7 +111,7 @@ def test_a_place_is_told_though_the_option_is_not_written() -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe("mine.yaml")
     assert str(caught.value) == (
-        "mine.yaml:19:12: objective.block: joined texts are cut into rows; say block, the tokens of a row, "
+        "mine.yaml:19:12: objective.block: joined texts are split into rows; set block, the tokens per row, "
         "or model.max_length"
     )
 
@@ -128,25 +128,25 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("generate.strategy=beam", "generate.logits={type: temperature, temperature: 2}"),
-        "generate.logits: strategy 'beam' does not declare 'draws' (draws tokens at random), "
+        "generate.logits: strategy 'beam' does not declare 'draws' (samples tokens at random), "
         "which logits 'temperature' requires; say sampled: true; strategies that go with",
     ),
     (DECODER, ("generate.strategy=contrastive", "generate.logits={type: min_p, p: 0.9}"), "generate.logits: strategy"),
-    (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 tokens are more than the"),
+    (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 exceeds the vocabulary"),
     (
         DECODER,
         ("generate.strategy=sample", "generate.logits={type: top_k, k: 51}"),
-        "generate.logits.k: 51 is more than the 50 tokens",
+        "generate.logits.k: 51 exceeds the vocabulary of 50 tokens",
     ),
     (
         DECODER,
         ("generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}]",),
-        "generate.logits[1]: choices stands after regex, which allows other texts",
+        "generate.logits[1]: choices comes after regex, which constrains the text already",
     ),
     (
         DECODER,
         ("data.tokenizer.special_tokens={end: none}", "generate.logits={type: min_length, tokens: 2}"),
-        "generate.logits.ends: the tokenizer has no end token to hold back; name here what ends a text",
+        "generate.logits.ends: the tokenizer has no end token; list the end tokens here",
     ),
     (
         DECODER,
@@ -162,32 +162,36 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         ENCODER,
         ("data.tokenizer=character",),
-        "data.tokenizer.special_tokens.mask: 'masked_lm' needs a special token for mask; name one, such as <mask>",
+        "data.tokenizer.special_tokens.mask: 'masked_lm' requires a special token for mask; add one, such as <mask>",
     ),
-    (PAIR, ("data.tokenizer.special_tokens={start: none}",), "data.tokenizer.special_tokens.start: 'seq2seq' needs"),
+    (PAIR, ("data.tokenizer.special_tokens={start: none}",), "data.tokenizer.special_tokens.start: 'seq2seq' requires"),
     (
         PAIR,
         ("objective=denoising", "data.train=docstrings", "data.valid=docstrings"),
-        "data.tokenizer.special_tokens.mask: 'denoising' needs a special token for mask",
+        "data.tokenizer.special_tokens.mask: 'denoising' requires a special token for mask",
     ),
     (
         PAIR,
         ("objective=span_corruption", "data.train=docstrings", "data.valid=docstrings"),
-        "data.tokenizer.special_tokens.sentinels: 'span_corruption' hides spans after tokens of their own",
+        "data.tokenizer.special_tokens.sentinels: 'span_corruption' requires at least two sentinel tokens",
     ),
     (
         ENCODER,
         ("data.tokenizer={type: file, path: t.json, special_tokens: {pad: x}}",),
-        "data.tokenizer.special_tokens.mask: 'masked_lm' needs a special token for mask",
+        "data.tokenizer.special_tokens.mask: 'masked_lm' requires a special token for mask",
     ),
     (ENCODER, ("model.embedding={type: token_dropout, mask_id: 3}",), "model.embedding.mask_id: the tokenizer's mask"),
     # what the model reads
-    (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, and 'causal_lm' hands over the"),
-    (LABELS, ("model.embedding=features",), "model.embedding: the encoder reads vectors, and 'classification' hands"),
+    (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' provides"),
+    (
+        LABELS,
+        ("model.embedding=features",),
+        "model.embedding: the encoder reads vectors, but 'classification'",
+    ),
     (
         PAIR,
         ("model.encoder.embedding=features",),
-        "model.encoder.embedding: the encoder reads vectors, and 'seq2seq' hands over the ids of tokens",
+        "model.encoder.embedding: the encoder reads vectors, but 'seq2seq' provides token ids",
     ),
     # batches
     (DECODER, ("data.batch.pack=true", "objective.join=false"), "data.batch.length: packed rows have a length"),
@@ -196,11 +200,11 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("data.batch.pack=true", "data.batch.length=8"),
         "data.batch.pack: blocks of joined texts are full and cannot be packed",
     ),
-    (DECODER, ("objective.block=17",), "objective.block: 17 is more than the 16 tokens of model.max_length"),
+    (DECODER, ("objective.block=17",), "objective.block: 17 exceeds the 16 tokens of model.max_length"),
     (
         DECODER,
         ("objective.block=9", "data.batch.length=8"),
-        "objective.block: 9 is more than the 8 tokens of data.batch.length",
+        "objective.block: 9 exceeds the 8 tokens of data.batch.length",
     ),
     (DECODER, ("objective={type: causal_lm, join: false, block: 8}",), "objective.block: with join: false each text"),
     (
@@ -208,10 +212,10 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("data.batch={tokens: 15, size: none}",),
         "objective.block: a row of 16 tokens does not fit in a batch of data.batch.tokens: 15",
     ),
-    (ENCODER, ("model.max_length=2",), "model.max_length: 'masked_lm' needs rows of 3 tokens or more"),
-    (ENCODER, ("data.batch.length=2",), "data.batch.length: 'masked_lm' needs rows of 3 tokens or more"),
-    (ENCODER, ("data.batch={tokens: 2, size: none}",), "data.batch.tokens: a row of 'masked_lm' has 3 tokens or more"),
-    (PAIR, ("model.decoder.max_length=1",), "model.decoder.max_length: 'seq2seq' needs rows of 2 tokens or more"),
+    (ENCODER, ("model.max_length=2",), "model.max_length: 'masked_lm' requires rows of at least 3 tokens"),
+    (ENCODER, ("data.batch.length=2",), "data.batch.length: 'masked_lm' requires rows of at least 3 tokens"),
+    (ENCODER, ("data.batch={tokens: 2, size: none}",), "data.batch.tokens: a row of 'masked_lm' has at least 3 tokens"),
+    (PAIR, ("model.decoder.max_length=1",), "model.decoder.max_length: 'seq2seq' requires rows of at least 2 tokens"),
     # what is trained
     (
         DECODER,
@@ -232,7 +236,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (DECODER.replace("  valid: docstrings\n", ""), ("train.patience=2",), "train.patience: counts validations"),
     # heads
-    (LABELS, ("model.head.independent=true",), "model.head.independent: 'classification' trains classes that exclude"),
+    (LABELS, ("model.head.independent=true",), "model.head.independent: 'classification' requires exclusive classes"),
     (
         ENCODER,
         ("objective=next_sentence", "model.heads={next_sentence: {type: classifier, num_classes: 1}}"),
@@ -242,20 +246,24 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         ELECTRA,
         ("objective.generator.d_model=16",),
-        "objective.generator: the generator's token table is 16 wide and the model's 8; "
-        "say d_embedding: 8 in the generator's embedding, or shared: false",
+        "objective.generator: the generator's token table is 16 wide, the model's 8; "
+        "set d_embedding: 8 in the generator's embedding, or shared: false",
     ),
-    (ELECTRA, ("objective.generator.max_length=8",), "objective.generator.max_length: the generator reads 8 tokens"),
-    (ELECTRA, ("objective.generator.embedding=none",), "objective.generator: embedding: a generator reads the ids"),
+    (
+        ELECTRA,
+        ("objective.generator.max_length=8",),
+        "objective.generator.max_length: the generator's maximum is 8",
+    ),
+    (ELECTRA, ("objective.generator.embedding=none",), "objective.generator: embedding: a generator reads token ids"),
     (
         ELECTRA,
         ("objective.generator.mask=global_tokens",),
-        "objective.generator: 'replaced_token' hands over no global_attention_mask, which the generator needs",
+        "objective.generator: 'replaced_token' does not provide global_attention_mask, which the generator requires",
     ),
     (
         ELECTRA,
         ("objective.generator.layer.attention=none", "objective.generator.layer.mixer=fourier"),
-        "objective.generator: mixer 'fourier' cannot leave padding out, which 'replaced_token' hands over",
+        "objective.generator: mixer 'fourier' cannot mask padding, which 'replaced_token' requires",
     ),
 ]
 
@@ -305,8 +313,8 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
     (ENCODER, ("generate.strategy=sample",), "generate.strategy: changes nothing: this model writes no texts, as it"),
     (ENCODER, ("generate.max_new_tokens=5",), "generate.max_new_tokens: changes nothing: this model writes no texts"),
     (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: changes nothing: there is no source whose length"),
-    (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the learning rate rises for 100 steps, and"),
-    (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the learning rate rises for 4,000"),
+    (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the warmup of 100 steps is not shorter"),
+    (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the warmup of 4,000 steps"),
     (DECODER, ("train.keep={mean: 2}",), "train.keep.mean: the mean is over 2 checkpoints, and 100 steps make 1;"),
     (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: there are 100 steps, so there is one validation"),
     (DECODER, ("train.patience=4", "train.evaluate_every=25"), "train.patience: training never stops early: it makes"),

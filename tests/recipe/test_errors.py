@@ -267,7 +267,7 @@ def test_messages(here, old, new, expected):
 def test_a_part_without_a_type_names_those_there_are(here):
     known = ", ".join(REGISTRY.names("feedforward"))
     assert said(here, GOOD.replace("type: mlp, ", "")) == [
-        f"mine.yaml:14:18: model.layer.feedforward: says no type; the feedforward types are {known}"
+        f"mine.yaml:14:18: model.layer.feedforward: type is missing; available feedforward types: {known}"
     ]
 
 

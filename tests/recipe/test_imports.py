@@ -136,7 +136,7 @@ BROKEN = [
     ("x = 1\ndef f(:\n", r"broken.py:2: cannot be imported: SyntaxError: invalid syntax$"),
     ("x = '\xe9'\n".encode("latin-1"), r"broken.py:?1?: cannot be imported: SyntaxError"),
     (b"x = 1\0\n", r"broken.py:?\d*: cannot be imported: (SyntaxError|ValueError)"),
-    ("import sys\nsys.exit(2)\n", r"broken.py:2: cannot be imported: it ends the program \(sys.exit\(2\)\)$"),
+    ("import sys\nsys.exit(2)\n", r"broken.py:2: cannot be imported: it exits the program \(sys.exit\(2\)\)$"),
     ("def f():\n    raise RuntimeError\n\nf()\n", r"broken.py:2: cannot be imported: RuntimeError$"),
     ("import helper\n", r"broken.py:1: cannot be imported: KeyError: 'x' \(.*helper.py:3\)$"),
     ("import helpless\n", r"broken.py:1: cannot be imported: SyntaxError: .* \(.*helpless.py:2\)$"),
@@ -145,7 +145,7 @@ BROKEN = [
         PART.format(name="layer_norm"),
         r"broken.py:5: norm 'layer_norm' is registered twice: by .*norm.py:\d+\) and by Halved \(.*broken.py:5",
     ),
-    (PART.format(name="two words"), r"broken.py:5: a part's name is a plain word"),
+    (PART.format(name="two words"), r"broken.py:5: the name of a part must be an identifier"),
     (PART.format(name="x").replace('"norm"', '"nrom"'), r"unknown slot 'nrom'.*Did you mean 'norm'\?"),
 ]
 

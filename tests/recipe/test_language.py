@@ -829,7 +829,7 @@ def test_r18_biases_all_none_or_named():
     masked = build(type="encoder", head={"type": "masked_lm", "bias": ["output"]}).head
     assert (masked.dense.bias is None, masked.output.bias is None) == (True, False)
     assert faults({"feedforward": LAYER["feedforward"] | {"bias": ["upp"]}}) == [
-        "model.layer.feedforward.bias: 'upp' is no projection here; there are: up, down"
+        "model.layer.feedforward.bias: 'upp' is not a projection of this part; available: up, down"
     ]
 
 

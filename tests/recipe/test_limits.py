@@ -197,7 +197,7 @@ def test_a_head_cannot_look_for_a_token_among_vectors():
 def test_a_number_is_one_that_float32_holds():
     attention = {"type": "multi_head", "num_heads": 2, "clip": 1e39}
     assert said(recipe({"attention": attention})) == [
-        "<mapping>: model.layer.attention.clip: expected a number whose square float32 holds, up to 1e18, got 1e+39"
+        "<mapping>: model.layer.attention.clip: expected a number up to 1e18, whose square fits float32, got 1e+39"
     ]
 
 

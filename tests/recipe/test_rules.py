@@ -113,7 +113,7 @@ def test_a_mask_and_a_direction_ask_a_sublayer():
     assert fault.startswith("model.layer.mixer: mixer 'forwards' does not declare 'masks'")
     (fault,) = faults(layer, type="encoder")
     assert fault == (
-        "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (stands in a layer that sees both ways), "
+        "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (works in bidirectional layers), "
         "which a layer that sees both ways requires; mixers that do: fourier, gru, lstm, rnn"
     )
 

@@ -237,7 +237,7 @@ def test_impossible_calls_are_refused(length: int, batch: int) -> None:
 
 
 def test_a_length_beyond_max_length_is_refused() -> None:
-    with pytest.raises(UsageError, match="length 65 is beyond the decoder's max_length 64"):
+    with pytest.raises(UsageError, match="length 65 exceeds the decoder's max_length 64"):
         count(blueprint(MODEL), 65)
 
 

@@ -364,7 +364,7 @@ def test_a_run_equals_the_recipe_whose_tokenizer_was_not_trained_yet(here: Path)
         (("gpt2",), "give a second recipe, or --set or --variant"),
         (("gpt2", "gtp2"), "Did you mean 'gpt2'?"),
         (("small.yaml", "small.yaml@wied"), "unknown variant 'wied'"),
-        (("small.yaml", "gpt2", "--length", "65"), "length 65 is beyond the decoder's max_length 64"),
+        (("small.yaml", "gpt2", "--length", "65"), "length 65 exceeds the decoder's max_length 64"),
         (
             ("small.yaml", "--set", "model.d_model=wide"),
             "--set model.d_model=wide: model.d_model: expected a whole number",

@@ -15,7 +15,6 @@ from tests.cli.test_commands import tfkit_command
 from tests.studies.test_page import LOOK
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.shipped import shipped_recipes
-from tfkit.reports.explain import KeyAnswers
 from tfkit.reports.gallery import gallery, page
 from tfkit.reports.picture import compared, picture
 
@@ -84,7 +83,7 @@ def test_a_page_of_two_pictures_in_a_browser(tmp_path: Path) -> None:
     recipes = [load_recipe("bert-base"), load_recipe("gpt2")]
     pictures = compared(*(picture(recipe.blueprint()) for recipe in recipes))
     file = tmp_path / "page.html"
-    file.write_text(page(pictures, ["a line"], [KeyAnswers(recipe) for recipe in recipes]), encoding="utf-8")
+    file.write_text(page(pictures, ["a line"], [recipe.table() for recipe in recipes]), encoding="utf-8")
     for width in (420, 1400):
         found = looked_at(file, width)
         assert found["said"] == [] and found["loaded"], found

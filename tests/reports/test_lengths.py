@@ -41,7 +41,7 @@ def test_show_counts_at_the_length_that_a_position_holds():
     assert "At length 24," in result.stdout
     assert run("show", "mine.yaml", "--length", "9").exit_code == 0
     longer = run("show", "mine.yaml", "--length", "25")
-    assert (longer.exit_code, longer.stderr) == (WRONG, "tfkit: length 25 is beyond the decoder's max_length 24\n")
+    assert (longer.exit_code, longer.stderr) == (WRONG, "tfkit: length 25 exceeds the decoder's max_length 24\n")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tfkit.core.shape import Shape
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count, count_parameters
-from tfkit.reports.numbered import told_apart
+from tfkit.reports.numbered import split_by_size
 from tfkit.reports.show import as_data
 
 WIDTHS: dict[str, Callable[[Shape], int]] = {
@@ -104,7 +104,7 @@ def test_the_table_has_a_row_for_each_size(rule):
 
 def test_a_stack_that_nobody_numbers_is_left_as_it_is():
     blueprint = recipe({"feedforward": {"type": "mlp", "d_ff": 4}}).blueprint()
-    assert told_apart(blueprint) == blueprint
+    assert split_by_size(blueprint) == blueprint
 
 
 def test_hundreds_of_layers(rule):
@@ -114,7 +114,7 @@ def test_hundreds_of_layers(rule):
         two = count_parameters(recipe(num_layers=2).blueprint())
         assert count_parameters(blueprint) == one + 299 * (two - one)
     else:
-        with pytest.raises(UsageError, match="a part has other sizes in each layer"):
+        with pytest.raises(UsageError, match="a part has a different size in each layer"):
             count_parameters(blueprint)
 
 
@@ -126,7 +126,9 @@ def test_check_says_so_in_a_sentence(tmp_path, monkeypatch, rule):
     result = CliRunner().invoke(main, ["check", "mine.yaml"])
     assert result.exit_code == (0 if rule == "all_alike" else WRONG)
     if rule != "all_alike":
-        assert result.stderr.startswith("tfkit: mine.yaml: a part has other sizes in each layer, which can be counted")
+        assert result.stderr.startswith(
+            "tfkit: mine.yaml: a part has a different size in each layer, which is supported"
+        )
 
 
 def test_diff_counts_both(tmp_path, monkeypatch):

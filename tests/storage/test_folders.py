@@ -10,7 +10,7 @@ from tests.kills import fails, kills, shares
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.storage.files import temporary, write_text
 from tfkit.storage.folders import NewFolder, check_replaceable, recover
-from tfkit.storage.locks import FolderBusy, FolderLock, held_by, let_lock_say, lock_says
+from tfkit.storage.locks import FolderBusy, FolderLock, held_by, lock_purpose, mark_lock
 
 THEIRS = {"notes.txt": "mine", "kept/deep.txt": "mine too", "sub/own.txt": "in a folder of ours"}
 
@@ -74,7 +74,7 @@ def test_what_was_there_is_name_old(target: Path) -> None:
     replace(target)
     assert content(target) == of("new") and content(old) == of("old") | THEIRS
     assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"] and not (target / ".lock").exists()
-    assert lock_says(old) == "moved_aside" and held_by(old) is None
+    assert lock_purpose(old) == "moved_aside" and held_by(old) is None
 
 
 def test_where_nothing_was_it_is_only_renamed(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_name_old_of_somebody_else_is_never_touched(target: Path, kind: str) -
     elif kind == "link":
         old.symlink_to(aside)
     before = content(target.parent)
-    with pytest.raises(RunError, match=r"goal\.old: is there, and is not what tfkit itself moved aside; move it first"):
+    with pytest.raises(RunError, match=r"goal\.old: already exists, and was not moved aside by tfkit; move it"):
         replace(target)
     assert content(target.parent) == before
     old.unlink() if kind in ("file", "link") else shutil.rmtree(old)
@@ -154,7 +154,7 @@ def test_what_the_user_does_after_a_kill_counts(target: Path, share: int) -> Non
     old = target.with_name("goal.old")
     for event in kills(lambda: replace(target), share):
         was_there, kept = target.exists(), content(old) if old.exists() else None
-        between = lock_says(old) == "replaced"
+        between = lock_purpose(old) == "replaced"
         shutil.rmtree(target, ignore_errors=True)
         if not was_there:
             target.mkdir()
@@ -228,7 +228,7 @@ def test_between_the_renames_of_a_living_process_nothing_is_renamed_back(
 def test_what_cannot_be_renamed_back_is_told(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = target.with_name("goal.old")
     shutil.rmtree(old)
-    let_lock_say(target, "replaced")
+    mark_lock(target, "replaced")
     target.rename(old)
     with (
         monkeypatch.context() as patch,
@@ -305,18 +305,18 @@ def test_a_rename_that_is_refused_is_undone(target: Path, number: int, monkeypat
 def test_folders_that_cannot_be_replaced_are_named(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_replaceable(target)
     monkeypatch.setattr(os.path, "ismount", lambda path: path == target.parent / "mounted")
-    with pytest.raises(RunError, match="mounted: is a mount point, which cannot be replaced; choose a folder in it"):
+    with pytest.raises(RunError, match="mounted: is a mount point, which cannot be replaced; choose a folder"):
         check_replaceable(target.parent / "mounted")
     for inside in (target, target / "sub"):
         monkeypatch.chdir(inside)
-        with pytest.raises(RunError, match=r"goal: is the folder you are in.*go to another folder first"):
+        with pytest.raises(RunError, match=r"goal: is the current folder.*change to another folder first"):
             check_replaceable(target)
     monkeypatch.chdir(target.parent)
     check_replaceable(target)
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="x: cannot be written: no folder can be made in"):
+    with pytest.raises(RunError, match="x: cannot be written: cannot create a folder in"):
         NewFolder(tmp_path / "nowhere" / "x")
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"x: cannot be written: .*file: Not a directory"):

@@ -12,7 +12,7 @@ import pytest
 from tests.kills import KILLED, forked
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.storage import locks
-from tfkit.storage.locks import FolderBusy, FolderLock, let_lock_say, lock_says
+from tfkit.storage.locks import FolderBusy, FolderLock, lock_purpose, mark_lock
 
 
 def refused(folder: Path) -> None:
@@ -23,13 +23,13 @@ def refused(folder: Path) -> None:
 
 def test_the_second_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:
     lock = FolderLock.take(tmp_path, "trained")
-    assert lock_says(tmp_path) == "trained"
+    assert lock_purpose(tmp_path) == "trained"
     with pytest.raises(FolderBusy, match=rf"{tmp_path}: is being trained by process {os.getpid()}$"):
         FolderLock.take(tmp_path, "trained")  # of this process too
     assert forked(lambda: refused(tmp_path)) == 0
     lock.release()
     lock.release()  # again is nothing
-    assert not list(tmp_path.iterdir()) and lock_says(tmp_path) is None
+    assert not list(tmp_path.iterdir()) and lock_purpose(tmp_path) is None
     assert forked(lambda: FolderLock.take(tmp_path, "trained")) == 0
 
 
@@ -85,12 +85,12 @@ def test_a_child_that_ends_leaves_the_lock_of_its_parent(tmp_path: Path) -> None
 
 def test_a_word_that_somebody_else_wrote_stays(tmp_path: Path) -> None:
     lock = FolderLock.take(tmp_path, "trained")
-    let_lock_say(tmp_path, "old")
+    mark_lock(tmp_path, "old")
     lock.release()
-    assert lock_says(tmp_path) == "old"
+    assert lock_purpose(tmp_path) == "old"
     again = FolderLock.take(tmp_path, None)
-    assert lock_says(tmp_path) == "old"
-    again.say("trained")
+    assert lock_purpose(tmp_path) == "old"
+    again.set_purpose("trained")
     again.release()
     assert not list(tmp_path.iterdir())
 
@@ -123,7 +123,7 @@ def test_whoever_was_overtaken_tries_again(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(fcntl, "flock", late)
     lock = FolderLock.take(folder, "trained")
-    assert calls and lock_says(folder) == "trained"
+    assert calls and lock_purpose(folder) == "trained"
     refused(folder)
     lock.release()
 
@@ -147,7 +147,7 @@ def test_what_is_no_lock_is_left_alone(tmp_path: Path) -> None:
 
     for kind in ("link", "hard link", "folder", "fifo", "mine\n", "1 here trained\n" * 100):
         put(kind)
-        with pytest.raises(RunError, match=r"run/\.lock: is no lock of tfkit's"):
+        with pytest.raises(RunError, match=r"run/\.lock: not a lock of tfkit"):
             FolderLock.take(folder, "trained")
         assert os.path.lexists(folder / ".lock") and outside.read_text() == "1 here trained\n"
         (folder / ".lock").rmdir() if kind == "folder" else (folder / ".lock").unlink()
@@ -183,8 +183,8 @@ def test_without_locks_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 patch.setattr(locks, "_fcntl", None)
             else:
                 patch.setattr(fcntl, "flock", unsupported)
-            with pytest.warns(TfkitWarning, match="cannot be locked .*let no other process write there"):
+            with pytest.warns(TfkitWarning, match="cannot be locked .*make sure no other process writes there"):
                 lock = FolderLock.take(tmp_path, "trained")
-            assert lock_says(tmp_path) == "trained"
+            assert lock_purpose(tmp_path) == "trained"
             lock.release()
             assert not list(tmp_path.iterdir())

@@ -34,13 +34,13 @@ def test_a_changed_file_is_named_and_may_be_accepted(tmp_path: Path, run: Path, 
     file = tmp_path / f"{split}.txt"
     file.write_text(file.read_text().replace("three", "eerht"))  # of the same length
     before = {path.name: path.read_bytes() for path in run.glob("*.*")}
-    with pytest.raises(RunError, match=r"run: cannot be resumed with other data; to go on all the same, say") as error:
+    with pytest.raises(RunError, match=r"run: cannot be resumed with changed data; to resume anyway, add") as error:
         trained(small(tmp_path), run, resume=True)
-    assert str(error.value).splitlines()[1:] == [f"  {file} has changed since this run began (data.{split})"]
+    assert str(error.value).splitlines()[1:] == [f"  {file} has changed since this run started (data.{split})"]
     assert "--set train.changed_data=accept" in str(error.value)
     assert {path.name: path.read_bytes() for path in run.glob("*.*")} == before
     trained(small(tmp_path, changed_data="accept"), run, resume=True)
-    assert f"{file} has changed since this run began" in (run / "train.log").read_text()
+    assert f"{file} has changed since this run started" in (run / "train.log").read_text()
     assert known(run)["data"] == file_hashes(small(tmp_path).data)  # type: ignore[arg-type]
     trained(small(tmp_path, steps=4), run, resume=True)  # what is on record now is accepted
     best = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][2:]
@@ -86,7 +86,7 @@ def test_a_file_in_two_splits_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(RunError) as error:
         trained(load_recipe(both.root.plain(), overrides={"train.steps": 2}), tmp_path / "run", resume=True)
     assert str(error.value).splitlines()[1:] == [
-        f"  {tmp_path / 'train.txt'} has changed since this run began (data.train, data.valid)"
+        f"  {tmp_path / 'train.txt'} has changed since this run started (data.train, data.valid)"
     ]
 
 
@@ -96,7 +96,7 @@ def test_a_tokenizer_file_counts_too(tmp_path: Path, run: Path) -> None:
     loaded = load_recipe(small(tmp_path, **TWO).root.plain(), overrides=overrides)
     trained(loaded, tmp_path / "other")
     (tmp_path / "tokens.json").write_text((tmp_path / "tokens.json").read_text() + "\n")
-    with pytest.raises(RunError, match=r"tokens\.json has changed since this run began \(data\.tokenizer\)"):
+    with pytest.raises(RunError, match=r"tokens\.json has changed since this run started \(data\.tokenizer\)"):
         trained(load_recipe(loaded.root.plain(), overrides={"train.steps": 3}), tmp_path / "other", resume=True)
 
 
@@ -144,7 +144,7 @@ def test_what_no_file_holds_is_known_by_its_examples(
     assert known(folder)["data"]["train"].keys() == {"examples"}
     trained(loaded(2), folder, resume=True)
     monkeypatch.setitem(globals(), "TEXTS", ["two one", "three four"])
-    with pytest.raises(RunError, match=r"the examples of data\.train have changed since this run began"):
+    with pytest.raises(RunError, match=r"the examples of data\.train have changed since this run started"):
         trained(loaded(3), folder, resume=True)
 
 

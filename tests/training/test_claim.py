@@ -186,12 +186,12 @@ def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: 
                 (run / name).write_text(text.replace('"finished"', '"x"')) if text else (run / name).unlink()
     before = content(run)
     loaded = small(run.parent, seed=5 if other else 0)
-    with pytest.raises(RunError, match=r"run: holds model\.safetensors.* but no checkpoint to go on from") as error:
+    with pytest.raises(RunError, match=r"run: contains model\.safetensors.* but no checkpoint to resume from") as error:
         trained(loaded, run, resume=True)
     assert "--force replaces the run, or choose another --out" in str(error.value)
-    assert ("if old holds its checkpoints, rename it to checkpoints" in str(error.value)) == (damage == "moved")
+    assert ("if old contains its checkpoints, rename it to checkpoints" in str(error.value)) == (damage == "moved")
     assert ("checkpoints/best-step" in str(error.value)) == (damage == "renamed")
-    with pytest.raises(RunError, match=r"run: holds model\.safetensors.*--force replaces it, or choose") as error:
+    with pytest.raises(RunError, match=r"run: contains model\.safetensors.*--force replaces it, or choose") as error:
         trained(loaded, run)
     assert "--resume" not in str(error.value)
     assert content(run) == before
@@ -207,7 +207,7 @@ def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
     text = (run / "environment.json").read_text()
     (run / "environment.json").write_text(text.replace('"finished"', '"x"'))
     (run / "checkpoints").rename(run / "saved")
-    with pytest.raises(RunError, match="run: holds saved/, but no checkpoint"):
+    with pytest.raises(RunError, match="run: contains saved/, but no checkpoint"):
         trained(small(run.parent), run, resume=True)
     (run / "saved").rename(run.parent / "saved")
     assert outcome(trained(small(run.parent), run, resume=True).folder)  # nothing could be lost
@@ -222,12 +222,12 @@ def test_force_keeps_what_was_there_as_name_old(run: Path) -> None:
     for seed in (3, 4):
         trained(small(run.parent, seed=seed, **SMALL), run, force=True)
         assert before == {name: data for name, data in content(old).items() if name != ".lock"}
-        assert "the folder before it is now run.old" in (run / "train.log").read_text()
+        assert "the previous run is now run.old" in (run / "train.log").read_text()
         assert not list(run.glob(".*")) and not list(run.parent.glob(".*"))
         before = content(run)
     trained(small(run.parent, seed=3, steps=2, metrics=[]), old, resume=True)  # it is a run of its own from now on
     before = content(run.parent)
-    with pytest.raises(RunError, match=r"run\.old: is there, and is not what tfkit itself moved aside; move it first"):
+    with pytest.raises(RunError, match=r"run\.old: already exists, and was not moved aside by tfkit; move it"):
         trained(small(run.parent, **SMALL), run, force=True)
     assert content(run.parent) == before
 
@@ -252,7 +252,7 @@ def test_a_run_that_a_kill_left_as_name_old_comes_back(run: Path, how: str, monk
     elif how == "resume":
         trained(small(run.parent), run, resume=True)
     else:
-        with pytest.raises(RunError, match="run: holds a finished run"):
+        with pytest.raises(RunError, match="run: contains a finished run"):
             trained(small(run.parent), run)
         assert content(run) == before
     assert not list(run.parent.glob(".*")) and run.with_name("run.old").exists() == (how == "force")
@@ -290,7 +290,7 @@ def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
     else:
         (run / name).unlink()
         (run / name).mkdir()
-    with pytest.raises(RunError, match=rf"{name}: is no (folder|regular file)"):
+    with pytest.raises(RunError, match=rf"{name}: not a (folder|regular file)"):
         trained(small(run.parent, steps=5), run, resume=True)
     trained(small(run.parent, **SMALL), run, force=True)
 
@@ -305,7 +305,7 @@ def test_the_run_itself_may_be_a_link(run: Path) -> None:
     trained(small(run.parent, **SMALL), run.parent / "dangling")
     assert (run.parent / "made" / "model.safetensors").is_file()
     (run.parent / "loop").symlink_to("loop")
-    with pytest.raises(RunError, match="loop: cannot be made"):
+    with pytest.raises(RunError, match="loop: cannot be created"):
         trained(small(run.parent), run.parent / "loop")
 
 
@@ -313,7 +313,7 @@ def test_a_folder_that_cannot_be_replaced_is_told(run: Path, monkeypatch: pytest
     before = content(run)
     loaded = small(run.parent, seed=3)
     monkeypatch.chdir(run)
-    with pytest.raises(RunError, match="is the folder you are in, and would be replaced; go to another folder first"):
+    with pytest.raises(RunError, match="is the current folder, which would be replaced; change to another"):
         trained(loaded, ".", force=True)
     monkeypatch.chdir(run.parent)
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == run)
@@ -333,7 +333,7 @@ def test_a_free_working_folder_can_be_trained_in(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("name", ["", " ", "a\0b"])
 def test_what_is_no_name_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"--out: .* is no name of a folder"):
+    with pytest.raises(UsageError, match=r"--out: .* not a valid folder name"):
         trained(small(tmp_path), name)
     assert sorted(os.listdir(tmp_path)) == ["train.txt", "valid.txt"]
 
@@ -342,7 +342,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, why in {
         "file": "is a file",
-        "file/x": "cannot be made: Not a directory",
+        "file/x": "cannot be created: Not a directory",
         "x" * 300: "cannot be read: File name too long",
     }.items():
         with pytest.raises(RunError, match=f"{name}: {why}"):
@@ -350,13 +350,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_cannot_be_read_is_named(run: Path) -> None:
-    for text, why in {"{": "cannot be read", "[]": "holds no mapping", "[" * 10**5: "cannot be read"}.items():
+    for text, why in {"{": "cannot be read", "[]": "not a mapping", "[" * 10**5: "cannot be read"}.items():
         (run / "environment.json").write_text(text)
         for how in ("resume", "force"):
             with pytest.raises(RunError, match=rf"environment\.json: {why}"):
                 trained(small(run.parent), run, **{how: True})
     (run / "environment.json").unlink()
-    with pytest.raises(RunError, match="is not empty and holds no run of tfkit"):
+    with pytest.raises(RunError, match="not empty and not a run of tfkit"):
         trained(small(run.parent), run, resume=True)
 
 
@@ -373,7 +373,7 @@ def test_two_commands_at_once(tmp_path: Path, out: str | None) -> None:
         codes = [one.returncode for one in both]
         if out:
             assert sorted(codes) == [0, 2], said
-            assert any("is being trained by process" in text or "holds a finished run" in text for text in said)
+            assert any("is being trained by process" in text or "contains a finished run" in text for text in said)
             shutil.rmtree(tmp_path / out)
         else:
             assert codes == [0, 0], said

@@ -99,7 +99,7 @@ def test_too_long_and_empty_examples_are_left_out(caplog: pytest.LogCaptureFixtu
     ("data", "message"),
     [
         ({"train": "docstrings"}, r"data\.train: .*completion.* reads source and target|source"),
-        ({"batch": {"length": 2}}, "'completion' needs rows of 3 tokens or more"),
+        ({"batch": {"length": 2}}, "'completion' requires rows of at least 3 tokens"),
     ],
 )
 def test_what_cannot_be_trained_is_told(data: dict[str, Any], message: str) -> None:

@@ -258,12 +258,12 @@ def test_wrong_teachers_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"train\.teacher\.run: there is no folder of a run .*nowhere"):
         ready(recipe(tmp_path, train__teacher={"run": str(tmp_path / "nowhere")}))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RecipeError, match=r"train\.teacher\.run: .*resolved\.yaml: is missing; a teacher is a run"):
+    with pytest.raises(RecipeError, match=r"train\.teacher\.run: .*resolved\.yaml: is missing; a teacher must be"):
         ready(recipe(tmp_path, train__teacher={"run": str(tmp_path / "empty")}))
     words = {"type": "word", "special_tokens": SPECIAL}
-    refused(tmp_path, "train.teacher.run: ", "has another vocabulary", "take its own", data__tokenizer=words)
-    refused(tmp_path, "predicts 23 ids, and this model 50; say model.vocab_size: 23", model__vocab_size=50)
-    refused(tmp_path, "reads 40 tokens, and rows have up to", model__max_length=99, data__train__file=_long(tmp_path))
+    refused(tmp_path, "train.teacher.run: ", "has another vocabulary", "use its tokenizer", data__tokenizer=words)
+    refused(tmp_path, "predicts 23 ids, this model 50; set model.vocab_size: 23", model__vocab_size=50)
+    refused(tmp_path, "accepts 40 tokens, but rows have up to", model__max_length=99, data__train__file=_long(tmp_path))
 
 
 def _long(folder: Path) -> str:
@@ -276,10 +276,10 @@ def test_a_teacher_of_another_kind_is_refused(tmp_path: Path) -> None:
     taught(tmp_path, "causal_lm")
     settings = {"run": str(tmp_path / "teacher")}
     for objective, said in (
-        ("masked_lm", "is a causal stack (model.type: decoder); 'masked_lm' is learned from a stack that sees both"),
-        ("classification", "has a head of type 'language_model'; 'classification' is learned from classifier"),
+        ("masked_lm", "is a causal stack (model.type: decoder); 'masked_lm' requires a stack that sees both"),
+        ("classification", "has a head of type 'language_model'; 'classification' requires classifier"),
         ("classification", "has other labels: none; the training corpus has f, o, s, t"),
-        ("seq2seq", "'seq2seq' is learned from an encoder_decoder"),
+        ("seq2seq", "'seq2seq' requires an encoder_decoder"),
     ):
         with pytest.raises(RecipeError) as error:
             ready(recipe(tmp_path, objective, train__teacher=settings))
@@ -293,9 +293,9 @@ def test_layers_and_widths_are_refused_at_their_place(tmp_path: Path) -> None:
     said("train.teacher.hidden.0: ", {"hidden": {0: 4}})
     said("has no layer 4: its decoder has layers 0 to 3", {"hidden": {0: 4}})
     said("train.teacher.hidden.2: there is no layer 2: the decoder has layers 0 to 1", {"hidden": {2: 0}})
-    said("has d_model 8, and this model 12; say projection: true", {"cosine": 1}, d_model=12)
+    said("has d_model 8, this model 12; set projection: true", {"cosine": 1}, d_model=12)
     said("train.teacher.hidden.1: ", {"hidden": {1: 0}}, d_model=12)
-    said("has 2 heads in layer 3, and this model 4", {"attention": {0: 3}}, model__layer__attention__num_heads=4)
+    said("has 2 heads in layer 3, this model 4", {"attention": {0: 3}}, model__layer__attention__num_heads=4)
     said("has no attention that hands out its weights", {"attention": {0: 3}}, model__layer=RECURRENT)
     said("the teacher teaches nothing; say a weight above 0", {"weight": 0})
     said("the model has no encoder; its stack is the decoder", {"hidden": {"encoder": {0: 0}}})
@@ -331,12 +331,12 @@ def test_targets_are_written_once(objective: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sequences, "_written", None)
     stream = io.StringIO()
     prepare(loaded, Reporter(True, stream))
-    assert f"6 targets of the teacher, from {file}" in stream.getvalue().replace("\n", " ")
+    assert f"6 targets of the teacher from {file}" in stream.getvalue().replace("\n", " ")
     trained(loaded, tmp_path / "student")
     with pytest.raises(TypeError):  # another search is another file
         ready(taught(tmp_path, objective, settings, generate__max_new_tokens=5))
     file.write_text("{}")
-    with pytest.raises(RunError, match=r"holds no targets of these examples; delete it"):
+    with pytest.raises(RunError, match=r"does not contain the targets of these examples; delete it"):
         ready(loaded)
 
 

@@ -70,7 +70,7 @@ def test_what_a_trained_model_cannot_be_evaluated_with_is_refused(
 def test_set_does_not_change_what_the_weights_depend_on(tmp_path: Path) -> None:
     run = trained(small(tmp_path), tmp_path / "run")
     for text in ("data.tokenizer=byte", "objective=seq2seq", "train.steps=3"):
-        with pytest.raises(UsageError, match="this run is made already"):
+        with pytest.raises(UsageError, match="the run is already trained"):
             load_run(run.folder, sets=[text])
 
 

@@ -71,11 +71,11 @@ def test_what_differs_is_refused_with_the_line_that_allows_it(tmp_path: Path) ->
     run = saved(tmp_path / "run", first := Small(layers=2, head="old"))
     model = Small(layers=3, head="head")
     assert refusal(model, run) == [
-        "train.init_from: RUN does not fit this model, whose other 9 tensors do",
+        "train.init_from: RUN does not fit this model; the other 9 tensors do",
         "  new in this model: layers.2.up.weight, layers.2.up.bias, layers.2.down.weight, layers.2.down.bias, "
         "head.weight",
-        "  in the run alone: old.weight",
-        "  where that is meant: init_from: {run: RUN, new: [layers.2.*, head.*], unused: [old.*]}",
+        "  only in the run: old.weight",
+        "  if intended: init_from: {run: RUN, new: [layers.2.*, head.*], unused: [old.*]}",
     ]
     assert refusal(model, run, new=["layers.2.*", "head.*"])[-1].endswith("new: [layers.2.*, head.*], unused: [old.*]}")
     said = start(model, run, new=["layers.2.*", "head.*"], unused=["old.*"])
@@ -86,9 +86,9 @@ def test_what_differs_is_refused_with_the_line_that_allows_it(tmp_path: Path) ->
 def test_another_shape_is_new(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", Small(width=3))
     lines = refusal(Small(width=6), run)
-    assert "layers.0.up.weight (shape [6, 4], there [3, 4])" in lines[1]
+    assert "layers.0.up.weight (shape [6, 4], in the run [3, 4])" in lines[1]
     allowed = "new: [layers.0.up.*, layers.0.down.weight, layers.1.up.*, layers.1.down.weight]"
-    assert lines[2:] == [f"  where that is meant: init_from: {{run: RUN, {allowed}}}"]
+    assert lines[2:] == [f"  if intended: init_from: {{run: RUN, {allowed}}}"]
     assert "4 tensors kept, 6 new, 6 not used" in start(Small(width=6), run, new=["layers.*"])
 
 
@@ -98,7 +98,7 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
     table = weights.tensors["table.weight"].int()
     (tmp_path / "run").mkdir()
     Weights(weights.tensors | {"table.weight": table}, {}).save(tmp_path / "run" / "model.safetensors")
-    assert "table.weight (int32 there)" in refusal(model, str(tmp_path / "run"))[1]
+    assert "table.weight (int32 in the run)" in refusal(model, str(tmp_path / "run"))[1]
 
 
 def test_tied_tensors(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_tied_tensors(tmp_path: Path) -> None:
     start(Small(tied=True), run)
     lines = refusal(Small(tied=True), saved(tmp_path / "untied", untied := Small()))
     assert lines[1:] == [
-        "  in the run alone: head.weight",
-        "  where that is meant: init_from: {run: RUN, unused: [head.*]}",
+        "  only in the run: head.weight",
+        "  if intended: init_from: {run: RUN, unused: [head.*]}",
     ]
     untied.head.weight = nn.Parameter(untied.table.weight.detach().clone())  # type: ignore[union-attr]
     start(Small(tied=True), saved(tmp_path / "untied", untied))
@@ -127,10 +127,10 @@ def test_a_name_of_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_or_fits_nowhere(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is no run's folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         start(Small(), str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"empty/model\.safetensors: there is no such file"):
+    with pytest.raises(RunError, match=r"empty/model\.safetensors: no such file"):
         start(Small(), str(tmp_path / "empty"))
     with pytest.raises(RunError, match=r"no tensor of .* fits this model by name and shape"):
         start(nn.Linear(2, 2), saved(tmp_path / "run", Small()), new=["*"], unused=["*"])
@@ -211,8 +211,8 @@ def test_layers_of_either_side_that_do_not_exist(tmp_path: Path) -> None:
         ({2: 0}, "train.init_from.layers.2: there is no layer 2: the decoder has layers 0 to 1"),
         ({"encoder": {0: 0}}, "train.init_from.layers.encoder.0: the model has no encoder; its stack is the decoder"),
         ({0: 7}, f"train.init_from.layers.0: {run.folder} has no layer 7: its decoder has layers 0 to 1"),
-        ({"first": 0}, "layers are numbers from 0, in pairs"),
-        ({0: "last"}, "layers are numbers from 0, in pairs"),
+        ({"first": 0}, "expected layer numbers from 0, in pairs"),
+        ({0: "last"}, "expected layer numbers from 0, in pairs"),
         ([0, 1], "expected layers in pairs"),
     ):
         with pytest.raises(RecipeError) as error:

@@ -102,5 +102,5 @@ def test_grammatical_reads_the_source_with_what_is_written() -> None:
     assert right == f"{sentence['source']} {sentence['target']}" and grammar.derives(right.split())
     assert made.score([right, right + " na na na", right], [right] * 3) == pytest.approx(200 / 3)
     assert as_compared(metric("exact_match"), sentence, "x") == "x"
-    with pytest.raises(UsageError, match="is no sentence of the grammar of grammatical; give it the corpus's options"):
+    with pytest.raises(UsageError, match="is not a sentence of the grammar of grammatical; use the options"):
         metric("grammatical", grammar_seed=9).check_reference(right)

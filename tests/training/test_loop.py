@@ -285,7 +285,7 @@ def test_the_best_weights_are_lost_in_words(tmp_path: Path, monkeypatch: pytest.
     trainer.publisher.publish(trainer.progress)
     (trainer.folder / "model.safetensors").unlink()
     trainer.publisher.publish(trainer.progress)
-    assert "holds the weights of step 6 now; the best ones, of step 2, are lost" in stream.getvalue()
+    assert "now holds the weights of step 6; the best ones, of step 2, are lost" in stream.getvalue()
     assert stream.getvalue().count("\n") == 1
     assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
 
@@ -345,7 +345,7 @@ def test_pretrained_vectors(tmp_path: Path) -> None:
         trainer.run()
     table = trainer.model.state_dict()["encoder.embedding.tokens.weight"]
     assert table[trainer.task.tokenizer.encode("one")[0]].tolist() == [0.5] * 8
-    assert "1 of 11 tokens have a vector" in stream.getvalue()
+    assert "vectors for 1 of 11 tokens" in stream.getvalue()
 
 
 def test_a_model_too_large_is_refused_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +370,7 @@ def test_memory_of_this_machine_is_known() -> None:
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("cpu").type == "cpu"
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(UsageError, match=r"^train\.device: there is no cuda:99; torch sees"):
+    with pytest.raises(UsageError, match=r"^train\.device: cuda:99 is not available; torch sees"):
         choose_device("cuda:99")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -380,14 +380,14 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gpu", "'gpu' is no device; write auto, cpu, cuda or cuda:1"),
-        ("", "'' is no device"),
-        ("cuda:", "'cuda:' is no device"),
-        ("cuda:-1", "'cuda:-1' is no device"),
-        ("mps", "tfkit does not run on mps: it has no float64"),
-        ("mps:0", "tfkit does not run on mps:0"),
-        ("xpu", "tfkit does not run on xpu"),
-        ("meta", "tfkit does not run on meta: it holds no numbers"),
+        ("gpu", "unknown device 'gpu'; use auto, cpu, cuda or cuda:1"),
+        ("", "unknown device ''"),
+        ("cuda:", "unknown device 'cuda:'"),
+        ("cuda:-1", "unknown device 'cuda:-1'"),
+        ("mps", "tfkit does not support mps: it does not support float64"),
+        ("mps:0", "tfkit does not support mps:0"),
+        ("xpu", "tfkit does not support xpu"),
+        ("meta", "tfkit does not support meta: tensors on it have no values"),
     ],
 )
 def test_a_device_that_will_not_do_is_told_before_anything_is_read(
@@ -426,7 +426,7 @@ def test_without_validation_the_last_weights_are_kept(tmp_path: Path) -> None:
 def test_recipes_that_cannot_be_trained(tmp_path: Path) -> None:
     plain = recipe(tmp_path).root.plain()
     del plain["objective"]
-    with pytest.raises(UsageError, match="a recipe says its objective"):
+    with pytest.raises(UsageError, match="training requires objective in the recipe"):
         prepare(load_recipe(plain), Reporter(False))
     small = load_recipe(recipe(tmp_path).root.plain(), overrides={"model.vocab_size": 6})
     with pytest.raises(
@@ -491,7 +491,7 @@ def test_a_last_step_without_a_finite_loss_publishes_nothing(tmp_path: Path, kee
         del plain["data"]["valid"]
     with seeded(0):
         trainer = make(tmp_path, "run", load_recipe(plain))
-        with pytest.raises(NotFinite, match=r"step 1: .*loss is (nan|inf); training stopped.* \(it is 1e\+18\)"):
+        with pytest.raises(NotFinite, match=r"step 1: .*loss .*is (nan|inf); training stopped.* \(now 1e\+18\)"):
             trainer.run()
     assert {path.name for path in trainer.folder.path.iterdir()} == {"metrics.jsonl"} and lines(trainer) == []
 
@@ -510,7 +510,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
                 table[trainer.task.tokenizer.special_ids["unknown"]] = math.inf
 
         trainer.optimizer.step = poison  # type: ignore[method-assign,assignment]
-        with pytest.raises(NotFinite, match=r"step 4: then .*embedding\.tokens\.weight hold NaN .*from step 2"):
+        with pytest.raises(NotFinite, match=r"step 4: .*embedding\.tokens\.weight became NaN .*from step 2"):
             trainer.run()
     assert [path.name for path in trainer.checkpoints.all()] == ["step-00000002"]
     assert len(lines(trainer)) == 3
@@ -546,7 +546,7 @@ def test_a_signal_at_any_moment_leaves_a_checkpoint_of_the_last_step(
 
 def test_a_mean_that_is_worse_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"evaluate_every": 2, "checkpoint_every": 2, "keep": {"mean": 2}}
-    for last, ending in ((2.5, ": train.keep: best would have kept that"), (0.5, "")):
+    for last, ending in ((2.5, ": train.keep: best would have kept it"), (0.5, "")):
         losses = iter([3.0, 1.0, 2.0, last])
         for module in ("loop", "publish"):
             monkeypatch.setattr(f"tfkit.training.{module}.mean_loss", lambda *_, losses=losses: next(losses))
@@ -557,7 +557,7 @@ def test_a_mean_that_is_worse_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
             write_json(folder / "environment.json", {"tfkit": "0"})
             trainer = Trainer(prepare(recipe(tmp_path, **options), Reporter(False)), folder, Reporter(True, stream))
             trainer.run()
-        said = f"the mean of 2 checkpoints has a validation loss of {last:.4f}; step 4 had 1.0000{ending}\n"
+        said = f"the mean of 2 checkpoints has validation loss {last:.4f}; step 4 had 1.0000{ending}\n"
         assert stream.getvalue().endswith(said)
         kept = {"mean": 2, "valid.loss": last, "best": 1.0, "best_step": 4}
         assert read_json(folder / "environment.json") == {"tfkit": "0", "kept": kept}
@@ -599,7 +599,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean(tmp_path: Path) -> None:
     for name, tensor in Weights.read(trainer.folder / "model.safetensors").by_name().items():
         torch.testing.assert_close(tensor, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
     said = stream.getvalue()
-    assert "has changed since it was written" in said and "the mean is without step-00000002" in said
+    assert "has changed since it was written" in said and "the mean omits step-00000002" in said
 
 
 # --- rates

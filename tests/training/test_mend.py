@@ -56,7 +56,7 @@ def test_damage_is_never_a_stop(run: Path, name: str, text: bytes) -> None:
     if aside.exists():
         assert aside.read_bytes() == text and aside.name in told[0]
     if name == "metrics.jsonl":
-        assert told[-1].endswith("has no lines of 2 of the 2 steps that the run has made") or text[:1] not in (
+        assert told[-1].endswith("lines of 2 of 2 steps are missing") or text[:1] not in (
             b"",
             b"{",
         )
@@ -89,8 +89,11 @@ def test_a_resume_goes_on_and_tells(done: Run, run: Path, longer: Path) -> None:
     (run / "metrics.jsonl").write_bytes(b"\xff\n" + lines[0] + b'{"step": "2"}\n[]\n' + lines[1] + b'{"step": 3, "l')
     log = resumed(done, run)
     assert (run / "metrics.jsonl.damaged").read_bytes().startswith(b"\xff\n{")
-    assert "metrics.jsonl: 3 of its lines are damaged and left out; as it was, it is metrics.jsonl.damaged" in log
-    assert "resolved.yaml: cannot be read: not UTF-8 at byte 0; it is resolved.yaml.damaged now, and begun anew" in log
+    assert "metrics.jsonl: 3 damaged lines removed; the original is metrics.jsonl.damaged" in log
+    assert (
+        "resolved.yaml: cannot be read: not UTF-8 at byte 0; moved to resolved.yaml.damaged; a new file is started"
+        in log
+    )
     assert outcome(run) == outcome(longer)
     for name in ("resolved.yaml", "recipe.yaml"):
         assert (run / name).read_bytes() == (longer / name).read_bytes()
@@ -120,16 +123,14 @@ def test_a_second_time_takes_another_name(run: Path) -> None:
 def test_missing_lines_are_told(run: Path) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text(lines[1])
-    assert [line.partition(": ")[2] for line in mend(RunFolder(run))] == [
-        "has no lines of 1 of the 2 steps that the run has made"
-    ]
+    assert [line.partition(": ")[2] for line in mend(RunFolder(run))] == ["lines of 1 of 2 steps are missing"]
     (run / "metrics.jsonl").unlink()
     assert len(list(mend(RunFolder(run)))) == 1
 
 
 def test_a_missing_resolved_recipe_is_told(done: Run, run: Path, longer: Path) -> None:
     (run / "resolved.yaml").unlink()
-    assert "resolved.yaml: is missing; whether the recipe is the one" in resumed(done, run)
+    assert "resolved.yaml: is missing; the recipe cannot be compared" in resumed(done, run)
     assert outcome(run) == outcome(longer)
 
 

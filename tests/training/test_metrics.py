@@ -37,7 +37,7 @@ def test_contract(name):
             metric.from_loss(1.0)
         with pytest.raises(UsageError, match="each output with its reference: got 1 and 2"):
             metric.score(["a"], ["a", "b"])
-        with pytest.raises(UsageError, match="there are no outputs"):
+        with pytest.raises(UsageError, match="has no outputs to compare"):
             metric.score([], [])
 
 
@@ -104,7 +104,7 @@ def test_entity_f1():
     outputs, references = ["B-a I-a O B-b", "B-a"], ["B-a I-a B-b B-b", "B-a"]
     assert make("entity_f1").score(outputs, references) == pytest.approx(100 * 2 * 3 / (3 + 4))
     assert make("entity_f1").score(["O"], ["O"]) == 0
-    with pytest.raises(UsageError, match="got 'NOUN'; take accuracy or macro_f1"):
+    with pytest.raises(UsageError, match="got 'NOUN'; use accuracy or macro_f1"):
         make("entity_f1").score(["NOUN"], ["NOUN"])
 
 
@@ -150,6 +150,6 @@ def test_a_reference_that_cannot_be_compared_is_told_before():
     with pytest.raises(UsageError, match="spearman compares numbers, got 'many'"):
         make("spearman").check_reference("many")
     make("entity_f1").check_reference("B-x I-x O")
-    with pytest.raises(UsageError, match=r"entity_f1 reads tags such as .*, got 'X'"):
+    with pytest.raises(UsageError, match=r"entity_f1 requires tags such as .*, got 'X'"):
         make("entity_f1").check_reference("O X")
     make("bleu").check_reference("anything")

@@ -151,9 +151,9 @@ class TestSeq2Seq:
         with caplog.at_level(logging.WARNING, "tfkit"):
             items = objective.rows.prepare(examples, tokenizer(), 6)
         assert len(items) == 2
-        assert "seq2seq: 1 of 4 examples left out: longer than 6 tokens" in caplog.text
-        assert "1 of 4 examples left out: source or target is empty" in caplog.text
-        with pytest.raises(DataError, match="not one of 1 example can be used: 0 are empty, 1 longer than 3 tokens"):
+        assert "seq2seq: 1 of 4 examples dropped: longer than 6 tokens" in caplog.text
+        assert "1 of 4 examples dropped: source or target is empty" in caplog.text
+        with pytest.raises(DataError, match="none of 1 example can be used: 0 are empty, 1 longer than 3 tokens"):
             objective.rows.prepare(PAIRS[:1], tokenizer(), 3)
 
     def test_the_limit_is_exact(self):
@@ -163,12 +163,12 @@ class TestSeq2Seq:
 
     def test_wrong_input(self):
         objective = part(Seq2Seq)
-        with pytest.raises(DataError, match=r"seq2seq needs a special token for start; the tokenizer has pad, end"):
+        with pytest.raises(DataError, match=r"seq2seq requires a special token for start; the tokenizer has pad, end"):
             objective.rows.prepare(PAIRS, tokenizer(start=None), None)
-        with pytest.raises(DataError, match="example 1: seq2seq reads source and target; it has text"):
+        with pytest.raises(DataError, match="example 1: seq2seq requires source and target; the example has text"):
             objective.rows.prepare(TEXTS, tokenizer(), None)
         items = objective.rows.prepare(PAIRS, tokenizer(), None)
-        with pytest.raises(UsageError, match=r"seq2seq cannot be packed; say data\.batch\.pack: false"):
+        with pytest.raises(UsageError, match=r"seq2seq cannot be packed; set data\.batch\.pack: false"):
             objective.rows.collate_packed([items], 30, rng())
 
     def test_baseline_reads_the_targets(self):
@@ -258,18 +258,18 @@ class TestCausalLm:
         assert trained.total.item() == pytest.approx(plain.total.item() + 0.5 * plain.count, rel=1e-6)
 
     def test_wrong_input(self, caplog):
-        with pytest.raises(UsageError, match=r"say objective\.block"):
+        with pytest.raises(UsageError, match=r"set objective\.block"):
             part(CausalLm).rows.prepare(TEXTS, tokenizer(), None)
-        with pytest.raises(UsageError, match=r"objective\.block is 32, and .* allows 16 tokens"):
+        with pytest.raises(UsageError, match=r"objective\.block is 32, but .* allows 16 tokens"):
             part(CausalLm, block=32).rows.prepare(TEXTS, tokenizer(), 16)
         with pytest.raises(DataError, match="stream of two tokens or more, got 1"):
             part(CausalLm).rows.prepare([{"text": "a"}, {"text": ""}], tokenizer(), 16)
-        assert "1 of 2 examples left out: the text is empty" in caplog.text
-        with pytest.raises(DataError, match=r"not one of 3 examples.*longer than 4"):
+        assert "1 of 2 examples dropped: the text is empty" in caplog.text
+        with pytest.raises(DataError, match=r"none of 3 examples.*longer than 4"):
             part(CausalLm, join=False).rows.prepare(TEXTS, tokenizer(), 4)
         joined = part(CausalLm)
         items = joined.rows.prepare(TEXTS, tokenizer(), 16)
-        with pytest.raises(UsageError, match="full already"):
+        with pytest.raises(UsageError, match="already full"):
             joined.rows.collate_packed([items], 99, rng())
         with pytest.raises(ValidationError):
             part(CausalLm, block=0)
@@ -279,7 +279,7 @@ class TestCausalLm:
     def test_a_head_that_predicts_tokens_is_needed(self):
         objective = part_bound(CausalLm, join=False)
         batch = objective.rows.collate(objective.rows.prepare(TEXTS, tokenizer(), None), rng())
-        with pytest.raises(UsageError, match="the model has no head; give it a head such as language_model"):
+        with pytest.raises(UsageError, match="the model has no head; use a head such as language_model"):
             token_loss(model("decoder", head=None), torch.zeros(3, 20, 16), batch)
 
     def test_a_head_that_reads_the_encoder_takes_no_loss_of_the_decoder(self):
@@ -375,14 +375,14 @@ class TestMaskedLm:
         assert_same(net, loss.total, naive)
 
     def test_wrong_input(self, caplog):
-        with pytest.raises(DataError, match=r"masked_lm needs a special token for mask.*\{mask: <mask>\}"):
+        with pytest.raises(DataError, match=r"masked_lm requires a special token for mask.*\{mask: <mask>\}"):
             part(MaskedLm).rows.prepare(TEXTS, tokenizer(mask=None), None)
-        with pytest.raises(DataError, match="rows of 2 tokens have no room"):
+        with pytest.raises(DataError, match="rows of 2 tokens are too short"):
             part(MaskedLm).rows.prepare(TEXTS, tokenizer(), 2)
-        with pytest.raises(DataError, match="not one of 2 examples can be used: the text is empty, or all unknown"):
+        with pytest.raises(DataError, match="none of 2 examples can be used: the text is empty, or has only unknown"):
             part(MaskedLm).rows.prepare([{"text": ""}, {"text": "##"}], tokenizer(), None)
-        assert "2 of 2 examples left out" in caplog.text
-        with pytest.raises(ValidationError, match=r"at most 1 together, got 1\.3"):
+        assert "2 of 2 examples dropped" in caplog.text
+        with pytest.raises(ValidationError, match=r"add up to 1\.3; their maximum is 1"):
             part(MaskedLm, mask_share=0.8, random_share=0.5)
         with pytest.raises(ValidationError):
             part(MaskedLm, probability=1.5)

@@ -95,7 +95,7 @@ class TestSpanCorruption:
         assert sum(len(item["text"]) for item in items) >= len(TEXTS[0]["text"])
 
     def test_sentinels_are_needed(self) -> None:
-        with pytest.raises(DataError, match=r"the tokenizer has 0 of them; say .*sentinels: 100"):
+        with pytest.raises(DataError, match=r"the tokenizer has 0 of them; set .*sentinels: 100"):
             part("span_corruption").rows.bind(letters(sentinels=0))
 
 
@@ -157,9 +157,9 @@ class TestNextSentence:
         assert loss.total.item() / loss.count == pytest.approx((hidden + follows).item(), rel=1e-5)
 
     def test_wrong_input(self) -> None:
-        with pytest.raises(DataError, match="needs three texts"):
+        with pytest.raises(DataError, match="requires at least three nonempty texts"):
             part("next_sentence").rows.prepare(TEXTS[:2], letters(), None)
-        with pytest.raises(UsageError, match=r"has two classes, and model\.heads\.next_sentence 1"):
+        with pytest.raises(UsageError, match=r"has two classes, but model\.heads\.next_sentence has 1"):
             part("next_sentence").attach(model("masked_lm", heads=self.heads(1)))
 
 
@@ -197,7 +197,7 @@ class TestReplacedToken:
         assert not any(weight is table for weight in apart.module.parameters())
         assert shared.module.head.output.weight is table
         wider = part("replaced_token", generator={**GENERATOR, "d_model": 32})
-        with pytest.raises(UsageError, match=r"is 32 wide and the model's 16; say d_embedding: 16"):
+        with pytest.raises(UsageError, match=r"is 32 wide, the model's 16; set d_embedding: 16"):
             wider.attach(net)
 
     @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ class TestReplacedToken:
         [
             ({"vocab_size": 9}, "vocab_size is the model's"),
             ({"d_modl": 3}, "d_modl: unknown option"),
-            ({"head": "discriminator"}, "a model of type encoder with a head masked_lm"),
+            ({"head": "discriminator"}, "a model of type encoder with a masked_lm head"),
             ({"type": "decoder"}, "a model of type encoder"),
         ],
     )
@@ -264,7 +264,7 @@ class TestMaskedLm:
             ids = objective.answers._with_masks(1, "the <mask> sat", "<mask>", words).tolist()
             plain = words.encode("the cat sat")
             assert ids[1:-1] == [plain[0], words.special_ids["mask"], plain[2]]
-        with pytest.raises(UsageError, match="write <mask> where a word is missing, got 'nothing'"):
+        with pytest.raises(UsageError, match="write <mask> in place of a word, got 'nothing'"):
             objective.answers.predict(net, [{"text": "nothing"}], words)
-        with pytest.raises(UsageError, match="is longer than the 40 that this model reads"):
+        with pytest.raises(UsageError, match="exceeds the model's maximum length of 40"):
             objective.answers.predict(net, [{"text": "<mask> sat" * 40}], words)

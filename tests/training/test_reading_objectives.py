@@ -123,23 +123,23 @@ class TestClassification:
         loss = objective.loss(net, batch_of(objective, LABELLED), training=True)
         loss.total.backward()
         assert all(weight.grad is not None for weight in net.heads["kind"].parameters())
-        with pytest.raises(UsageError, match=r"trains the model's head 'other', and there is none"):
+        with pytest.raises(UsageError, match=r"trains the model's head 'other', which is missing"):
             part("classification", head="other").loss(net, batch_of(objective, LABELLED), training=True)
 
     def test_wrong_input(self, caplog: pytest.LogCaptureFixture) -> None:
         objective = part("classification")
         objective.rows.prepare([*LABELLED, {"text": " ", "label": "for"}], letters(), 6)
-        assert "1 of 4 examples left out: the text is empty" in caplog.text
-        assert "2 of 4 texts are cut to 6 tokens" in caplog.text
+        assert "1 of 4 examples dropped: the text is empty" in caplog.text
+        assert "2 of 4 texts are truncated to 6 tokens" in caplog.text
         assert len(objective.rows.prepare([LABELLED[0], {"text": "a", "label": "new"}], letters(), None)) == 1
-        assert "1 of 2 examples left out: the training corpus has no 'new'" in caplog.text
-        with pytest.raises(DataError, match="not one of 1 example can be used: the training corpus has no 'new'"):
+        assert "1 of 2 examples dropped: the training corpus lacks 'new'" in caplog.text
+        with pytest.raises(DataError, match="none of 1 example can be used: the training corpus lacks 'new'"):
             objective.rows.prepare([{"text": "a", "label": "new"}], letters(), None)
-        with pytest.raises(DataError, match="example 1: classification reads text and label; it has text"):
+        with pytest.raises(DataError, match="example 1: classification requires text and label; the example has text"):
             part("classification").rows.prepare([{"text": "a"}], letters(), None)
-        with pytest.raises(UsageError, match="the head has 2 classes and the training corpus 3 labels"):
+        with pytest.raises(UsageError, match="the head has 2 classes, but the training corpus has 3 labels"):
             objective.attach(model({"type": "classifier", "num_classes": 2}))
-        with pytest.raises(DataError, match="have no room for a text"):
+        with pytest.raises(DataError, match="are too short for a text"):
             objective.rows.prepare(LABELLED, letters(), 3)
 
     def test_baseline(self) -> None:
@@ -197,8 +197,8 @@ class TestTokenClassification:
         objective.rows.prepare(TAGGED, letters(), None)
         items = objective.rows.prepare([{"text": "the cat ran", "tags": "D X V"}], letters(), None)
         assert items[0]["tags"].tolist() == [0, 2] and np.flatnonzero(items[0]["firsts"]).tolist() == [1, 9]
-        assert "1 of 3 tags left out: the training corpus has no 'X'" in caplog.text
-        with pytest.raises(DataError, match="or have no tag of the training corpus"):
+        assert "1 of 3 tags dropped: the training corpus lacks 'X'" in caplog.text
+        with pytest.raises(DataError, match="or none of their tags is in the training corpus"):
             objective.rows.prepare([{"text": "a", "tags": "X"}], letters(), None)
 
 
@@ -253,9 +253,9 @@ class TestSpan:
         items = objective.rows.prepare(examples, letters(), 18)
         assert items and all(len(item["text"]) <= 18 for item in items)
         assert all(item["answer"].sum() == 3 for item in items)
-        with pytest.raises(DataError, match=r"not one of 1 example .* does not stand in the context"):
+        with pytest.raises(DataError, match=r"none of 1 example .* is not in the context"):
             objective.rows.prepare([{**examples[0], "answer": "no"}], letters(), 18)
-        with pytest.raises(DataError, match="a question of 20 tokens leaves no room"):
+        with pytest.raises(DataError, match="a question of 20 tokens leaves no space"):
             objective.rows.prepare([{**examples[0], "question": "q" * 20}], letters(), 18)
 
 
@@ -272,5 +272,5 @@ class TestRegression:
 
     @pytest.mark.parametrize("label", ["many", "nan", "inf", ""])
     def test_what_is_no_number_is_refused(self, label: str) -> None:
-        with pytest.raises(DataError, match=f"example 1: the label is '{label}'; regression learns numbers"):
+        with pytest.raises(DataError, match=f"example 1: the label is '{label}'; regression requires numbers"):
             part("regression").rows.prepare([{"text": "a", "label": label}], letters(), None)

@@ -184,7 +184,7 @@ def test_both_checkpoints_damaged_is_an_error_that_names_both(run: Path) -> None
         file = checkpoint / f"{name}.safetensors"
         flip(file, random.Random(0))
         before[file] = file.read_bytes()
-    with pytest.raises(RunError, match=r"(?s)4/optimizer\.safetensors: has.*2/model\.safetensors: has.*cannot go on"):
+    with pytest.raises(RunError, match=r"(?s)4/optimizer\.safetensors: .*2/model\.safetensors: .*cannot be resumed"):
         resume(run)
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
@@ -207,9 +207,9 @@ def exchange(runs: Path, run: Path, name: str = "model.safetensors") -> None:
 
 def test_weights_of_another_run_are_accepted_by_a_flag(runs: Path, run: Path) -> None:
     exchange(runs, run)
-    with pytest.raises(RunError, match=r"x/model\.safetensors: has changed .*--accept-changes records what is there"):
+    with pytest.raises(RunError, match=r"x/model\.safetensors: .*--accept-changes records the current file"):
         load_run(run).generate("one")
-    with pytest.warns(TfkitWarning, match=r"x/model\.safetensors: is on record as it is now"):
+    with pytest.warns(TfkitWarning, match=r"x/model\.safetensors: recorded as it is now"):
         accepted = load_run(run, accept_changes=True)
     theirs = Weights.read(runs / "y" / "model.safetensors").by_name()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in accepted.model.state_dict().items())
@@ -225,7 +225,7 @@ def test_a_checkpoint_with_the_weights_of_another_run_is_not_gone_on_from(runs: 
 
 def test_a_checkpoint_can_be_exchanged_on_purpose(runs: Path, run: Path) -> None:
     exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
-    with pytest.warns(TfkitWarning, match=r"step-00000004/model\.safetensors: is on record as it is now"):
+    with pytest.warns(TfkitWarning, match=r"step-00000004/model\.safetensors: recorded as it is now"):
         resume(run, accept_changes=True)
     assert content(run)["model.safetensors"] != content(runs / "six")["model.safetensors"]
     assert is_right(run)
@@ -235,7 +235,7 @@ def test_what_a_resumed_run_takes_over_is_checked(runs: Path, run: Path) -> None
     exchange(runs, run)
     with pytest.raises(RunError, match=r"model\.safetensors: has changed"):
         resume(run)
-    with pytest.warns(TfkitWarning, match=r"model\.safetensors: is on record"):
+    with pytest.warns(TfkitWarning, match=r"model\.safetensors: recorded as it is now"):
         resume(run, accept_changes=True)
     assert is_right(run)
 
@@ -248,7 +248,7 @@ def test_what_training_has_no_need_of_is_begun_anew_in_words(runs: Path, run: Pa
     resume(run)
     log = (run / "train.log").read_text()
     for name in ("resolved.yaml", "train.log"):
-        assert f"{run / name}: has changed since it was written; it is {name}.damaged now" in log
+        assert f"{run / name}: has changed since it was written; moved to {name}.damaged" in log
         (run / f"{name}.damaged").unlink()
     assert f"{metrics}: has changed since it was written" in log
     assert content(run)["model.safetensors"] == content(runs / "six")["model.safetensors"] and is_right(run)
@@ -276,17 +276,17 @@ def test_every_command_that_opens_a_run_has_the_flag(
     assert refused.exit_code == 2 and "model.safetensors: has changed since it was written" in refused.stderr
     accepted = CliRunner().invoke(main, [*line, "--accept-changes"])
     assert accepted.exit_code == 0, accepted.output
-    assert "model.safetensors: is on record as it is now" in accepted.stderr
+    assert "model.safetensors: recorded as it is now" in accepted.stderr
     assert CliRunner().invoke(main, [*line, *(["--force"] if command[0] == "export" else [])]).exit_code == 0
 
 
 def test_a_file_that_came_or_went_is_told(run: Path) -> None:
     (run / "labels.json").write_text('["a", "b"]')
-    with pytest.raises(RunError, match=r"labels\.json: is not listed in SHA256SUMS"):
+    with pytest.raises(RunError, match=r"labels\.json: not listed in SHA256SUMS"):
         load_run(run)
     (run / "labels.json").unlink()
     (run / "environment.json").unlink()
-    with pytest.raises(RunError, match=r"environment\.json: is missing, and SHA256SUMS lists it"):
+    with pytest.raises(RunError, match=r"environment\.json: is missing, but listed in SHA256SUMS"):
         load_run(run)
 
 
@@ -297,7 +297,7 @@ def test_what_tells_of_a_run_without_opening_it_warns(run: Path) -> None:
         assert told.exit_code == 0 and "resolved.yaml: has changed since it was written" in told.stderr
     with pytest.raises(RunError, match=r"resolved\.yaml: has changed .*--accept-changes"):
         load_run(run)
-    with pytest.warns(TfkitWarning, match=r"resolved\.yaml: is on record"):
+    with pytest.warns(TfkitWarning, match=r"resolved\.yaml: recorded as it is now"):
         assert load_run(run, accept_changes=True).evaluate()
     assert "has changed" not in CliRunner().invoke(main, ["show", str(run)]).stderr
 
@@ -323,7 +323,7 @@ def test_weights_that_are_gone_are_written_again_and_it_is_told(run: Path, capsy
 
 def test_a_damaged_record_is_told_and_written_anew(run: Path) -> None:
     (run / SUMS).write_text("nonsense\n")
-    with pytest.raises(RunError, match=r"SHA256SUMS:1: is no line"):
+    with pytest.raises(RunError, match=r"SHA256SUMS:1: not a SHA-256"):
         load_run(run)
     with pytest.warns(TfkitWarning):
         load_run(run, accept_changes=True)
@@ -332,7 +332,7 @@ def test_a_damaged_record_is_told_and_written_anew(run: Path) -> None:
 
 def test_only_a_run_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("mine")
-    with pytest.raises(RunError, match="holds no run"):
+    with pytest.raises(RunError, match="contains no run"):
         load_run(tmp_path, accept_changes=True)
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 

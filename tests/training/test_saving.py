@@ -65,7 +65,7 @@ def test_it_loads_evaluates_and_writes(tmp_path: Path) -> None:
 def test_training_starts_from_it_but_resumes_nothing(tmp_path: Path) -> None:
     recipe, model, tokenizer = own_loop(tmp_path)
     tfkit.save(model, recipe, tokenizer, tmp_path / "run")
-    with pytest.raises(RunError, match=r"holds model.safetensors, but no checkpoint to go on from"):
+    with pytest.raises(RunError, match=r"contains model.safetensors, but no checkpoint to resume from"):
         tfkit.train(recipe, tmp_path / "run", resume=True, progress=False)
     begun = small(tmp_path, {"train.init_from": str(tmp_path / "run"), "train.steps": 1})
     assert tfkit.train(begun, tmp_path / "begun", progress=False).blueprint.last == recipe.blueprint().last
@@ -76,7 +76,7 @@ def test_a_vocabulary_of_the_tokenizer_has_its_size(tmp_path: Path) -> None:
     open_recipe = small(tmp_path)
     run = tfkit.save(model, open_recipe, tokenizer, tmp_path / "run")
     assert run.blueprint.last.vocab_size == tokenizer.vocab_size
-    with pytest.raises(UsageError, match=r"data: needs its tokenizer: give it to save"):
+    with pytest.raises(UsageError, match=r"data: requires its tokenizer: pass it to save"):
         tfkit.save(model, open_recipe, None, tmp_path / "other")
 
 
@@ -91,10 +91,10 @@ def test_without_a_tokenizer_it_works_on_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"d_model": 16}, r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), in the recipe \[20, 8\]"),
-        ({"num_layers": 2}, r"decoder.layers.1.[a-z.]+ is in the model, not in the recipe"),
+        ({"d_model": 16}, r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), \[20, 8\] \(float32\) in the"),
+        ({"num_layers": 2}, r"decoder.layers.1.[a-z.]+ is in the model but not in the recipe"),
         ({"head": {"type": "language_model", "tied": False}}, r"model.head.tied: False in the model, True in"),
-        ({"layer": {**IDS["model"]["layer"], "residual": "pre_norm"}}, r"is in the model, not in the recipe"),
+        ({"layer": {**IDS["model"]["layer"], "residual": "pre_norm"}}, r"is in the model but not in the recipe"),
         ({"position": "none"}, r"model.position: none in the model, \{'type': 'sinusoidal'"),
     ],
     ids=["width", "depth", "tied", "residual", "position"],
@@ -108,13 +108,13 @@ def test_a_model_of_another_recipe_is_refused(tmp_path: Path, change: dict[str, 
 
 def test_what_is_no_model_and_no_tokenizer(tmp_path: Path) -> None:
     recipe, model = ids_only()
-    with pytest.raises(UsageError, match=r"save takes a model that tfkit.build made, got a Linear"):
+    with pytest.raises(UsageError, match=r"save requires a model from tfkit.build, got a Linear"):
         tfkit.save(torch.nn.Linear(2, 2), recipe, None, tmp_path / "run")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"got a DataParallel; give its \.module"):
+    with pytest.raises(UsageError, match=r"got a DataParallel; pass its \.module"):
         tfkit.save(torch.nn.DataParallel(model), recipe, None, tmp_path / "run")
-    with pytest.raises(UsageError, match=r"the model has no weights: decoder.embedding.tokens.weight is on the device"):
+    with pytest.raises(UsageError, match=r"the model has no weights: decoder.embedding.tokens.weight is on device"):
         tfkit.save(tfkit.build(recipe, device="meta"), recipe, None, tmp_path / "run")
-    with pytest.raises(UsageError, match=r"tokenizer is a tfkit.data.tokenizer.Tokenizer, .* got a str"):
+    with pytest.raises(UsageError, match=r"tokenizer must be a tfkit.data.tokenizer.Tokenizer, .* got a str"):
         tfkit.save(model, recipe, "tokenizer.json", tmp_path / "run")  # type: ignore[arg-type]
     small_recipe, small_model = ids_only(vocab_size=3)
     with pytest.raises(RecipeError, match=r"3 is less than the .* tokens of the tokenizer"):
@@ -138,9 +138,9 @@ def test_labels_name_the_classes(tmp_path: Path) -> None:
     )
     model = build_model(recipe.labelled(2).blueprint())
     for wrong, message in (
-        ((), "num_classes is the number of labels: give them"),
-        (("a", "a"), "holds a label twice: a, a"),
-        ("ab", "labels is a list of texts, got 'ab'"),
+        ((), "num_classes is the number of labels: pass them"),
+        (("a", "a"), "contains duplicates: a, a"),
+        ("ab", "labels must be a list of strings, got 'ab'"),
         (("a", "b", "c"), r"the model is not the recipe's: head.+ is \[2, 8\]"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -156,12 +156,12 @@ def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tfkit.save(model, recipe, None, run)
     before = (run / "model.safetensors").read_bytes()
     other = tfkit.build(recipe, seed=1)
-    with pytest.raises(RunError, match=r"holds a run of tfkit; --force replaces it"):
+    with pytest.raises(RunError, match=r"contains a run of tfkit; --force replaces it"):
         tfkit.save(other, recipe, None, run)
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"is not empty and holds no run of tfkit"):
+    with pytest.raises(RunError, match=r"not empty and not a run of tfkit"):
         tfkit.save(other, recipe, None, foreign, force=True)
     with monkeypatch.context() as patch:
         patch.setattr("tfkit.training.saving.record_all", lambda folder: (_ for _ in ()).throw(OSError(28, "full")))

@@ -39,7 +39,7 @@ def test_peak_is_reached_where_the_warmup_ends():
 
 
 def test_one_way_to_say_the_height():
-    with pytest.raises(ValidationError, match=r"factor \(2\) and peak \(0.001\) both set .*; give one"):
+    with pytest.raises(ValidationError, match=r"factor \(2\) and peak \(0.001\) both set .*; use one"):
         make("inverse_square_root", factor=2.0, peak=1e-3)
     with pytest.raises(ValidationError):
         make("inverse_square_root", warmup=0)
@@ -68,7 +68,7 @@ def test_constant():
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 def test_what_does_not_fit_together(name):
-    with pytest.raises(ValidationError, match=r"final \(0.2\) is where the fall from lr \(0.1\) ends"):
+    with pytest.raises(ValidationError, match=r"final \(0.2\) is higher than lr \(0.1\)"):
         make(name, lr=0.1, final=0.2)
     short = make(name, lr=0.1, warmup=100)
     assert [short.lr(step, 20, 8) for step in (1, 20)] == pytest.approx([0.001, 0.02])

@@ -62,19 +62,19 @@ SAID: list[tuple[dict[str, Any], str]] = [
     # labels
     (
         recipe("classification", model__head={"type": "classifier", "num_classes": 2}),
-        "labelled.txt:3: 'so' is one label more than the 2 classes of model.head; write num_classes: labels",
+        "labelled.txt:3: 'so' exceeds the 2 classes of model.head; use num_classes: labels",
     ),
     (
         recipe("token_classification", model__head={"type": "token_classifier", "num_classes": 2}),
-        "text.txt:1: 'I-thing' is one label more than the 2 classes of model.head; write num_classes: labels",
+        "text.txt:1: 'I-thing' exceeds the 2 classes of model.head; use num_classes: labels",
     ),
     (
         recipe("regression", data__train={"type": "labelled_text", "file": "mixed.txt"}),
-        "mixed.txt:5: the label is 'none'; regression learns numbers",
+        "mixed.txt:5: the label is 'none'; regression requires numbers",
     ),
     (
         recipe("regression", data__valid={"type": "labelled_text", "file": "mixed.txt"}),
-        "mixed.txt:5: the label is 'none'; regression learns numbers",
+        "mixed.txt:5: the label is 'none'; regression requires numbers",
     ),
     (
         recipe(
@@ -107,28 +107,28 @@ SAID: list[tuple[dict[str, Any], str]] = [
             data__batch={"tokens": 30},
             data__train={"type": "text", "files": "long.txt"},
         ),
-        "long.txt:13: 541 tokens are more than a batch of data.batch.tokens: 30; allow more, or say data.batch.length",
+        "long.txt:13: 541 tokens exceed data.batch.tokens: 30; raise it, or set data.batch.length",
     ),
     (
         recipe("span", model__max_length=6, data__tokenizer={"type": "character"}),
-        "rows.jsonl:1: a question of 3 tokens leaves no room for its context in 6 tokens",
+        "rows.jsonl:1: a question of 3 tokens leaves no space for its context in 6 tokens",
     ),
     (
         recipe("next_sentence", data__valid={"type": "text", "files": "two.txt"}),
-        "two.txt: next_sentence needs three texts that are not empty or more, got 2",
+        "two.txt: next_sentence requires at least three nonempty texts, got 2",
     ),
     (
         recipe("seq2seq", model__max_length=3),
-        "target.txt: seq2seq: not one of 12 examples can be used: 0 are empty, 12 longer than 3 tokens",
+        "target.txt: seq2seq: none of 12 examples can be used: 0 are empty, 12 longer than 3 tokens",
     ),
     # what is read when training ends only
     (
         recipe("regression", data__test={"type": "labelled_text", "file": "mixed.txt"}, train__metrics=["pearson"]),
-        "mixed.txt:5: the label is 'none'; regression learns numbers",
+        "mixed.txt:5: the label is 'none'; regression requires numbers",
     ),
     (
         recipe("seq2seq", data__test={"type": "parallel_text", "source": "text.txt", "target": "short.txt"}),
-        "short.txt has 4: they must belong together line by line",
+        "short.txt has 4; parallel files need equal numbers of lines",
     ),
     (
         recipe("classification", train__metrics=["accuracy", "pearson"]),
@@ -141,7 +141,7 @@ SAID: list[tuple[dict[str, Any], str]] = [
             data__valid={"type": "tagged_text", "file": "text.txt", "tags": "plain_tags.txt"},
             train__metrics=["entity_f1"],
         ),
-        "text.txt:1: entity_f1 reads tags such as B-place, I-place and O, got 'X'",
+        "text.txt:1: entity_f1 requires tags such as B-place, I-place and O, got 'X'",
     ),
 ]
 
@@ -155,11 +155,11 @@ def test_data_are_refused_at_their_file_and_line(here: Path, source: dict[str, A
 OF_TOKENIZERS: list[tuple[dict[str, Any], str]] = [
     (
         recipe("causal_lm", data__tokenizer={"type": "bpe", "vocab_size": 8}),
-        "data.tokenizer: vocab_size: 8 is too small: ",
+        "data.tokenizer: vocab_size: 8 is too small; ",
     ),
     (
         recipe("causal_lm", model__vocab_size=9),
-        "model.vocab_size: 9 is less than the 29 tokens of the tokenizer; write vocab_size: tokenizer",
+        "model.vocab_size: 9 is less than the 29 tokens of the tokenizer; use vocab_size: tokenizer",
     ),
     (
         recipe("causal_lm", model__special_ids={"start": 99}),
@@ -167,15 +167,15 @@ OF_TOKENIZERS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         recipe("causal_lm", generate__logits=[{"type": "banned", "tokens": "qq"}]),
-        "generate.logits[0]: banned: 'qq' is no token of this vocabulary",
+        "generate.logits[0]: banned: 'qq' is not in the vocabulary",
     ),
     (
         recipe("causal_lm", generate__strategy={"type": "contrastive", "k": 400}),
-        "generate.strategy: k: 400 tokens are more than the vocabulary of 29",
+        "generate.strategy: k: 400 exceeds the vocabulary of 29 tokens",
     ),
     (
         recipe("seq2seq", generate__logits=[{"type": "choices", "choices": ["漢字"]}]),
-        "generate.logits[0]: choices: no text that it allows can be written with the tokens of this vocabulary",
+        "generate.logits[0]: choices: no allowed text can be written with this vocabulary",
     ),
 ]
 
@@ -204,7 +204,7 @@ class TestDrafts:
     def test_another_vocabulary(self, here: Path) -> None:
         source = recipe("causal_lm", generate__strategy={"type": "speculative", "draft": "run"}, data__tokenizer="word")
         message = refused(source, RecipeError)
-        assert f"generate.strategy: draft: {here}/run has another vocabulary" in message
+        assert f"generate.strategy: draft: {here}/run has a different vocabulary" in message
 
     def test_a_part_of_it_is_missing(self, here: Path) -> None:
         shutil.copytree("run", "broken")

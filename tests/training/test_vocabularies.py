@@ -67,7 +67,7 @@ def test_rules_are_about_the_tokens_that_are_written(run: Run) -> None:
     (written,) = run.candidates("a cat", logits=[{"type": "forced", "tokens": ["Hund"]}])[0]
     assert written.text.startswith("Hund")
     assert run.generate("a cat", logits=[{"type": "choices", "choices": ["zwei Katzen"]}]) == ["zwei Katzen"]
-    with pytest.raises(UsageError, match="'c' is no token of this vocabulary"):
+    with pytest.raises(UsageError, match="'c' is not in the vocabulary"):
         run.generate("a cat", logits=[{"type": "banned", "tokens": ["c"]}])
 
 
@@ -114,7 +114,7 @@ def test_a_source_without_the_token_that_it_needs(tmp_path: Path) -> None:
         recipe(tmp_path, **{"data.tokenizer.source": source, "objective.source_start": True})
     (fault,) = caught.value.faults
     assert fault.path == "data.tokenizer.source.special_tokens.start"
-    assert "'seq2seq' needs a special token for start" in fault.message
+    assert "'seq2seq' requires a special token for start" in fault.message
 
 
 @pytest.mark.parametrize(

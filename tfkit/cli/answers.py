@@ -1,4 +1,4 @@
-"""Print generated text: as lines, as a stream, or as JSON."""
+"""Output of generated text: as lines, as a stream, or as JSON."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
     from tfkit.generation.writer import GeneratedText
     from tfkit.run import Run
 
-NAMED = 5  # unknown pieces named in one warning
-LONG = 30  # characters shown of one piece
+NAMED = 5  # maximum number of unknown pieces named in one warning
+LONG = 30  # maximum characters shown of a piece
 Form = Literal["best", "all", "stream", "jsonl"]
 
 
 @dataclass(frozen=True)
 class AnswerPrinter:
-    """Generates with a run and prints the candidates in one form.
+    """Printer of generated candidates in one form.
 
     `best` prints one text per prompt, `all` every candidate, `stream` the best one incrementally, `jsonl` every
-    candidate as an object. With `lines` each output is a single line; with `records` an object with the id of its
+    candidate as an object. With `lines` each output is a single line; with `records`, an object with the id of its
     record.
     """
 
     run: Run
-    asked: dict[str, Any]
+    options: dict[str, Any]
     form: Form
     lines: bool = False
     records: bool = False
     output: TextOutput = field(default_factory=TextOutput)
-    noted: set[str] = field(default_factory=set)  # unknown pieces already reported
+    reported: set[str] = field(default_factory=set)  # unknown pieces already reported
     cut: list[int] = field(default_factory=list)  # numbers of prompts with truncated output
 
-    def give(self, prompts: Sequence[Text]) -> None:
-        """Generate for prompts and print the results; raise TfkitError."""
+    def print(self, prompts: Sequence[Text]) -> None:
+        """Generate for prompts and print the results. Raise TfkitError if a prompt is invalid."""
         self._note_unknown(prompts)
         if self.form == "stream":
             self._stream(prompts)
             return
-        with located(prompts), working("writing"):
-            found = self.run.candidates([prompt.values[0] for prompt in prompts], **self.asked)
-        for prompt, candidates in zip(prompts, found, strict=True):
+        with located(prompts), working("generating"):
+            results = self.run.candidates([prompt.values[0] for prompt in prompts], **self.options)
+        for prompt, candidates in zip(prompts, results, strict=True):
             for candidate in candidates[:1] if self.form == "best" else candidates:
                 self._write(prompt, candidate)
                 self._note_cut(prompt, candidate)
 
     def alone(self, prompt: str) -> None:
         """Print the output for one prompt, streaming if the strategy can."""
-        streams = self.form == "best" and self.run.writes and self.run.writer(**self.asked).strategy.streams
-        (replace(self, form="stream") if streams else self).give([Text((prompt,), 1)])
+        streams = self.form == "best" and self.run.writes and self.run.writer(**self.options).strategy.streams
+        (replace(self, form="stream") if streams else self).print([Text((prompt,), 1)])
 
     def _write(self, prompt: Text, candidate: GeneratedText) -> None:
         """Print a candidate in the chosen form."""
@@ -94,14 +94,14 @@ class AnswerPrinter:
         streams = []
         for prompt in prompts:
             with located([prompt]):
-                streams.append(self.run.stream(prompt.values[0], **self.asked))
+                streams.append(self.run.stream(prompt.values[0], **self.options))
         for prompt, pieces in zip(prompts, streams, strict=True):
             try:
-                written = self._streamed(pieces)
+                candidate = self._streamed(pieces)
             finally:
                 pieces.close()
                 self.output.text("")
-            self._note_cut(prompt, written)
+            self._note_cut(prompt, candidate)
 
     def _streamed(self, pieces: Generator[str, None, GeneratedText]) -> GeneratedText:
         """Print a text incrementally."""
@@ -114,8 +114,8 @@ class AnswerPrinter:
                     warnings.simplefilter("ignore", CutWarning)  # reported later, with the number of the prompt
                     text += next(pieces)
             except StopIteration as end:
-                written: GeneratedText = end.value
-                return written
+                candidate: GeneratedText = end.value
+                return candidate
             line = self._shown(text)  # grows with the text
             self.output.text(line[len(shown) :], end="")
             shown = line
@@ -129,19 +129,19 @@ class AnswerPrinter:
         role = self.run.source_tokenizer.special_ids.get("unknown")
         if role is None or not self.run.writes or self.run.reads_vectors:
             return
-        found: dict[str, None] = {}
+        pieces: dict[str, None] = {}
         for prompt in prompts:
             with located([prompt]):
-                found |= dict.fromkeys(self._unknown(prompt.values[0]))
-        new = [piece for piece in found if piece not in self.noted]
-        self.noted.update(new)
+                pieces |= dict.fromkeys(self._unknown(prompt.values[0]))
+        new = [piece for piece in pieces if piece not in self.reported]
+        self.reported.update(new)
         if new:
             more = f" and {len(new) - NAMED} more" * (len(new) > NAMED)
             token = self.run.source_tokenizer.token(role)
-            warn(f"tfkit: not in the vocabulary, and read as {token}: {', '.join(new[:NAMED])}{more}")
+            warn(f"tfkit: not in the vocabulary, read as {token}: {', '.join(new[:NAMED])}{more}")
 
     def _unknown(self, prompt: str) -> list[str]:
-        """Return the quoted out-of-vocabulary pieces of a prompt; raise PromptError if it is not text."""
+        """Return the quoted out-of-vocabulary pieces of a prompt. Raise PromptError if it is not text."""
         from tfkit.generation.prompts import PromptError
 
         try:
@@ -152,5 +152,5 @@ class AnswerPrinter:
 
 
 def _quoted(piece: str) -> str:
-    """Quote a piece; a long one is truncated and its length added."""
+    """Quote a piece; truncate a long one and append its length."""
     return repr(piece) if len(piece) <= LONG else f"{piece[:LONG]!r}... ({len(piece):,} characters)"

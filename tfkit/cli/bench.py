@@ -27,9 +27,9 @@ class Several(click.ParamType):  # type: ignore[type-arg]
         self.name = f"{one.name},..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
-        """Convert each value; drop duplicates."""
-        found = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
-        return list(dict.fromkeys(found)) or self.fail("expected at least one value", param, ctx)
+        """Convert each value and drop duplicates."""
+        values = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
+        return list(dict.fromkeys(values)) or self.fail("expected at least one value", param, ctx)
 
 
 @click.group("bench")
@@ -48,13 +48,13 @@ def command() -> None:
 @click.option(
     "--attentions",
     type=Several(click.STRING),
-    help="Which parts, separated by commas; mixers too.  [default: full,window,chunk,longformer,performer,linear]",
+    help="Attentions and mixers, comma-separated.  [default: full,window,chunk,longformer,performer,linear]",
 )
 @click.option("--d-model", type=Whole(WIDTH), default=256, show_default=True, help="Width of the layer.")
 @click.option("--heads", type=Whole(HEADS), default=4, show_default=True, help="Heads of the attentions.")
 @click.option("--window", type=Whole(COUNT, 2), default=256, show_default=True, help="Keys of a window or a chunk.")
 @click.option("--causal", is_flag=True, help="Measure causal layers.")
-@click.option("--backward", is_flag=True, help="Measure the backward pass too.")
+@click.option("--backward", is_flag=True, help="Include the backward pass.")
 @DEVICE
 @EXACT_JSON
 def attention(
@@ -68,7 +68,7 @@ def attention(
     device: str,
     as_json: bool,
 ) -> None:
-    """Measure time and peak memory of attentions and mixers against the length of the text."""
+    """Measure time and peak memory of attentions and mixers by sequence length."""
     from tfkit.core.console import Console
     from tfkit.reports.bench import BenchSetting, as_data, chosen, measure, render
     from tfkit.training.device import choose_device
@@ -88,17 +88,29 @@ def attention(
 
 
 @command.command("decoding")
-@click.option("--models", type=Several(click.STRING), default="small,gpt2,pair", show_default=True, help="Which sizes.")
 @click.option(
-    "--batches", type=Several(Whole(ROWS)), default="1,8", show_default=True, help="Batch sizes, with commas."
+    "--models",
+    type=Several(click.STRING),
+    default="small,gpt2,pair",
+    show_default=True,
+    help="Model sizes, comma-separated.",
 )
-@click.option("--beams", type=Several(Whole(TEXTS)), default="1", show_default=True, help="1 is greedy search.")
+@click.option(
+    "--batches", type=Several(Whole(ROWS)), default="1,8", show_default=True, help="Batch sizes, comma-separated."
+)
+@click.option(
+    "--beams",
+    type=Several(Whole(TEXTS)),
+    default="1",
+    show_default=True,
+    help="Numbers of beams, comma-separated; 1: greedy search.",
+)
 @click.option("--new", type=Whole(COUNT), default=128, show_default=True, help="New tokens, after a prompt of 32.")
-@click.option("--rounds", type=Whole(COUNT), default=10, show_default=True, help="How often each is measured.")
+@click.option("--rounds", type=Whole(COUNT), default=10, show_default=True, help="Repetitions of each measurement.")
 @click.option(
     "--against",
     type=Several(click.STRING),
-    help="Libraries to compare with: transformers, transformers-static, x-transformers, litgpt.",
+    help="Libraries to compare with, comma-separated: transformers, transformers-static, x-transformers, litgpt.",
 )
 @EXACT_JSON
 def decoding(
@@ -110,7 +122,7 @@ def decoding(
     against: list[str] | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast models write: small (a GPT of 10M parameters), gpt2 (124M), pair (an encoder-decoder)."""
+    """Measure generation speed: small (a GPT of 10M parameters), gpt2 (124M), pair (an encoder-decoder)."""
     from tfkit.core.console import Console
     from tfkit.reports.bench_decoding import SIZES, Work, as_data, chosen, measure, render
     from tfkit.reports.bench_peers import PEERS
@@ -118,12 +130,12 @@ def decoding(
     sizes = [SIZES[name] for name in chosen(models, list(SIZES), "model")]
     peers = {name: PEERS[name] for name in chosen(against or [], list(PEERS), "library")}
     works = [Work(size, batch, count, new) for size in sizes for batch in batches for count in beams]
-    found = []
+    measurements = []
     with Console(stderr=True).status("measuring") as status:
         for timed in measure(works, peers, rounds):
             status.update(f"measured {timed.way} with {timed.work.size.name}, {timed.work.batch} at once")
-            found.append(timed)
-    rows = as_data(found)
+            measurements.append(timed)
+    rows = as_data(measurements)
     if as_json:
         echo_json(rows)
     else:
@@ -139,16 +151,17 @@ def decoding(
     show_default=True,
     help="Widths, in multiples of the base.",
 )
-@click.option("--steps", type=Whole(COUNT), default=4, show_default=True, help="Steps of training.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw the changes into an SVG file.")
+@click.option("--steps", type=Whole(COUNT), default=4, show_default=True, help="Training steps.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a plot of the changes as SVG.")
 @EXACT_JSON
 @reads_recipe
 def coordinates(
     recipe: str, factors: list[int], steps: int, out: Path | None, as_json: bool, reading: ReadOptions
 ) -> None:
-    """Measure how much training changes each part as RECIPE grows from the base of its muP, with muP and without.
+    """Measure how much training changes each part as RECIPE is widened from the base of its muP, with and without muP.
 
-    What changes as much at every width learns as well at every width: the coordinate check of arXiv 2203.03466.
+    A part that changes equally at every width trains equally well at every width: the coordinate check of
+    arXiv 2203.03466.
     """
     from tfkit.core.console import Console
     from tfkit.core.figures import drawn
@@ -163,22 +176,22 @@ def coordinates(
         for change in coordinate_changes(read, factors, steps):
             status.update(f"measured {change.part} at {change.factor} times the width")
             changes.append(change)
-    found = growth(changes)
+    rows = growth(changes)
     if as_json:
-        echo_json(found)
+        echo_json(rows)
     else:
-        _print_growth(found, factors)
+        _print_growth(rows, factors)
     if out is not None and (svg := drawn(str(out), lambda: picture(changes, f"{recipe}: training changes by width"))):
         write_text(out, svg)
 
 
-def _print_growth(found: Sequence[dict[str, Any]], factors: Sequence[int]) -> None:
+def _print_growth(changes: Sequence[dict[str, Any]], factors: Sequence[int]) -> None:
     """Print one table per parametrization."""
     from tfkit.core.console import Console
     from tfkit.reports.parts_table import rows
 
-    for name in dict.fromkeys(row["parametrization"] for row in found):
-        own = [row for row in found if row["parametrization"] == name]
+    for name in dict.fromkeys(row["parametrization"] for row in changes):
+        own = [row for row in changes if row["parametrization"] == name]
         cells = [[row["part"], f"{row['first']:.3g}", *(f"{one:.2f}" for one in row["ratios"].values())] for row in own]
         heads = ["muP" if name == "mup" else name, "change", *(f"x {factor}" for factor in factors)]
         rows(Console(), cells, heads)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
 
 SHOWN = 2  # examples shown per split
-NOTEWORTHY = 64 * 2**30  # weights larger than this, in bytes, are reported
+NOTEWORTHY = 64 * 2**30  # report weights larger than this, in bytes
 
 
 @click.command("check")
@@ -25,9 +25,9 @@ NOTEWORTHY = 64 * 2**30  # weights larger than this, in bytes, are reported
 @reads_recipe
 @click.pass_context
 def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) -> None:
-    """Check each RECIPE (a shipped name or a path): print the size of its model and examples of its data.
+    """Check each RECIPE (a shipped name or a path); print the size of its model and examples of its data.
 
-    Every fault is printed, those in the first examples of the data too.
+    Every fault is printed, including those in the first examples of the data.
     """
     from tfkit.cli.main import WRONG, complain
     from tfkit.core.errors import RecipeError, TfkitError, UsageError
@@ -36,9 +36,9 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
     for file in files:
         try:
             recipe = reading.recipe(file)
-            compared = "" if recipe.study is None or reading.variants else _compared(file, reading)
+            compared = "" if recipe.study is None or reading.variants else _study_summary(file, reading)
             summary = _summary(recipe)
-            examples = _opened(recipe)
+            examples = _first_examples(recipe)
             echo(f"{file}: ok ({summary}{compared})")
             for split, found in examples.items():
                 for line in _lines(split, found[:SHOWN]):
@@ -52,10 +52,10 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
         ctx.exit(WRONG)
 
 
-def _opened(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
-    """Return the first examples of each split and show warnings; raise RecipeError for unusable data.
+def _first_examples(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
+    """Return the first examples of each split and show warnings. Raise RecipeError for unusable data.
 
-    A missing file is only an error if the user's own recipe names it.
+    A missing file is an error only if the user's own recipe names it.
     """
     from tfkit.core.errors import Fault, RecipeError, RecipeWarning
     from tfkit.recipe.settings.files import CORPORA
@@ -78,7 +78,7 @@ def _opened(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
 
 
 def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Yield a line per example, fitted to the terminal width; short fields leave room for long ones."""
+    """Yield a line per example, fitted to the terminal width; short fields leave space for long ones."""
     from rich.cells import cell_len, set_cell_size
 
     width = max(shutil.get_terminal_size().columns, LEAST)
@@ -103,13 +103,13 @@ def _shown(value: str, width: int) -> str:
     return described(value) or json_line(value[:width])
 
 
-def _compared(file: str, reading: ReadOptions) -> str:
-    """Return the number of variants of the recipe's study; raise RecipeError with the faults of all variants."""
+def _study_summary(file: str, reading: ReadOptions) -> str:
+    """Return the number of variants of the recipe's study. Raise RecipeError with the faults of all variants."""
     from tfkit.studies.arms import StudySource
     from tfkit.studies.planning import check_study
 
-    found = check_study(StudySource(file, reading.sets, reading.imports, reading.trust))
-    return f"; a study of {found:,} variants"
+    count = check_study(StudySource(file, reading.sets, reading.imports, reading.trust))
+    return f"; a study of {count:,} variants"
 
 
 def _summary(recipe: Recipe) -> str:

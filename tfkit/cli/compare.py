@@ -12,8 +12,8 @@ from tfkit.cli.terminal import echo, echo_json
 
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--measure", "measures", multiple=True, metavar="NAME", help="What to compare; repeatable.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the page and tables there.")
+@click.option("--measure", "measures", multiple=True, metavar="NAME", help="Metric to compare; repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the page and tables to FOLDER.")
 @EXACT_JSON
 @IMPORTS
 @TRUST
@@ -25,23 +25,24 @@ def command(
     imports: tuple[str, ...],
     trust: bool,
 ) -> None:
-    """Compare each RUN with the first one, or the runs of one study's folder.
+    """Compare each RUN with the first one, or the runs in the folder of a study.
 
-    Runs whose recipes differ in nothing but the seed are one variant.
+    Runs whose recipes differ only in the seed are one variant.
     """
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
     from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
-    from tfkit.studies.plan_file import PLAN, read_plan
-    from tfkit.studies.report import HTML, check_packages
+    from tfkit.studies.page import check_packages
+    from tfkit.studies.plan import Plan
+    from tfkit.studies.plan_file import read_plan
 
     if len(runs) == 1:
-        if not (runs[0] / PLAN).is_file():
-            raise UsageError(f"{runs[0]}: is one run, or none; give several, or the folder of a study")
+        if not (runs[0] / Plan.FILE).is_file():
+            raise UsageError(f"{runs[0]}: a single folder must be that of a study; pass several runs to compare")
         if measures:
-            raise UsageError("--measure: a study says itself what it measures")
-        report = study_report(read_plan(runs[0]), runs[0])
+            raise UsageError("--measure: the metrics of a study are set in its recipe")
+        report = study_report(read_plan(runs[0], Plan), runs[0])
     else:
         report = runs_report(runs, measures, trust, imports)
     if out is not None:
@@ -54,4 +55,4 @@ def command(
         return
     print_results(report, Console())
     if out is not None:
-        echo(f"the page: {out / HTML}")
+        echo(f"the page: {out / report.HTML}")

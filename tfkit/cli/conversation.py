@@ -13,12 +13,12 @@ SIGN = "> "
 def converse(answer: Callable[[str], None]) -> None:
     """Read texts and answer them until Ctrl-D or Ctrl-C; Ctrl-C during an answer ends only that answer.
 
-    Errors are reported and the next text is read. The arrow keys recall earlier lines if readline is available.
+    Errors are reported, then the next text is read. The arrow keys recall earlier lines if readline is available.
     """
     from tfkit.cli.main import complain
 
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  input() has a history as soon as it is imported
+        import readline  # noqa: F401  importing it gives input() a history
     while (text := _typed()) is not None:
         try:
             if text.strip():
@@ -35,7 +35,7 @@ def _typed() -> str | None:
     try:
         return input(SIGN)
     except UnicodeDecodeError:
-        warn("tfkit: that is not UTF-8 text")
+        warn("tfkit: the input is not UTF-8 text")
         return ""
     except (EOFError, KeyboardInterrupt):
         echo()

@@ -1,4 +1,4 @@
-"""`tfkit draw`: a picture of one architecture, or of two with their differences."""
+"""`tfkit draw`: picture of one architecture, or of two with their differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfkit.cli.terminal import echo
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
-    from tfkit.recipe.views.origin import Notes
+    from tfkit.recipe.views.row import Notes
     from tfkit.reports.picture import Picture
 
 FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
@@ -27,12 +27,12 @@ FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
 @click.command("draw")
 @click.argument("recipe", metavar="[RECIPE_OR_RUN]", required=False)
 @click.argument("other", required=False)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=f"Write it there: {', '.join(FORMATS)}.")
-@click.option("--sizes", is_flag=True, help="Show the shapes of weights, parameters, FLOPs, activations and cache.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=f"Output file: {', '.join(FORMATS)}.")
+@click.option("--sizes", is_flag=True, help="Show weight shapes, parameters, FLOPs, activations and cache.")
 @click.option(
     "--gallery", type=click.Path(path_type=Path), metavar="FILE", help="Write a page of all shipped models instead."
 )
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe
 def command(
     recipe: str | None,
@@ -43,19 +43,19 @@ def command(
     force: bool,
     reading: ReadOptions,
 ) -> None:
-    """Draw the architecture of a recipe (a shipped name or a path) or of a run's folder.
+    """Draw the architecture of a recipe (a shipped name or a path) or of a run folder.
 
-    The end of FILE says the format: .svg, .html (where each value comes from, when it is pointed at), .mmd for Mermaid,
-    .txt or .png; without --out it is printed. With OTHER both are drawn, and what differs is marked; --set and
-    --variant are laid over OTHER, and a variant may follow a name: mine.yaml@wide.
+    The suffix of FILE selects the format: .svg, .html (shows the origin of each value on hover), .mmd for Mermaid, .txt
+    or .png. Without --out the drawing is printed. With OTHER both are drawn and the differences are marked; --set and
+    --variant apply to OTHER, and a variant may follow a name: mine.yaml@wide.
     """
     if gallery is not None:
         if recipe is not None or out is not None or sizes or reading != ReadOptions():
-            raise click.UsageError("--gallery draws the shipped models; it takes FILE and --force alone")
+            raise click.UsageError("--gallery draws the shipped models; it accepts only FILE and --force")
         _write(gallery, (".html",), force, lambda ending: _gallery())
         return
     if recipe is None:
-        raise click.UsageError("give a recipe or a run to draw, or --gallery FILE")
+        raise click.UsageError("name a recipe or a run to draw, or use --gallery FILE")
     if out is None:
         from tfkit.reports.picture_text import text
 
@@ -67,14 +67,14 @@ def command(
 
 
 def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
-    """Draw a picture and write it to `file`; raise UsageError before drawing if the file cannot be written."""
+    """Draw a picture and write it to `file`. Raise UsageError before drawing if the file cannot be written."""
     from tfkit.core.errors import UsageError
     from tfkit.storage.files import whole
 
     refuse(file, force)
     if file.suffix not in endings:
         got = f"'{file.suffix}'" if file.suffix else "none"
-        raise UsageError(f"{file}: the name of a picture ends in {', '.join(endings)}, got {got}")
+        raise UsageError(f"{file}: the suffix must be one of {', '.join(endings)}, got {got}")
     drawn = draw(file.suffix)
     with whole(file) as there:
         there.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
@@ -83,13 +83,12 @@ def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str]
 
 def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
     """Render the pictures in the format of the file's suffix."""
-    from tfkit.reports.explain import KeyAnswers
     from tfkit.reports.gallery import page
     from tfkit.reports.picture_text import mermaid, text
     from tfkit.reports.svg import svg
 
     if ending == ".html":
-        return page(pictures, changes, [KeyAnswers(one, _notes(one)) for one in recipes])
+        return page(pictures, changes, [one.table(notes=_notes(one)) for one in recipes])
     if ending == ".mmd":
         return mermaid(pictures)
     if ending == ".txt":
@@ -100,7 +99,7 @@ def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], rec
 
 
 def _notes(recipe: Recipe) -> Notes:
-    """Return the origins noted in a run's resolved.yaml."""
+    """Return the origins recorded in a run's resolved.yaml."""
     from tfkit.recipe.views.resolved import notes
     from tfkit.training.folder import RESOLVED
 
@@ -116,12 +115,12 @@ def _png(svg: str) -> bytes:
     try:
         drawn: bytes = optional("cairosvg", "png", "pictures as PNG need").svg2png(plain.encode("utf-8"), scale=2)
     except OSError as error:
-        raise UsageError(f"pictures as PNG need the library cairo: {error}; install it, or write .svg") from None
+        raise UsageError(f"PNG output requires the library cairo: {error}; install it, or use .svg") from None
     return drawn
 
 
 def _marked_whole(line: re.Match[str]) -> str:
-    """Mark the whole line as new: cairosvg does not center a line made of several spans."""
+    """Mark the whole line as new, since cairosvg does not center a line of several spans."""
     named, words = line[1], re.sub("</?tspan[^>]*>", "", line[2])
     named = named.replace('class="', 'class="new ') if "class=" in named else f'{named} class="new"'
     return f"<text{named}>{words}</text>"

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("file", required=False)
 @takes_texts
-@click.option("--out", metavar="FILE", help="The same as --output: an array [texts d_model] as .npy, else JSON lines.")
+@click.option("--out", metavar="FILE", help="Same as --output: an array [texts d_model] as .npy, otherwise JSON lines.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "first", "last"]), default="mean", show_default=True,
-    help="Which vector represents a text: the mean of its tokens, its first or its last.",
+    help="Vector of a text: mean of its tokens, first token or last token.",
 )  # fmt: skip
-@click.option("--normalize/--no-normalize", default=True, show_default=True, help="Divide a vector by its length.")
-@click.option("--batch-size", type=Whole(ROWS), help="At most N texts at a time.", metavar="N")
+@click.option("--normalize/--no-normalize", default=True, show_default=True, help="Divide each vector by its norm.")
+@click.option("--batch-size", type=Whole(ROWS), help="Texts per batch.", metavar="N")
 @DEVICE
 @reads_run
 def command(
     run: str,
     file: str | None,
-    given: TextOptions,
+    inputs: TextOptions,
     out: str | None,
     pooling: Literal["mean", "first", "last"],
     normalize: bool,
@@ -41,22 +41,22 @@ def command(
     device: str,
     reading: ReadOptions,
 ) -> None:
-    """Print the vector of each line of FILE (-: standard input) by RUN (a run's folder), one JSON list per line.
+    """Print the vector of each line of FILE (-: standard input) by RUN (a run folder), one JSON list per line.
 
-    FILE is the same as --input FILE.
+    FILE is equivalent to --input FILE.
     """
-    given = _joined(given, file, out)
-    given.check()
-    texts = given.all()
+    inputs = _merged(inputs, file, out)
+    inputs.check()
+    texts = inputs.all()
     loaded = reading.run(run, device)
     values = [text.values[0] for text in texts]
-    if given.output is None or not given.output.endswith(".npy"):
-        with output_to(given.output) as output:  # open the output first: nothing is computed that cannot be written
-            _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), given.are_records)
+    if inputs.output is None or not inputs.output.endswith(".npy"):
+        with output_to(inputs.output) as output:  # open the output first: compute nothing that cannot be written
+            _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), inputs.are_records)
         return
     from tfkit.storage.files import whole
 
-    with whole(Path(given.output)) as beside:
+    with whole(Path(inputs.output)) as beside:
         import numpy as np
 
         vectors = loaded.embed(values, pooling, normalize, batch_size)
@@ -64,15 +64,15 @@ def command(
             np.save(stream, vectors.numpy(), allow_pickle=False)
 
 
-def _joined(given: TextOptions, file: str | None, out: str | None) -> TextOptions:
-    """Merge FILE into --input and --out into --output; raise UsageError for duplicates or a missing input."""
-    for one, other, names in ((file, given.file, "FILE and --input"), (out, given.output, "--out and --output")):
+def _merged(inputs: TextOptions, file: str | None, out: str | None) -> TextOptions:
+    """Merge FILE into --input and --out into --output. Raise UsageError for duplicates or a missing input."""
+    for one, other, names in ((file, inputs.file, "FILE and --input"), (out, inputs.output, "--out and --output")):
         if one is not None and other is not None:
-            raise UsageError(f"{names} are the same; give one of them")
-    source = given.file if file is None else file
+            raise UsageError(f"{names} are equivalent; use one of them")
+    source = inputs.file if file is None else file
     if source is None:
-        raise UsageError("give the file with the texts: --input FILE (-: standard input)")
-    return replace(given, file=source, output=given.output if out is None else out)
+        raise UsageError("missing input file: use --input FILE (-: standard input)")
+    return replace(inputs, file=source, output=inputs.output if out is None else out)
 
 
 def _write(output: TextOutput, texts: list[Text], vectors: Tensor, records: bool) -> None:

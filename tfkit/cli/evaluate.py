@@ -13,21 +13,21 @@ from tfkit.core.bounds import COUNT
 
 @click.command("evaluate")
 @click.argument("run")
-@click.option("--split", help="The split to measure on: test, valid or train.  [default: test, else valid]")
-@click.option("--limit", type=Whole(COUNT), help="Measure on the first N examples only.", metavar="N")
+@click.option("--split", help="Split to evaluate: test, valid or train.  [default: test, else valid]")
+@click.option("--limit", type=Whole(COUNT), help="Evaluate only the first N examples.", metavar="N")
 @click.option(
     "--quantize",
     type=click.Choice(["int8"]),
-    help="Compute with int8 weights, to see what that costs.",
+    help="Quantize the weights to int8 first.",
 )
 @DEVICE
 @sets_run
 def command(
     run: str, split: str | None, limit: int | None, quantize: Literal["int8"] | None, device: str, reading: ReadOptions
 ) -> None:
-    """Print the metrics of RUN (a run's folder), one per line, and write them to its evaluation.json.
+    """Print the metrics of RUN (a run folder), one per line, and save them in its evaluation.json.
 
-    With --set or --quantize the metrics are only printed, and evaluation.json is not changed.
+    With --set or --quantize, the metrics are only printed.
     """
     with working("evaluating"):
         scores = reading.run(run, device, quantize).evaluate(split, limit, quantize)

@@ -21,18 +21,18 @@ HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2 = FORMATS
 @click.command("export")
 @click.argument("run")
 @click.argument("folder")
-@click.option("--to", "form", type=click.Choice(FORMATS), default=HUGGINGFACE, show_default=True, help="The format.")
-@click.option("--force", is_flag=True, help="Rename a model that is there to NAME.old, and write a new one.")
+@click.option("--to", "form", type=click.Choice(FORMATS), default=HUGGINGFACE, show_default=True, help="Output format.")
+@click.option("--force", is_flag=True, help="Rename an existing model to NAME.old.")
 @click.option(
     "--opset",
     type=click.Choice([str(number) for number in range(OPSETS[0], OPSETS[1] + 1)]),
-    help="Operators of an ONNX export.  [default: 23, with Attention]",
+    help="ONNX operator set.  [default: 23, with Attention]",
 )
-@click.option("--quantize", type=click.Choice(("int8",)), help="Weights of an ONNX export in int8.")
+@click.option("--quantize", type=click.Choice(("int8",)), help="Quantize the weights of an ONNX export to int8.")
 @click.option(
     "--pooling",
     type=click.Choice(("mean", "first", "last")),
-    help="Vector of a text for sentence-transformers, as in tfkit embed.  [default: mean]",
+    help="Pooling of sentence-transformers, as in tfkit embed.  [default: mean]",
 )
 @reads_run
 def command(
@@ -45,19 +45,19 @@ def command(
     pooling: str | None,
     reading: ReadOptions,
 ) -> None:
-    """Export RUN (a run's folder) to FOLDER, in the format of transformers, ONNX or CTranslate2.
+    """Export RUN (a run folder) to FOLDER, in the format of transformers, ONNX or CTranslate2.
 
-    Where the architecture is one that transformers knows, the folder holds nothing but its files. Any other brings its
-    own code, which transformers runs with trust_remote_code=True; tfkit need not be installed there.
+    If transformers implements the architecture, the folder contains only its files. Otherwise it includes the model's
+    code, which transformers runs with trust_remote_code=True; tfkit need not be installed there.
 
-    `--to onnx` writes graphs for any batch and length, a decoder with its cache as inputs and outputs, and an
-    example.py that generates with onnxruntime, numpy and tokenizers alone.
+    `--to onnx` writes graphs for any batch size and length, a decoder with its cache as inputs and outputs, and an
+    example.py that generates with only onnxruntime, numpy and tokenizers.
 
-    `--to sentence-transformers` also writes an encoder's pooling and normalization: its vectors are those of
+    `--to sentence-transformers` also writes an encoder's pooling and normalization: its vectors equal those of
     tfkit embed.
 
-    `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter takes the class that the
-    model is in transformers. Log-probabilities are compared before the folder appears.
+    `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter supports the model's class
+    in transformers. Log-probabilities are compared before the folder is put in place.
     """
     if pooling is not None and form != SENTENCES:
         raise UsageError(f"--pooling is an option of --to {SENTENCES}")
@@ -71,31 +71,31 @@ def command(
         _to_ctranslate2(loaded, folder, force)
     else:
         _to_transformers(loaded, folder, force, (pooling or "mean") if form == SENTENCES else None)
-    _say_paths(loaded)
+    _report_paths(loaded)
 
 
-def _say_paths(run: Run) -> None:
+def _report_paths(run: Run) -> None:
     from tfkit.interop.local_paths import LocalPaths
 
-    if told := str(LocalPaths.of(run)):
-        echo(told)
+    if paths := str(LocalPaths.of(run)):
+        echo(paths)
 
 
 def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None) -> None:
     from tfkit.interop.huggingface.exporting import export_model
 
-    made = export_model(run, folder, force, pooling)
-    if made.theirs is None:
-        echo(f"{made.folder}: no architecture of transformers; the folder brings tfkit's own code")
-        for fault in made.why:
+    exported = export_model(run, folder, force, pooling)
+    if exported.theirs is None:
+        echo(f"{exported.folder}: not an architecture of transformers; the folder includes tfkit's code")
+        for fault in exported.why:
             echo(f"  {fault}")
     else:
-        echo(f"{made.folder}: {made.theirs.config['model_type']} ({made.theirs.head_class})")
-    more = ", trust_remote_code=True" * (made.theirs is None)
+        echo(f"{exported.folder}: {exported.theirs.config['model_type']} ({exported.theirs.head_class})")
+    more = ", trust_remote_code=True" * (exported.theirs is None)
     if pooling is not None:
-        echo(f'Load: sentence_transformers.SentenceTransformer("{made.folder}"{more})')
+        echo(f'Load: sentence_transformers.SentenceTransformer("{exported.folder}"{more})')
     else:
-        echo(f'Load: transformers.{made.auto_class}.from_pretrained("{made.folder}"{more})')
+        echo(f'Load: transformers.{exported.auto_class}.from_pretrained("{exported.folder}"{more})')
 
 
 def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | None) -> None:
@@ -103,22 +103,22 @@ def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | Non
     from tfkit.reports.counts import count
 
     total = count(run.blueprint).total
-    made = export_onnx(run, folder, force, opset, quantize, vars(total))
-    for name, held in made.sizes.items():
-        echo(f"{made.path / name}: {held / 1e6:,.1f} MB")
+    exported = export_onnx(run, folder, force, opset, quantize, vars(total))
+    for name, size in exported.sizes.items():
+        echo(f"{exported.path / name}: {size / 1e6:,.1f} MB")
     if quantize is not None:
-        echo(f"{sum(made.sizes.values()) / made.full:.3f} of the {made.full / 1e6:,.1f} MB in float32")
-    if made.whole_text:
-        echo("the decoder keeps no past of keys and values alone: the whole text is read for every token")
-    echo(f"Compare: tfkit verify {run.folder} --against {made.path}")
+        echo(f"{sum(exported.sizes.values()) / exported.full:.3f} of the {exported.full / 1e6:,.1f} MB in float32")
+    if exported.whole_text:
+        echo("the decoder's cache is not exported: the whole text is read for every token")
+    echo(f"Compare: tfkit verify {run.folder} --against {exported.path}")
 
 
 def _to_ctranslate2(run: Run, folder: str, force: bool) -> None:
     from tfkit.interop.engines import MODEL
     from tfkit.interop.engines.converting import export_ctranslate2
 
-    made = export_ctranslate2(run, folder, force)
-    echo(f"{made / MODEL}: {(made / MODEL).stat().st_size / 1e6:,.1f} MB")
+    exported = export_ctranslate2(run, folder, force)
+    echo(f"{exported / MODEL}: {(exported / MODEL).stat().st_size / 1e6:,.1f} MB")
     loader = "Generator" if run.blueprint.encoder is None else "Translator"
-    echo(f'Load: ctranslate2.{loader}("{made}")')
-    echo(f"Compare: tfkit verify {run.folder} --against {made}")
+    echo(f'Load: ctranslate2.{loader}("{exported}")')
+    echo(f"Compare: tfkit verify {run.folder} --against {exported}")

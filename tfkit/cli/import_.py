@@ -12,28 +12,28 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @click.command("import")
 @click.argument("source", metavar="FOLDER_OR_NAME")
-@click.option("--out", metavar="RUN", help="Where to write.  [default: runs/<its name>]")
-@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of the weights.")
-@click.option("--force", is_flag=True, help="Rename a run that is there to NAME.old, and write a new one.")
+@click.option("--out", metavar="RUN", help="Output folder.  [default: runs/<its name>]")
+@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Dtype of the weights.")
+@click.option("--force", is_flag=True, help="Rename an existing run to NAME.old.")
 @IMPORTS
 def command(source: str, out: str | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
     """Import a model: a folder with config.json and safetensors, or the name of a repository on the hub.
 
-    Writes a run's folder with a recipe, the weights and the tokenizer, which show, generate and verify take. Weights
-    are read, never run: pickled ones are refused. A family of your own comes in with --import.
+    Writes a run folder with recipe, weights and tokenizer, for show, generate, verify and other commands. No code of
+    the source is executed, and pickled weights are refused. Custom families are registered with --import.
     """
     from tfkit.interop.huggingface.importing import import_model
     from tfkit.recipe.imports import imported
 
     for name in imports:
         imported(name)
-    made = import_model(source, out, dtype, force, imports)
-    echo(f"{made.run}: {made.family} ({made.head_class}), {made.parameters:,} parameters in {made.dtype}")
-    if made.tokenizer is not None:
-        roles = ", ".join(f"{role} {id_}" for role, id_ in made.tokenizer.special_ids.items())
-        sources = made.tokenizer.source.vocab_size
-        beside = "" if made.tokenizer.source is made.tokenizer else f" of targets, {sources:,} of sources"
-        echo(f"tokenizer: {made.tokenizer.vocab_size:,} tokens{beside}; {roles}")
-    for note in made.notes:
+    result = import_model(source, out, dtype, force, imports)
+    echo(f"{result.run}: {result.family} ({result.head_class}), {result.parameters:,} parameters in {result.dtype}")
+    if result.tokenizer is not None:
+        roles = ", ".join(f"{role} {id_}" for role, id_ in result.tokenizer.special_ids.items())
+        sources = result.tokenizer.source.vocab_size
+        sides = "" if result.tokenizer.source is result.tokenizer else f" for targets, {sources:,} for sources"
+        echo(f"tokenizer: {result.tokenizer.vocab_size:,} tokens{sides}; {roles}")
+    for note in result.notes:
         echo(note)
-    echo(f"Type: tfkit show {made.run}\n      tfkit verify {made.run} --against {source}")
+    echo(f"Next: tfkit show {result.run}\n      tfkit verify {result.run} --against {source}")

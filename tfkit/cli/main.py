@@ -1,7 +1,7 @@
 """`tfkit`: dispatches commands and turns errors into messages and exit statuses.
 
 Exit status: 0 success; 1 the output could not be written or its reader closed early, `generate` truncated a text, or
-`prove` found a broken promise; 2 a recipe, file, run, own part or the command line is wrong (message on standard
+`prove` found a broken promise; 2 a recipe, file, run, custom part or the command line is wrong (message on standard
 error); 130 interrupted by Ctrl-C or a signal. The results of `train`, `study` and `ladder` are on disk: without a
 reader they continue and log into their folder, and the status is that of the work. Heavy modules are imported on
 demand.
@@ -32,41 +32,41 @@ from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarni
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.synonyms import key_for, nearest, split_target
 
-# command -> its line in `tfkit --help`, by group; its module is tfkit.cli.<command> (<command>_ for a Python keyword)
+# command -> its line in `tfkit --help`, by group; the module is tfkit.cli.<command> (<command>_ for a Python keyword)
 GROUPS = {
     "Recipes": {
         "recipes": "List the shipped recipes.",
-        "check": "Check recipes and report all of their faults.",
+        "check": "Check recipes and report all faults.",
         "show": "Show an architecture: parts, weights and costs.",
         "explain": "Show where a value comes from, and what it replaced.",
         "diff": "Compare two recipes or runs.",
-        "draw": "Draw an architecture, or two and what differs.",
+        "draw": "Draw an architecture, or the differences of two.",
     },
     "Training": {
-        "train": "Train the model of a recipe into a run's folder.",
-        "evaluate": "Measure a run on its data.",
-        "runs": "List the runs that there are, sorted and filtered.",
+        "train": "Train the model of a recipe into a run folder.",
+        "evaluate": "Compute the metrics of a run on its data.",
+        "runs": "List runs, sorted and filtered.",
     },
     "Using": {
         "generate": "Generate text with a run.",
         "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
         "embed": "Print vectors of texts.",
-        "look": "Show what the attention heads of a run attend to in a text.",
+        "look": "Show the attention of a run's heads in a text.",
         "import": "Import a Hugging Face model as a run.",
-        "quantize": "Store the weights of a run in int8, and print what that changes.",
-        "export": "Export a run for transformers, or to ONNX.",
+        "quantize": "Quantize a run to int8 and compare size and metrics.",
+        "export": "Export a run to transformers, ONNX or CTranslate2.",
     },
     "Comparing": {
-        "study": "Train the variants of a recipe over several seeds, and say which is better.",
-        "ladder": "Fit a law to smaller sizes of a recipe, predict its loss, and train it.",
+        "study": "Train the variants of a recipe over several seeds and compare them.",
+        "ladder": "Fit a scaling law to smaller sizes, predict the loss of a recipe, and train it.",
         "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
         "verify": "Compare a run with a Hugging Face model or its ONNX files.",
-        "prove": "Measure on a run what its recipe promises, each number next to its bound.",
+        "prove": "Measure the promises of a run's recipe against their bounds.",
         "bench": "Measure attentions and decoding on this machine.",
     },
     "Extending": {
         "parts": "List the registered parts, or everything about one.",
-        "new": "Write a new recipe from another one, or a part and its test.",
+        "new": "Write a recipe from another one, or a part and its test.",
         "schema": "Print the JSON Schema of the recipe language, for editors.",
     },
 }
@@ -99,7 +99,7 @@ class Commands(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             hint = nearest(name, list(COMMANDS))
-            known = f"Did you mean '{hint}'?" if hint else f"There are: {', '.join(COMMANDS)}."
+            known = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(COMMANDS)}."
             ctx.fail(f"No such command '{name}'. {known}")
         return super().resolve_command(ctx, args)
 
@@ -129,7 +129,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with warnings.catch_warnings(), _logged():
-                warnings.simplefilter("default", TfkitWarning)  # each once
+                warnings.simplefilter("default", TfkitWarning)  # each warning once
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except Exception as error:
@@ -152,11 +152,11 @@ def _logged() -> Iterator[None]:
 
 
 def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
-    """Return the exit status of a command; raise OutputLost."""
+    """Return the exit status of a command. Raise OutputLost if its output is lost."""
     try:
         result = run()
     except click.ClickException as error:
-        error = _hinted(error, args) if isinstance(error, click.NoSuchOption) else error
+        error = _with_hint(error, args) if isinstance(error, click.NoSuchOption) else error
         text = io.StringIO()
         error.show(text)
         warn(text.getvalue().rstrip("\n"))
@@ -170,16 +170,16 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _hinted(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
-    """Suggest --set for an unknown option that is a key of the recipe, if the command takes --set."""
-    taken = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
+def _with_hint(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
+    """Suggest --set for an unknown option that is a key of the recipe, if the command accepts --set."""
+    options = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
     name = error.option_name.lstrip("-")
     key, value = split_target(name if "." in name else key_for(name) or "")
-    if not key or "sets" not in taken or name.replace("-", "_") in taken:
+    if not key or "sets" not in options or name.replace("-", "_") in options:
         return error
     typed = next((place for place, arg in enumerate(args) if arg.partition("=")[0] == error.option_name), len(args))
-    given = [*"".join(args[typed : typed + 1]).split("=", 1)[1:], *args[typed + 1 : typed + 2]]
-    first = next((arg for arg in given[:1] if not arg.startswith("-")), "VALUE")
+    following = [*"".join(args[typed : typed + 1]).split("=", 1)[1:], *args[typed + 1 : typed + 2]]
+    first = next((arg for arg in following[:1] if not arg.startswith("-")), "VALUE")
     hint = f"--set {shlex.quote(f'{key}={value or first}')}"
     return click.UsageError(f"No such option '{error.option_name}'. Did you mean {hint}?", error.ctx)
 
@@ -210,24 +210,26 @@ def _show_warning(
     warn_wrapped(text)
 
 
-def _for_want_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """True for a failed allocation; torch raises its own class for devices and a plain RuntimeError for the CPU."""
-    told = isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
-    return told or isinstance(error, MemoryError)
+    failed = isinstance(error, RuntimeError) and (
+        "can't allocate memory" in str(error) or "out of memory" in str(error)
+    )
+    return failed or isinstance(error, MemoryError)
 
 
 def complain(error: Exception) -> bool:
-    """Print errors that the user can fix on standard error: wrong input, or an exception in the user's own part.
+    """Print errors that the user can fix on standard error: wrong input, or an exception in a custom part.
 
-    Recipe faults include their places. Returns False, printing nothing, for a bug in tfkit.
+    Recipe faults include their locations. Return False, printing nothing, for a bug in tfkit.
     """
     if isinstance(error, TfkitError):
         warn_wrapped(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")
         return True
     if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
         return False
-    if _for_want_of_memory(error):
-        warn(f"tfkit: there is not enough memory for this: {' '.join(str(error).split()) or type(error).__name__}")
+    if _is_out_of_memory(error):
+        warn(f"tfkit: out of memory: {' '.join(str(error).split()) or type(error).__name__}")
         return True
     from tfkit.core.blame import described, note
 

@@ -15,25 +15,23 @@ DEFAULT = "translate-numbers"
 
 @click.command("new")
 @click.argument("name")
-@click.option(
-    "--from", "source", metavar="RECIPE", help=f"The recipe to start from, by name or path.  [default: {DEFAULT}]"
-)
-@click.option("--part", "slot", metavar="SLOT", help="Write a part for that slot instead, with a test of it.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--from", "source", metavar="RECIPE", help=f"Recipe to extend, by name or path.  [default: {DEFAULT}]")
+@click.option("--part", "slot", metavar="SLOT", help="Write a part for this slot instead, with a test.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe
 def command(name: str, source: str | None, slot: str | None, force: bool, reading: ReadOptions) -> None:
-    """Write NAME.yaml, a recipe that extends another one and says what --set and --variant change.
+    """Write NAME.yaml, a recipe that extends another one with the changes of --set and --variant.
 
-    Paths in it lead to the same files, and nothing is written unless the new recipe is right. Without --from it
-    extends translate-numbers, which needs no data and trains in minutes.
+    Relative paths are adjusted, and nothing is written unless the new recipe is valid. Without --from it extends
+    translate-numbers, which needs no data and trains in minutes.
 
-    With --part SLOT (attention, feedforward, metric, ...) writes NAME.py, a small part that works, with comments that
-    say what to change, and test_NAME.py, which tries it in a model.
+    With --part SLOT (attention, feedforward, metric, ...) writes NAME.py, a small working part with comments on what to
+    change, and test_NAME.py, which tests it in a model.
     """
     if slot is None:
         _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
     elif source is not None or reading != ReadOptions():
-        raise click.UsageError("--part writes a part from its own beginning; it takes NAME and --force alone")
+        raise click.UsageError("--part writes a part from its skeleton; it accepts only NAME and --force")
     else:
         _part(_file(name, (".py",), force), slot, force)
 
@@ -43,17 +41,17 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
     from tfkit.recipe.derive import Derived
     from tfkit.storage.files import whole
 
-    original = reading.recipe(source)  # reports every fault of the original, and of the overrides, at its place
+    original = reading.recipe(source)  # reports every fault of the original and of the overrides with its location
     derived = Derived(source, file, reading.sets, reading.variants)
     text = derived.text()
     with whole(file) as beside:
         beside.write_text(text, encoding="utf-8", newline="")
         alone = ReadOptions(imports=reading.imports, trust=reading.trust)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TfkitWarning)  # the original has already warned
+            warnings.simplefilter("ignore", TfkitWarning)  # already warned by the original
             derived.check(alone.recipe(str(beside)), original)
-    echo(f"{file}: made from {source}")
-    echo(f"Type: tfkit {'show' if original.objective is None else 'train'} {file}")
+    echo(f"{file}: derived from {source}")
+    echo(f"Next: tfkit {'show' if original.objective is None else 'train'} {file}")
 
 
 def _part(file: Path, slot: str, force: bool) -> None:
@@ -65,15 +63,15 @@ def _part(file: Path, slot: str, force: bool) -> None:
     refuse(test, force)
     for path, text in ((file, skeleton.part()), (test, skeleton.test())):
         write_text(path, text)
-    echo(f"{file}: a part for the slot {slot}, and {test}, which tries it")
-    echo("Type: " + "\n      ".join(skeleton.commands(file, test)))
+    echo(f"{file}: a part for the slot {slot}; {test}: its test")
+    echo("Next: " + "\n      ".join(skeleton.commands(file, test)))
 
 
 def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:
-    """Return the path to write; raise if it is invalid or exists."""
+    """Return the path to write. Raise UsageError if it is invalid or exists."""
     path = Path(name if name.endswith(endings) else name + endings[0])
     if not name.strip() or name.endswith(("/", "\\")) or path.stem in endings:
-        raise click.UsageError(f"NAME is the name of a file or a path to one, got {name!r}")
+        raise click.UsageError(f"NAME must be a file name or path, got {name!r}")
     refuse(path, force)
     return path
 
@@ -83,6 +81,6 @@ def refuse(path: Path, force: bool) -> None:
     from tfkit.core.errors import UsageError
 
     if path.is_dir():
-        raise UsageError(f"{path}: this is a folder")
+        raise UsageError(f"{path}: is a folder")
     if path.exists() and not force:
-        raise UsageError(f"{path}: is there already; choose another name, or replace it with --force")
+        raise UsageError(f"{path}: already exists; choose another name, or replace it with --force")

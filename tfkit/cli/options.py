@@ -66,7 +66,7 @@ class ReadOptions:
     accept_changes: bool = False
 
     def recipe(self, source: str) -> Recipe:
-        """Load a recipe by name or path; raise RecipeError with every fault, RunError for a run's resolved.yaml."""
+        """Load a recipe by name or path. Raise RecipeError with every fault, RunError for a run's resolved.yaml."""
         from tfkit.recipe.load import load_recipe
         from tfkit.storage.hub import is_on_hub
         from tfkit.training.folder import RunFolder
@@ -85,7 +85,7 @@ class ReadOptions:
         return load_recipe(source, variant=self.variants, trust=self.trust, sets=self.sets, imports=self.imports)
 
     def run(self, folder: str, device: str, quantize: str | None = None) -> Run:
-        """Load the run in a folder; raise RunError. With int8, `auto` means the CPU, the only supported device."""
+        """Load the run in a folder. With int8, `auto` selects the CPU, the only supported device."""
         from tfkit.run import load_run
 
         where = "cpu" if device == "auto" and quantize is not None else device
@@ -98,11 +98,13 @@ DEVICE = click.option(
     default="auto",
     show_default=True,
     metavar="NAME",
-    help="Where to compute: cpu, cuda, cuda:1; auto: CUDA where there is one.",
+    help="Device: cpu, cuda, cuda:1; auto: CUDA if available.",
 )
-TRUST = click.option("--trust", is_flag=True, help="Import what the recipe's `imports:` names, which runs its code.")
+TRUST = click.option(
+    "--trust", is_flag=True, help="Import the modules in the recipe's `imports:`, which runs their code."
+)
 IMPORTS = click.option(
-    "--import", "imports", multiple=True, metavar="FILE_OR_MODULE", help="Import parts of your own first; repeatable."
+    "--import", "imports", multiple=True, metavar="FILE_OR_MODULE", help="Import custom parts first; repeatable."
 )
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value, as in model.num_layers=4; repeatable."
@@ -115,17 +117,17 @@ GENERATE_SETS = click.option(
     help="Change a setting of data, objective or generation: generate.stop=[end_token, {type: time, seconds: 5}]; "
     "repeatable.",
 )
-BATCH = click.option("--batch", type=Whole(ROWS), default=1, show_default=True, help="Sequences in a batch.")
+BATCH = click.option("--batch", type=Whole(ROWS), default=1, show_default=True, help="Batch size.")
 DTYPE = click.option(
     "--dtype",
     type=click.Choice(("float32", "bfloat16")),
     default="float32",
     show_default=True,
-    help="Type of weights and activations.",
+    help="Dtype of weights and activations.",
 )
-EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with exact figures.")
+EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with exact figures.")
 ACCEPT = click.option(
-    "--accept-changes", is_flag=True, help="Files of the run were replaced on purpose: record their new hashes."
+    "--accept-changes", is_flag=True, help="Record the new hashes of files that were replaced on purpose."
 )
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Apply a variant of the recipe; repeatable."
@@ -171,16 +173,18 @@ def vocabulary_note(recipe: Recipe) -> str | None:
     notes = []
     bound = recipe.vocabulary_bound
     if recipe.unknown_vocab:
-        found = [] if recipe.data is None else [one.vocabulary_bound for one in recipe.data.tokenizers().values()]
-        counted = " and ".join("1" if most is None else f"{most:,}, the most it can have" for most in found)
+        bounds = [] if recipe.data is None else [one.vocabulary_bound for one in recipe.data.tokenizers().values()]
+        counted = " and ".join("1" if most is None else f"the maximum, {most:,}" for most in bounds)
         what = (
-            "vocabularies known after the tokenizers are"
-            if len(found) > 1
-            else "vocabulary known after the tokenizer is"
+            "vocabularies unknown until the tokenizers are"
+            if len(bounds) > 1
+            else "vocabulary unknown until the tokenizer is"
         )
         notes.append(f"{what} trained: counted with {counted}")
     elif bound is not None and (size := recipe.blueprint().last.vocab_size or 0) > bound:
-        notes.append(f"the tokenizer has at most {bound:,} tokens: {size - bound:,} of {size:,} ids are never written")
+        notes.append(
+            f"the tokenizer has at most {bound:,} tokens: {size - bound:,} of {size:,} ids are never generated"
+        )
     if recipe.unknown_labels:
-        notes.append("classes known after the corpus is read: counted with 1")
+        notes.append("number of classes unknown until the corpus is read: counted with 1")
     return "; ".join(notes) or None

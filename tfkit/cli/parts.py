@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @click.command("parts")
 @click.argument("slot", required=False)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--matrix", is_flag=True, help="Print which parts can be combined, and why others cannot.")
-@click.option("--check", is_flag=True, help="Run the contract checks on the parts of SLOT, or on NAME alone.")
+@click.option("--check", is_flag=True, help="Run the contract checks on the parts of SLOT, or only on NAME.")
 @click.option(
     "--verify",
     multiple=True,
     metavar="FILE_OR_MODULE",
-    help="Import parts of your own and run the contract checks on them, of SLOT and NAME where given; repeatable.",
+    help="Import custom parts and run the contract checks on them, filtered by SLOT and NAME; repeatable.",
 )
 @IMPORTS
 @click.pass_context
@@ -44,39 +44,39 @@ def command(
 ) -> None:
     """List the registered parts, those of one SLOT, or everything about its part NAME.
 
-    The contract checks try what a part promises in small models of its own: that it does not see the future, decodes
-    from a cache as it does at once, leaves padding out, and so on. Exit status 0 where all hold.
+    The contract checks test the promises of a part in small models: that it is causal, decodes from a cache as in one
+    pass, ignores padding, and so on. Exit status 0 if all hold.
     """
     from tfkit.cli.main import WRONG
 
-    _refuse_together(slot, as_json, {"--matrix": matrix, "--check": check, "--verify": bool(verify)})
-    modules, right = _import(verify)
-    right = _import(imports)[1] and right
+    _check_conflicts(slot, as_json, {"--matrix": matrix, "--check": check, "--verify": bool(verify)})
+    modules, passed = _import(verify)
+    passed = _import(imports)[1] and passed
     if verify or check:
-        right = _hold(_of(modules, slot, name) if verify else _parts(slot, name)) and right
+        passed = _run_checks(_registered_parts(modules, slot, name) if verify else _parts(slot, name)) and passed
     elif matrix:
         _print_matrix(as_json)
     else:
         _print_parts(slot, name, as_json)
-    if not right or REGISTRY.problems:  # broken plugins have been reported when they were loaded
+    if not passed or REGISTRY.problems:  # broken plugins were reported when loaded
         ctx.exit(WRONG)
 
 
-def _refuse_together(slot: str | None, as_json: bool, asked: dict[str, bool]) -> None:
+def _check_conflicts(slot: str | None, as_json: bool, options: dict[str, bool]) -> None:
     """Raise UsageError for conflicting or useless options."""
-    given = [option for option, is_given in asked.items() if is_given]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} print different things; give one of them")
-    if asked["--matrix"] and slot:
-        raise click.UsageError("--matrix prints the tables of all slots; leave out SLOT")
-    if asked["--check"] and not slot:
-        raise click.UsageError("--check needs a SLOT, as in: tfkit parts attention --check")
-    if as_json and given and not asked["--matrix"]:
-        raise click.UsageError(f"{given[0]} prints no data; leave out --json")
+    used = [option for option, is_given in options.items() if is_given]
+    if len(used) > 1:
+        raise click.UsageError(f"{' and '.join(used)} cannot be combined; use one of them")
+    if options["--matrix"] and slot:
+        raise click.UsageError("--matrix prints the tables of all slots; remove SLOT")
+    if options["--check"] and not slot:
+        raise click.UsageError("--check requires a SLOT, as in: tfkit parts attention --check")
+    if as_json and used and not options["--matrix"]:
+        raise click.UsageError(f"{used[0]} does not support --json")
 
 
 def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
-    """Return the imported modules, and True if all succeeded; failures are printed on standard error."""
+    """Return the imported modules, and True if all succeeded; print failures on standard error."""
     from tfkit.cli.main import complain
     from tfkit.recipe.imports import import_parts
 
@@ -90,7 +90,7 @@ def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
 
 
 def _parts(slot: str | None, name: str | None) -> list[type[Component]]:
-    """Return the parts selected by SLOT and NAME; raise UsageError with a suggestion."""
+    """Return the parts selected by SLOT and NAME. Raise UsageError with a suggestion."""
     slots = [_slot(slot)] if slot else list(CATALOGUES)
     if slot and name:
         return [_part(slot, name)]
@@ -108,7 +108,7 @@ def _slot(slot: str) -> str:
     elif meant is not None:
         more = f"It may be {meant[0]} '{meant[1]}': tfkit parts {meant[0]}"
     else:
-        more = f"Did you mean '{hint}'?" if hint else f"The slots are {', '.join(CATALOGUES)}."
+        more = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(CATALOGUES)}."
     raise UsageError(f"unknown slot '{slot}'. {more}")
 
 
@@ -116,30 +116,30 @@ def _part(slot: str, name: str) -> type[Component]:
     try:
         return REGISTRY.get(slot, name)
     except UnknownPart as error:
-        known = (
-            f"There are: {', '.join(error.known)}" if error.known else "None is registered; register one of your own"
-        )
+        known = f"Available: {', '.join(error.known)}" if error.known else "No part is registered"
         more = f"Did you mean '{error.suggestion}'?" if error.suggestion else f"{known}."
         raise UsageError(f"{error}. {more}") from None
 
 
-def _of(modules: Sequence[ModuleType], slot: str | None, name: str | None) -> list[type[Component]]:
+def _registered_parts(modules: Sequence[ModuleType], slot: str | None, name: str | None) -> list[type[Component]]:
     """Return the parts registered by the modules, filtered by SLOT and NAME."""
     from tfkit.contracts.verify import registered_by
 
-    asked = _parts(slot, name)
+    selected = _parts(slot, name)
     if not modules:
         return []
     own = registered_by(modules)
-    chosen = [part for part in own if part in asked]
+    chosen = [part for part in own if part in selected]
     if not chosen:
-        there = ", ".join(f"{part.part_slot} '{part.part_name}'" for part in own)
-        raise UsageError(f"what --verify imports registers no {' '.join(filter(None, (slot, name)))}, but {there}")
+        available = ", ".join(f"{part.part_slot} '{part.part_name}'" for part in own)
+        raise UsageError(
+            f"the modules of --verify register no {' '.join(filter(None, (slot, name)))}, only {available}"
+        )
     return chosen
 
 
-def _hold(parts: Sequence[type[Component]]) -> bool:
-    """Run the contract checks and print the results; True if all pass."""
+def _run_checks(parts: Sequence[type[Component]]) -> bool:
+    """Run the contract checks and print the results. Return True if all pass."""
     from tfkit.contracts.verify import run_verification
     from tfkit.core.console import Console
 

@@ -12,7 +12,7 @@ from tfkit.cli.options import DEVICE, ReadOptions, reads_run
 from tfkit.cli.texts import Text, TextOptions, located, output_to, takes_texts
 from tfkit.core.output import printable
 
-TOGETHER = 256  # lines per batch
+TOGETHER = 256  # texts per batch
 
 
 @click.command("predict")
@@ -22,26 +22,26 @@ TOGETHER = 256  # lines per batch
 @takes_texts
 @DEVICE
 @reads_run
-def command(run: str, given: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
-    """Print what RUN (a run's folder) predicts for texts: labels, tags, numbers, answers, or fills for a mask.
+def command(run: str, inputs: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
+    """Print the predictions of RUN (a run folder) for texts: labels, tags, numbers, answers, or fills for a mask.
 
-    A model of vectors reads the arrays, pictures or sounds of --input: a .npy file, or a file or folder of others.
+    A vector model reads the arrays, pictures or sounds of --input: a .npy file, or a file or folder of others.
 
-    Prints one line for each TEXT, or for each line of --input, or of standard input. A tab stands between two texts
-    that are read together: a question and its context; in JSON lines --field names each of them.
+    Prints one line for each TEXT, or for each line of --input or standard input. A tab separates two texts that are
+    read together, such as a question and its context; for JSON lines, --field names each of them.
     """
     from tfkit.training.objective.base import text_fields
 
-    given.check(most_fields=2)
+    inputs.check(most_fields=2)
     loaded = reading.run(run, device)
     fields = text_fields(loaded.predictor)
-    together = given.arrays(loaded, TOGETHER) if loaded.reads_vectors else given.batches(TOGETHER)
-    with output_to(given.output) as output:
-        for texts in together:
+    batches = inputs.arrays(loaded, TOGETHER) if loaded.reads_vectors else inputs.batches(TOGETHER)
+    with output_to(inputs.output) as output:
+        for texts in batches:
             with located(texts):
                 predictions = loaded.predict([_fields(text, fields) for text in texts])
             for text, prediction in zip(texts, predictions, strict=True):
-                if given.are_records:
+                if inputs.are_records:
                     output.record(text, prediction)
                 elif as_json:
                     output.json(prediction)

@@ -1,4 +1,4 @@
-"""`tfkit prove`: a run's promises, measured on its own weights and data."""
+"""`tfkit prove`: promises of a run, measured on its own weights and data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfkit.training.setup import Task
 
 BROKEN = 1
-EXAMPLES = 64  # of the training data
+EXAMPLES = 64  # examples of the training data
 
 
 @click.command("prove")
@@ -28,10 +28,10 @@ EXAMPLES = 64  # of the training data
 @click.pass_context
 @reads_run
 def command(context: click.Context, run: str, as_json: bool, reading: ReadOptions) -> None:
-    """Measure what RUN (a run's folder) promises: each difference next to its bound.
+    """Measure the promises of RUN (a run folder): each difference next to its bound.
 
-    Its model reads the first 64 examples of its training data; four steps are trained in a temporary folder, and
-    nothing in RUN changes. Exit status 0: every promise holds or does not apply; 1: one is broken.
+    The model reads the first 64 training examples and is trained for four steps in a temporary folder; RUN is not
+    changed. Exit status 0: every promise holds or does not apply; 1: a promise is broken.
     """
     with working("proving"):
         promises = list(_promises(reading.run(run, "cpu")))
@@ -40,13 +40,13 @@ def command(context: click.Context, run: str, as_json: bool, reading: ReadOption
         echo_json({"run": run, "holds": not broken, "promises": [promise.as_data() for promise in promises]})
     else:
         _print(promises)
-        echo(f"broken: {', '.join(broken)}" if broken else "all that applies holds")
+        echo(f"broken: {', '.join(broken)}" if broken else "all applicable promises hold")
     if broken:
         context.exit(BROKEN)
 
 
 def _promises(run: Run) -> Iterator[Promise]:
-    """Measure all promises; raise RunError or DataError if the data of the run cannot be read."""
+    """Measure all promises. Raise RunError or DataError if the data of the run cannot be read."""
     from tfkit.contracts.proving import NotApplicable, model_promises, proved, random_texts
     from tfkit.contracts.proving_training import task_texts, training_promises
     from tfkit.interop.huggingface.verifying import TOLERANCE
@@ -55,7 +55,7 @@ def _promises(run: Run) -> Iterator[Promise]:
 
     def task() -> Task:
         if not has_data:
-            raise NotApplicable("the run says no data")
+            raise NotApplicable("the run has no data")
         return run.task(EXAMPLES)
 
     texts = task_texts(task()) if has_data else random_texts(run.model)

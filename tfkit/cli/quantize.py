@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 @click.command("quantize")
 @click.argument("run")
 @click.argument("out")
-@click.option("--to", "form", type=click.Choice(["int8"]), default="int8", show_default=True, help="The stored type.")
-@click.option("--split", help="The split to measure on: test, valid or train.  [default: test, else valid]")
-@click.option("--limit", type=Whole(COUNT), help="Measure on the first N examples only.", metavar="N")
-@click.option("--force", is_flag=True, help="Rename a run that is there to NAME.old, and write a new one.")
+@click.option("--to", "form", type=click.Choice(["int8"]), default="int8", show_default=True, help="Stored dtype.")
+@click.option("--split", help="Split to evaluate: test, valid or train.  [default: test, else valid]")
+@click.option("--limit", type=Whole(COUNT), help="Evaluate only the first N examples.", metavar="N")
+@click.option("--force", is_flag=True, help="Rename an existing run to NAME.old.")
 @EXACT_JSON
 @reads_run
 def command(
@@ -33,25 +33,26 @@ def command(
     as_json: bool,
     reading: ReadOptions,
 ) -> None:
-    """Write RUN (a run's folder) to OUT with its weights in int8, and print its size and metrics before and after.
+    """Write RUN (a run folder) to OUT with int8 weights, and print its size and metrics before and after.
 
-    Matrices of linear layers and embedding tables get a scale for each row; all others stay. OUT is used as any run
-    but cannot be trained. On a CPU its texts are generated in int8; all else computes in float32 with its weights.
+    Matrices of linear layers and embedding tables get a scale per row; other weights are unchanged. OUT is used like
+    any run but cannot be trained. On a CPU it generates text in int8; everything else computes in float32 with the
+    quantized weights.
     """
     from tfkit.interop.quantizing import quantize_run
 
     with working("quantizing"):
-        made = quantize_run(reading.run(run, "cpu"), out, force, split, limit)
+        quantized = quantize_run(reading.run(run, "cpu"), out, force, split, limit)
     if as_json:
-        echo_json(made.as_data())
+        echo_json(quantized.as_data())
     else:
-        _print(made, form)
+        _print(quantized, form)
 
 
-def _print(made: QuantizedRun, form: str) -> None:
-    before, after = made.bytes
-    echo(f"{made.folder}: weights in {form}, {after:,} bytes instead of {before:,} ({after / before:.0%})")
-    for name, (was, now) in made.scores.items():
+def _print(quantized: QuantizedRun, form: str) -> None:
+    before, after = quantized.bytes
+    echo(f"{quantized.folder}: weights in {form}, {after:,} bytes instead of {before:,} ({after / before:.0%})")
+    for name, (was, now) in quantized.scores.items():
         echo(f"{name}: {now:.6g}, before {was:.6g}")
-    if not made.scores:
-        echo("no metrics: the run says no data")
+    if not quantized.scores:
+        echo("no metrics: the run has no data")

@@ -9,9 +9,9 @@ from tfkit.cli.terminal import echo_json
 
 @click.command("recipes")
 @click.argument("word", required=False, default="")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(word: str, as_json: bool) -> None:
-    """List the recipes that tfkit ships, one per line; given WORD, those with it in name or description."""
+    """List the shipped recipes, one per line, optionally only those with WORD in name or description."""
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
     from tfkit.recipe.shipped import shipped_recipes
@@ -19,7 +19,7 @@ def command(word: str, as_json: bool) -> None:
 
     lines = list(listed(shipped_recipes(), word))
     if not lines:
-        raise UsageError(f"no shipped recipe has {word!r} in its name or description; tfkit recipes lists them all")
+        raise UsageError(f"no shipped recipe has {word!r} in its name or description; list all with tfkit recipes")
     if as_json:
         echo_json(as_data(lines))
     else:

@@ -12,11 +12,15 @@ from tfkit.cli.terminal import echo, echo_json
 @click.command("runs")
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "--where", "conditions", multiple=True, metavar="KEY=VALUE", help="Only runs with it: norm=rms_norm; repeatable."
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Show only matching runs: norm=rms_norm; repeatable.",
 )
 @click.option("--sort", metavar="KEY", help="Sort by a column or a key of the recipe.  [default: by name]")
-@click.option("--reverse", is_flag=True, help="The largest first.")
-@click.option("--columns", metavar="KEY,KEY", help="Show these columns or keys of the recipe instead.")
+@click.option("--reverse", is_flag=True, help="Sort in descending order.")
+@click.option("--columns", metavar="KEY,KEY", help="Columns or recipe keys to show instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every column as CSV, with exact figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print every column as JSON, with exact figures.")
 def command(
@@ -28,29 +32,30 @@ def command(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """List the runs in FOLDERS, by default in runs, with how far they came and what they reached.
+    """List the runs in FOLDERS (default: runs) with their progress and scores.
 
-    A KEY is a column (valid.loss, seconds, test.bleu), or a key of the recipe or its end (norm, layer.norm.eps).
+    A KEY is a column (valid.loss, seconds, test.bleu), or a key of the recipe or its last components (norm,
+    layer.norm.eps).
     """
     if as_csv and as_json:
-        raise click.UsageError("--csv and --json are two formats; give one of them")
+        raise click.UsageError("--csv and --json cannot be combined; use one of them")
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
     from tfkit.reports.formats import csv_text
     from tfkit.studies.run_list import COLUMNS, as_data, check_key, columns_of, render, runs_in, selected
     from tfkit.training.claim import RUNS
 
-    there = runs_in(folders or [RUNS])
-    if not there:
-        raise UsageError(f"there is no run in {', '.join(map(str, folders or [RUNS]))}")
-    found = selected(there, conditions, sort, reverse)
+    runs = runs_in(folders or [RUNS])
+    if not runs:
+        raise UsageError(f"no runs in {', '.join(map(str, folders or [RUNS]))}")
+    selection = selected(runs, conditions, sort, reverse)
     chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
     for name in chosen:
-        check_key(there, name, f"--columns {name}")
+        check_key(runs, name, f"--columns {name}")
     if as_csv:
-        names = chosen or columns_of(there)
-        echo(csv_text(names, (row.values() for row in as_data(found, names))), end="")
+        names = chosen or columns_of(runs)
+        echo(csv_text(names, (row.values() for row in as_data(selection, names))), end="")
     elif as_json:
-        echo_json(as_data(found, chosen or columns_of(there)))
+        echo_json(as_data(selection, chosen or columns_of(runs)))
     else:
-        render(found, chosen or COLUMNS, Console())
+        render(selection, chosen or COLUMNS, Console())

@@ -16,14 +16,14 @@ from tfkit.core.output import json_line
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write it to FILE instead of printing it.",
+    help="Write to FILE instead of printing.",
 )
 @IMPORTS
 def command(out: Path | None, imports: tuple[str, ...]) -> None:
     """Print the JSON Schema of the recipe language, with every registered part.
 
-    An editor that knows it (by yaml-language-server) completes the parts and options of a recipe, shows what they mean,
-    and underlines what is wrong. Parts of your own belong to it as soon as you --import them.
+    An editor that supports it (through yaml-language-server) completes the parts and options of a recipe, shows their
+    descriptions, and underlines errors. Custom parts are included with --import.
     """
     from tfkit.recipe.imports import import_parts
     from tfkit.recipe.schema import language_schema
@@ -37,5 +37,5 @@ def command(out: Path | None, imports: tuple[str, ...]) -> None:
     from tfkit.storage.files import write_text
 
     write_text(out, text + "\n")
-    echo(f"{out}: for an editor, begin a recipe with a line that says where this file is from there, such as")
+    echo(f"{out}: for an editor, start a recipe with a line that names this file by relative path, such as")
     echo(f"# yaml-language-server: $schema={out}")

@@ -13,14 +13,18 @@ from tfkit.core.bounds import COUNT, ROWS, SEED, TEXTS
 from tfkit.generation.shorthands import Shorthands
 
 OPTIONS = (
-    click.option("--strategy", metavar="NAME", help="How tokens are chosen: greedy, sample, beam, ..."),
-    click.option("--temperature", type=float, metavar="X", help="Sample: more random above 1, less below."),
+    click.option("--strategy", metavar="NAME", help="Decoding strategy: greedy, sample, beam, ..."),
+    click.option(
+        "--temperature", type=float, metavar="X", help="Sampling temperature: more random above 1, less below."
+    ),
     click.option("--top-k", type=Whole(COUNT), metavar="K", help="Sample from the K most likely tokens."),
-    click.option("--top-p", type=float, metavar="P", help="Sample from the fewest tokens with total probability P."),
+    click.option(
+        "--top-p", type=float, metavar="P", help="Sample from the smallest set of tokens with total probability P."
+    ),
     click.option("--num-beams", type=Whole(TEXTS), metavar="N", help="Beam search with N beams."),
-    click.option("--n-best", type=Whole(TEXTS), metavar="N", help="Print N texts for each prompt, the best first."),
+    click.option("--n-best", type=Whole(TEXTS), metavar="N", help="Print N texts per prompt, best first."),
     click.option("--seed", type=Whole(SEED, 0), metavar="N", help="Seed of the random draws."),
-    click.option("--batch-size", type=Whole(ROWS), metavar="N", help="Prompts written together.  [default: 64]"),
+    click.option("--batch-size", type=Whole(ROWS), metavar="N", help="Prompts per batch.  [default: 64]"),
     click.option("--quantize", type=click.Choice(["int8"]), help="Compute with int8 weights: faster, less exact."),
     click.option(
         "--max-new-tokens", type=Whole(COUNT), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
@@ -33,8 +37,8 @@ def takes_generation_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def with_shorthands(*args: Any, **kwargs: Any) -> Any:
-        given = {field.name: kwargs.pop(field.name) for field in fields(Shorthands)}
-        return function(*args, shorthands=Shorthands(**given), **kwargs)
+        options = {field.name: kwargs.pop(field.name) for field in fields(Shorthands)}
+        return function(*args, shorthands=Shorthands(**options), **kwargs)
 
     decorated: Any = with_shorthands
     for option in reversed(OPTIONS):

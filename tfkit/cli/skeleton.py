@@ -70,7 +70,7 @@ STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
 
 @dataclass(frozen=True)
 class Use:
-    """Use of a slot's part in a recipe: its key and options; `shipped` is a recipe to check it in.
+    """Use of a slot's part in a recipe: its key and options. `shipped` is a recipe to check it in.
 
     `beside` are the parts before it if the key holds a list; `others` are options that differ in the shipped recipe.
     """
@@ -122,16 +122,16 @@ class Skeleton:
 
     @classmethod
     def of(cls, slot: str, name: str) -> Skeleton:
-        """Return the skeleton; raise UsageError for a slot without one or an invalid part name."""
+        """Return the skeleton. Raise UsageError for a slot without one or an invalid part name."""
         if slot not in USES:
             hint = nearest(slot, list(USES))
-            there = f"Did you mean '{hint}'?" if hint else f"There are skeletons for {', '.join(USES)}."
-            what = "no skeleton is there for the slot" if slot in CATALOGUES else "unknown slot"
-            raise UsageError(f"{what} '{slot}'. {there}")
+            available = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(USES)}."
+            what = "no skeleton for the slot" if slot in CATALOGUES else "unknown slot"
+            raise UsageError(f"{what} '{slot}'. {available}")
         if not name.isidentifier():
-            raise UsageError(f"a part's name is a plain word such as my_{slot}, got {name!r}")
+            raise UsageError(f"the name of a part must be an identifier such as my_{slot}, got {name!r}")
         if REGISTRY.has(slot, name):
-            raise UsageError(f"{slot} '{name}' is registered already; take a name of your own, such as my_{name}")
+            raise UsageError(f"{slot} '{name}' is already registered; choose another name, such as my_{name}")
         return cls(slot, name)
 
     def part(self) -> str:
@@ -139,7 +139,7 @@ class Skeleton:
         return self._named((FOLDER / f"{self.slot}.py").read_text(encoding="utf-8"))
 
     def test(self) -> str:
-        """Return the source of its test."""
+        """Return the source of the part's test."""
         use = USES[self.slot]
         trial = "in_model" if use.recipe == MODEL else "in_training"
         text = (FOLDER / "trials" / f"{trial}.py").read_text(encoding="utf-8")
@@ -157,7 +157,7 @@ class Skeleton:
         ]
 
     def _named(self, text: str) -> str:
-        """Insert the part's name; the class is renamed if its name collides with a word of the text."""
+        """Insert the part's name. Rename the class if its name collides with a word of the text."""
         words = "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
         if not words.isidentifier():
             words = f"My{words}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
 @click.command("study")
 @click.argument("study", metavar="STUDY")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Its folder.  [default: studies/<name>]")
-@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Trainings at a time.")
-@click.option("--on", type=click.Choice(["ray"]), help="Hand the trainings to a Ray cluster, which shares the folder.")
-@click.option("--dry-run", is_flag=True, help="Say what it would do, and train nothing but a trial of some steps.")
-@click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each run that is left.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder.  [default: studies/<name>]"
+)
+@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Parallel trainings.")
+@click.option("--on", type=click.Choice(["ray"]), help="Train on a Ray cluster that shares the folder.")
+@click.option("--dry-run", is_flag=True, help="Print the plan after a short trial, without training.")
+@click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each remaining run.")
 @SETS
 @IMPORTS
 @TRUST
@@ -41,20 +44,22 @@ def command(
     imports: tuple[str, ...],
     trust: bool,
 ) -> None:
-    """Train every variant that STUDY (a recipe with `study:`) compares, over several seeds, and report on them.
+    """Train every variant of STUDY (a recipe with `study:`) over several seeds, and write a report.
 
-    The same line goes on where it stopped: what is done is not repeated. Several processes, on several machines, may
-    work on one folder. If nobody reads what it prints, it goes on, and the rest is in output.log.
+    Repeating the command continues an interrupted study. Several processes, on several machines, may share one folder.
+    If standard output is lost, training continues, and further output goes to output.log.
     """
     if as_commands and (dry_run or on):
-        trains = "--dry-run trains nothing, and so does --commands; give one of them"
-        raise click.UsageError(trains if dry_run else "--commands starts nothing; leave --on out")
+        other = "--dry-run" if dry_run else "--on"
+        raise click.UsageError(f"--commands and {other} cannot be combined; use one of them")
+    from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.on_ray import RayCluster
+    from tfkit.studies.page import check_packages
     from tfkit.studies.process import Here
-    from tfkit.studies.report import check_packages
     from tfkit.studies.runner import Runner
+    from tfkit.studies.watching import announce
 
     source = StudySource(study, sets, imports, trust)
     recipe = source.recipe()
@@ -68,12 +73,10 @@ def command(
         if as_commands:
             _print_commands(source, plan, folder)
             return
-        if dry_run:
-            _announce(plan, jobs)
-            return
-        with outlasting(folder / OUTPUT):
-            _announce(plan, jobs)
-            ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
+        with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
+            announce(plan, jobs, Console())
+            if not dry_run:
+                ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
 
 
 def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:
@@ -96,31 +99,21 @@ def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
         echo(shlex.join(["tfkit", *words]))
 
 
-def _announce(plan: Plan, jobs: int) -> None:
-    """Print the plan and the estimated time."""
-    from tfkit.core.console import Console
-    from tfkit.studies.watching import predicted, print_plan
-
-    print_plan(plan, Console())
-    echo(predicted(plan, jobs))
-
-
 def _trained(runner: Runner) -> int:
     """Train the remaining runs and write the report; return the exit status."""
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
     from tfkit.studies.compare import print_results, study_report
-    from tfkit.studies.report import HTML
     from tfkit.studies.watching import Watcher
 
     with Watcher(Console()) as watcher:
         finished = runner.run(watcher.show)
     if not finished:
-        echo("stopped; to go on, type the same line again")
+        echo("stopped; to continue, repeat the command")
         return INTERRUPTED
     failed = {run.name: why for run, why in runner.progress.failed.items()}
     report = study_report(runner.board.plan, runner.folder, failed)
     report.write(runner.folder)
     print_results(report, Console())
-    echo(f"the page: {runner.folder / HTML}")
+    echo(f"the page: {runner.folder / report.HTML}")
     return LOST if failed else 0

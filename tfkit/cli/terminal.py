@@ -20,12 +20,12 @@ from tfkit.storage.files import open_log
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-OUTPUT = "output.log"  # log in the folder of a study or ladder for output after its reader is gone
+OUTPUT = "output.log"  # log in the folder of a study or ladder, after standard output is lost
 LEAST = 40  # minimum width for wrapping messages, even in narrower terminals
 
 
 def echo(text: str = "", end: str = "\n") -> None:
-    """Print a message with control characters escaped; raise OutputLost."""
+    """Print a message with control characters escaped. Raise OutputLost if the output is lost."""
     emit(printable(text) + end, sys.stdout)
 
 
@@ -36,7 +36,7 @@ def echo_text(text: str, end: str = "\n") -> None:
 
 
 def echo_json(data: Any, indent: int | None = 2) -> None:
-    """Print data as JSON; raise OutputLost."""
+    """Print data as JSON. Raise OutputLost if the output is lost."""
     emit(json_line(data, indent) + "\n", sys.stdout)
 
 
@@ -47,7 +47,7 @@ def warn(text: str) -> None:
 
 
 def warn_wrapped(text: str) -> None:
-    """Like `warn`, wrapped to the width of the terminal or COLUMNS; in a pipe each fault stays on one line."""
+    """Warn with lines wrapped to the width of the terminal or COLUMNS; in a pipe each fault stays on one line."""
     if is_terminal(sys.stderr) or os.environ.get("COLUMNS", "").isdecimal():
         width = max(shutil.get_terminal_size().columns, LEAST)
         text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
@@ -83,7 +83,7 @@ def working(what: str) -> Iterator[None]:
 
 
 class WarningHandler(logging.Handler):
-    """Sends logged warnings to standard error and other messages to `show`."""
+    """Handler that sends logged warnings to standard error and other messages to `show`."""
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
         super().__init__(logging.WARNING if show is None else logging.INFO)
@@ -119,15 +119,15 @@ class LastingOutput(io.RawIOBase):
                 self._print(text)
             except OutputLost as error:
                 self.lost = True
-                warn(f"tfkit: {error}; what follows is in {self.log}")
-                text = f"{error}; what follows is in this file alone\n".encode() + text
+                warn(f"tfkit: {error}; further output goes to {self.log}")
+                text = f"{error}; further output goes to this file only\n".encode() + text
         if self.lost:
             with contextlib.suppress(RunError, OSError), open_log(self.log) as file:
                 file.write(text.decode(self.encoding, "replace"))
         return memoryview(data).nbytes
 
     def _print(self, text: bytes) -> None:
-        """Write to the stream; raise OutputLost."""
+        """Write to the stream. Raise OutputLost if that fails."""
         if self.stream is None:
             raise OutputLost("the stream is closed")
         try:
@@ -150,9 +150,9 @@ def outlasting(log: Path) -> Iterator[None]:
 
 
 def standard_input() -> BinaryIO:
-    """Return standard input as bytes; raise UsageError if it is closed."""
+    """Return standard input as bytes. Raise UsageError if it is closed."""
     if sys.stdin is None:
-        raise UsageError("standard input is closed; give texts on the command line, or a file with <")
+        raise UsageError("standard input is closed; pass texts as arguments, or a file with <")
     return sys.stdin.buffer
 
 

@@ -29,9 +29,9 @@ STDIN = "standard input"
 
 @dataclass(frozen=True)
 class Text:
-    """Input text: its values (two for pairs), number, place and record id.
+    """Input text: its values (two for pairs), number, location and record id.
 
-    Texts of the command line have no place.
+    Texts of the command line have no location.
     """
 
     values: tuple[str, ...]
@@ -40,7 +40,7 @@ class Text:
     id: str | int | float | None = None
 
     def named(self, noun: str) -> str:
-        """Return the place, or the noun with the number, for messages."""
+        """Return the location, or the noun with the number, for messages."""
         return self.place or f"{noun} {self.number}"
 
 
@@ -55,7 +55,7 @@ class TextOptions:
 
     @property
     def are_typed(self) -> bool:
-        """True if neither texts nor files are given, so that texts may be typed at a terminal."""
+        """True without texts or files, so that texts may be typed at a terminal."""
         return not self.texts and self.file is None and self.output is None
 
     @property
@@ -66,31 +66,29 @@ class TextOptions:
     def check(self, most_fields: int = 1) -> None:
         """Raise UsageError for conflicting options and for a TEXT that names a file."""
         if self.texts and self.file is not None:
-            raise UsageError(f"--input {self.file} and TEXT both give texts; leave one of them out")
+            raise UsageError(f"--input {self.file} and TEXT cannot be combined; use one of them")
         if self.fields and self.file is None:
-            raise UsageError("--field names a value of JSON lines; give their file with --input")
+            raise UsageError("--field names a field of JSON lines; pass their file with --input")
         if len(self.fields) > most_fields:
-            reads = "one text; give --field once" if most_fields == 1 else f"{most_fields} texts at most"
+            reads = "one text; use --field once" if most_fields == 1 else f"at most {most_fields} texts"
             raise UsageError(f"--field {' --field '.join(self.fields)}: this run reads {reads}")
         self._check_output()
         for text in self.texts:
             if os.path.isfile(text):
                 field = " --field NAME" if text.endswith(RECORDS) else ""
-                raise UsageError(
-                    f"'{text}' is a file: --input {text}{field} reads it; a text of that name can be piped in"
-                )
+                raise UsageError(f"'{text}' is a file; read it with --input {text}{field}, or pipe in the text")
 
     def _check_output(self) -> None:
         """Raise UsageError if the output would overwrite the input or a file of a run."""
         if self.output in (None, "-"):
             return
         if self.file is not None and _same_file(str(self.output), self.file):
-            raise UsageError(f"--output {self.output} would replace the file that is read; name another")
+            raise UsageError(f"--output {self.output} would overwrite the input file; choose another")
         if _is_of_run(Path(str(self.output))):
-            raise UsageError(f"--output {self.output} would replace a file of a run; name another")
+            raise UsageError(f"--output {self.output} would overwrite a file of a run; choose another")
 
     def batches(self, together: int) -> Iterator[list[Text]]:
-        """Yield the texts in batches; raise DataError for unreadable ones.
+        """Yield the texts in batches. Raise DataError for unreadable ones.
 
         A file is validated completely before its first text is processed. Lines of standard input are processed as they
         arrive, one at a time if typed.
@@ -106,10 +104,10 @@ class TextOptions:
         yield from _batched(lines, 1 if is_terminal(sys.stdin) else together)
 
     def arrays(self, run: Run, together: int) -> Iterator[list[Text]]:
-        """Yield the arrays, pictures or sounds of --input in batches for a run that reads vectors; raise UsageError."""
+        """Yield the arrays, pictures or sounds of --input in batches. Raise UsageError for other inputs."""
         if self.file is None or self.file == "-" or self.texts or self.fields:
             what = "a .npy file of arrays, or a file or folder of pictures or sounds"
-            raise UsageError(f"{run.folder}: this model reads vectors and no texts; give --input PATH, {what}")
+            raise UsageError(f"{run.folder}: this model reads vectors, not texts; use --input PATH, {what}")
         names = enumerate(run.inputs(self.file), 1)
         yield from _batched((Text((name,), number, str(name)) for number, name in names), together)
 
@@ -122,24 +120,24 @@ class TextOptions:
         with _opened(file) as stream:
             texts = [self._text(name, number, line) for number, line in enumerate(_lines(stream, name), 1)]
         if not texts:
-            raise DataError(f"{name}: there is no text in it")
+            raise DataError(f"{name}: contains no text")
         lacking = next((text for text in texts if text.id is None), None)
         if lacking is not None and any(text.id is not None for text in texts):
-            raise DataError(f"{lacking.place}: the record has no id, and others have one")
+            raise DataError(f"{lacking.place}: the record has no id, but others have one")
         return texts
 
     def _text(self, name: str, number: int, line: str) -> Text:
-        """Parse a line of a file; raise DataError, and UsageError for JSON lines without --field."""
+        """Parse a line of a file. Raise DataError for invalid lines, UsageError for JSON lines without --field."""
         place = _place(name, number)
         if not line.strip():
-            raise DataError(f"{place}: the line is empty; remove it")
+            raise DataError(f"{place}: empty line; remove it")
         if self.fields:
             from tfkit.generation.records import record_values
 
             values, id_ = record_values(line, self.fields, place)
             return Text(values, number, place, id_)
         if name.endswith(RECORDS):
-            raise UsageError(f"{name} holds JSON lines: name the field with the text, --field NAME; {_keys(line)}")
+            raise UsageError(f"{name} contains JSON lines: name the field with the text by --field NAME; {_keys(line)}")
         return Text((line,), number, place)
 
 
@@ -167,7 +165,7 @@ class TextOutput:
 
 @contextlib.contextmanager
 def output_to(path: str | None) -> Iterator[TextOutput]:
-    """Open standard output for None and `-`, else a file that is written atomically."""
+    """Open standard output for None and `-`, otherwise a file that is written atomically."""
     if path is None or path == "-":
         yield TextOutput()
         return
@@ -181,7 +179,7 @@ def output_to(path: str | None) -> Iterator[TextOutput]:
 
 @contextlib.contextmanager
 def located(texts: Sequence[Text]) -> Iterator[None]:
-    """Add the place of the text to errors."""
+    """Add the location of the text to errors."""
     from tfkit.generation.prompts import PromptError
 
     try:
@@ -198,17 +196,17 @@ INPUT = click.option(
     "--input",
     "input_file",
     metavar="FILE",
-    help="Read texts from FILE, one on each line; -: standard input. Of vectors: a .npy file, or a folder of files.",
+    help="Read texts from FILE, one per line; -: standard input. Vectors: a .npy file, or a folder of files.",
 )
 FIELD = click.option(
     "--field", "input_fields", multiple=True, metavar="NAME",
-    help="FILE holds JSON lines, with the text under NAME; prints JSON lines with their ids.",
+    help="Name of the text field in JSON lines of FILE; prints JSON lines with their ids.",
 )  # fmt: skip
-OUTPUT = click.option("--output", metavar="FILE", help="Write to FILE, which appears when all is written.")
+OUTPUT = click.option("--output", metavar="FILE", help="Write to FILE, atomically.")
 
 
 def takes_texts(function: Function) -> Function:
-    """Add --input, --field and --output to a command, passed with the argument `texts` as `given`."""
+    """Add --input, --field and --output to a command, passed with the argument `texts` as `inputs`."""
 
     @functools.wraps(function)
     def with_texts(
@@ -219,7 +217,7 @@ def takes_texts(function: Function) -> Function:
         output: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        return function(*args, given=TextOptions(texts, input_file, input_fields, output), **kwargs)
+        return function(*args, inputs=TextOptions(texts, input_file, input_fields, output), **kwargs)
 
     decorated: Any = with_texts
     for option in (OUTPUT, FIELD, INPUT):
@@ -251,7 +249,7 @@ def _same_file(first: str, second: str) -> bool:
 
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
-    """Open standard input for `-`, else a regular file; raise RunError."""
+    """Open standard input for `-`, otherwise a regular file. Raise RunError if it cannot be read."""
     if file == "-":
         yield standard_input()
         return
@@ -264,15 +262,15 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """Yield lines without newline and byte-order mark; raise DataError for overlong lines or invalid UTF-8."""
+    """Yield lines without newline and byte-order mark. Raise DataError for overlong lines or invalid UTF-8."""
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
         place = _place(name, number)
         if len(line) > LONGEST:
-            raise DataError(f"{place}: is longer than {LONGEST:,} bytes")
+            raise DataError(f"{place}: longer than {LONGEST:,} bytes")
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"{place}: is not UTF-8 text ({error.reason})") from None
+            raise DataError(f"{place}: not UTF-8 text ({error.reason})") from None
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
@@ -290,4 +288,8 @@ def _keys(line: str) -> str:
         record = json.loads(line)
     except (ValueError, RecursionError):
         record = None
-    return f"the first line has {', '.join(record)}" if isinstance(record, dict) and record else "--field text, say"
+    return (
+        f"the first line has {', '.join(record)}"
+        if isinstance(record, dict) and record
+        else "for example, --field text"
+    )

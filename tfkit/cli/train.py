@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     metavar="RUN",
-    help="The run's folder.  [default: runs/<recipe, variants and changed values>, and the next free number]",
+    help="Run folder.  [default: runs/<recipe, variants and changed values>, with the next free number]",
 )
-@click.option("--resume", is_flag=True, help="Continue the run, or start it: the command can be repeated.")
-@click.option("--force", is_flag=True, help="Rename a run that is there to NAME.old, and write a new one.")
+@click.option("--resume", is_flag=True, help="Continue the run, or start it if missing.")
+@click.option("--force", is_flag=True, help="Rename an existing run to NAME.old.")
 @ACCEPT
 @reads_recipe
 def command(recipe: str, out: str | None, resume: bool, force: bool, reading: ReadOptions) -> None:
     """Train the model of RECIPE (a shipped name or a path)."""
     if resume and force:
-        raise click.UsageError("--resume goes on with a run, --force replaces it; give one of them")
+        raise click.UsageError("--resume continues a run and --force replaces it; use one of them")
     from tfkit.core.errors import RecipeError
 
     try:
@@ -41,7 +41,7 @@ def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Re
 
 
 def _with_a_task(error: RecipeError, recipe: str) -> RecipeError:
-    """Suggest the nearest trainable recipe if the recipe does not exist; return other errors unchanged."""
+    """Suggest the nearest trainable recipe if the recipe does not exist. Return other errors unchanged."""
     from tfkit.core.errors import RecipeError
     from tfkit.recipe.shipped import named_like, shipped_tasks
 

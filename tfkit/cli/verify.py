@@ -23,16 +23,20 @@ WRONG, WRONG_FILES = 2, 1
 
 @click.command("verify")
 @click.argument("run")
-@click.option("--against", required=True, metavar="FOLDER_OR_NAME", help="Their model: a folder, or a name on the hub.")
-@click.option("--text", help="The text that both read.  [default: random tokens]")
+@click.option(
+    "--against", required=True, metavar="FOLDER_OR_NAME", help="Reference model: a folder, or a name on the hub."
+)
+@click.option("--text", help="Input text of both.  [default: random tokens]")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
     default=1e-4,
     show_default=True,
-    help="Largest relative difference; of ONNX and CTranslate2, largest difference.",
+    help="Maximum relative difference; for ONNX and CTranslate2, maximum absolute difference.",
 )
-@click.option("--provider", type=click.Choice(tuple(PROVIDERS)), help="What runs an ONNX folder.  [default: cpu]")
+@click.option(
+    "--provider", type=click.Choice(tuple(PROVIDERS)), help="Execution provider for an ONNX folder.  [default: cpu]"
+)
 @EXACT_JSON
 @click.pass_context
 @reads_run
@@ -46,25 +50,25 @@ def command(
     as_json: bool,
     reading: ReadOptions,
 ) -> None:
-    """Compare RUN (a run's folder) with their model: hidden states layer by layer, and logits.
+    """Compare RUN (a run folder) with a reference model: hidden states layer by layer, and logits.
 
-    Both compute in float32. Exit status 0: equal; 2: not. A model that brings its own code runs with --trust only.
+    Both compute in float32. Exit status 0: equal; 2: not. A model with its own code requires --trust.
 
-    A folder of `tfkit export --to onnx` is run by onnxruntime at other lengths and batch sizes than were traced, and
-    writes after 20 prompts; in int8, size, perplexity (at most 1.001 times) and speed are compared. Of a folder of
-    CTranslate2 log-probabilities and those tokens are. Exit status 0: equal; 1: not.
+    A folder of `tfkit export --to onnx` is run by onnxruntime at lengths and batch sizes other than those traced, and
+    generates after 20 prompts; in int8, size, perplexity (at most 1.001 times) and speed are compared. For a
+    CTranslate2 folder, log-probabilities and the same tokens are compared. Exit status 0: equal; 1: not.
     """
     is_onnx, is_engine = (Path(against) / METADATA).is_file(), (Path(against) / MODEL).is_file()
     if text is not None and (is_onnx or is_engine):
         raise UsageError(
-            f"--text: {'an ONNX' if is_onnx else 'a CTranslate2'} folder reads random tokens; leave it out"
+            f"--text: {'an ONNX' if is_onnx else 'a CTranslate2'} folder is compared on random tokens; remove it"
         )
     if provider is not None and not is_onnx:
-        raise UsageError(f"--provider: {against} is no folder of `tfkit export --to onnx`")
+        raise UsageError(f"--provider: {against} is not a folder of `tfkit export --to onnx`")
     if is_onnx or is_engine:
-        found = _verified(reading.run(run, "cpu"), Path(against), provider, tolerance)
-        _print_files(found, as_json)
-        context.exit(WRONG_FILES if found.failures else 0)
+        files_verdict = _verified(reading.run(run, "cpu"), Path(against), provider, tolerance)
+        _print_files(files_verdict, as_json)
+        context.exit(WRONG_FILES if files_verdict.failures else 0)
     from tfkit.interop.huggingface.verifying import verify
 
     verdict = verify(reading.run(run, "cpu"), against, text, tolerance, reading.trust)
@@ -104,12 +108,12 @@ def _print(verdict: Verdict) -> None:
         echo(note)
     echo(f"input: {verdict.input}")
     if verdict.predicted:
-        echo(f"most likely token: the same at {verdict.agreeing:,} of {verdict.predicted:,} places")
+        echo(f"most likely token: equal at {verdict.agreeing:,} of {verdict.predicted:,} positions")
     worst = max(verdict.differences, key=lambda one: one.relative)
     if verdict.equal:
         echo(f"equal: no relative difference above {verdict.tolerance:g}")
     else:
-        off = f"{worst.place} is off by {worst.relative:.1e} of its largest number"
+        off = f"{worst.place} differs by {worst.relative:.1e} of its largest value"
         echo(f"not equal: {off}, allowed {verdict.tolerance:g}")
 
 

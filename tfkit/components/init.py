@@ -19,6 +19,7 @@ from tfkit.components.norm import Norm
 from tfkit.components.sublayer import Sublayer
 from tfkit.core import component
 from tfkit.core.component import Config
+from tfkit.core.draws import draw_for
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.slots import InitFacts
@@ -37,14 +38,16 @@ class Init(InitFacts):
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> None:
         done: set[int] = set()
-        modules = list(_outside_norms(model))
+        modules = dict(_outside_norms(model, ""))
         kinds: tuple[type[nn.Embedding | nn.Linear], ...] = (nn.Embedding, nn.Linear)
         for kind in kinds:
-            for module in modules:
+            for name, module in modules.items():
                 if isinstance(module, kind) and id(module.weight) not in done:
                     done.add(id(module.weight))
+                    draw_for(f"{name}.weight")
                     self._fill(module)
-        for module in modules:
+        draw_for("init")
+        for module in modules.values():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         self.finish(model)
@@ -81,11 +84,11 @@ def linears(sublayer: Sublayer, names: tuple[str, ...]) -> Iterator[nn.Linear]:
             yield module
 
 
-def _outside_norms(module: nn.Module) -> Iterator[nn.Module]:
+def _outside_norms(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     if not isinstance(module, Norm):
-        yield module
-        for child in module.children():
-            yield from _outside_norms(child)
+        yield name, module
+        for child, inner in module.named_children():
+            yield from _outside_norms(inner, f"{name}.{child}" if name else child)
 
 
 def _gain(model: nn.Module) -> None:

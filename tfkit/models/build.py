@@ -6,6 +6,7 @@ import torch
 
 from tfkit.components.init import Init
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.draws import drawn_from
 from tfkit.core.errors import UsageError
 from tfkit.core.machine import free_memory, gigabytes
 from tfkit.models.base import Model
@@ -18,8 +19,9 @@ def build_model(
 ) -> Model:
     """Build and initialize the model that `blueprint` describes.
 
-    Weights are drawn on the CPU, so that a seed gives equal ones on every device, and the global RNG state is kept;
-    seed None draws from it instead. Nothing is allocated on the `meta` device.
+    Weights are drawn on the CPU by seed and name: they are equal on every device, and equal to those of the same name
+    and shape in other models of that seed. The global RNG state is kept; seed None is a number drawn from it. Nothing
+    is allocated on the `meta` device.
     """
     device = _device(device)
     if device.type == "meta":
@@ -27,10 +29,7 @@ def build_model(
             model: Model = blueprint.type.build(blueprint)
         return model.to(dtype)
     _check_memory(blueprint, device, dtype)
-    if seed is None:
-        return _made(blueprint).to(device=device, dtype=dtype)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with drawn_from(int(torch.randint(2**62, ())) if seed is None else seed):
         model = _made(blueprint)
     return model.to(device=device, dtype=dtype)
 

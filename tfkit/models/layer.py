@@ -14,6 +14,7 @@ from tfkit.components.residual import Branch
 from tfkit.core.blueprint import LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.context import Context
+from tfkit.core.draws import draw_for
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
 
@@ -33,6 +34,7 @@ class Layer(nn.Module):
         self.names = tuple(sublayer.name for sublayer in plan.sublayers)
         self.reads_memory = frozenset(sublayer.name for sublayer in plan.sublayers if sublayer.memory)
         for sublayer in plan.sublayers:
+            draw_for(f"{stack.side}.layers.{index}.{sublayer.name}")
             self.add_module(sublayer.name, sublayer.config.build(stack.source_shape(shape, sublayer)))
         norms = _norms(plan)
         for name, config in norms.items():

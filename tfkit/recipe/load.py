@@ -35,8 +35,8 @@ from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node, given, mapping
 from tfkit.recipe.text.source import LANGUAGE, MAPPING
-from tfkit.recipe.views.origin import Value
-from tfkit.recipe.views.resolved import Trace, model_values, resolved_text, trace
+from tfkit.recipe.views.row import Notes, RecipeRow
+from tfkit.recipe.views.table import RecipeTable
 
 TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "study", "imports")
 AnySection = TypeVar("AnySection", bound=Section)
@@ -121,10 +121,12 @@ class Recipe:
         """
         return self._resolve(vocab_size)[0]
 
-    def trace(self, vocab_size: VocabSize | None = None) -> Trace:
-        """Return the source text of each value of the Blueprint."""
-        blueprint, resolver = self._resolve(vocab_size)
-        return trace(resolver, blueprint)
+    def table(self, vocab_size: VocabSize | None = None, notes: Notes | None = None) -> RecipeTable:
+        """Return the rows of the resolved recipe; `notes` are the comments of its file, if that is a run's."""
+        study = {} if self.study is None else {"study": self.study}
+        return RecipeTable(
+            self.root, self.text, str(self.file), {**self.sections(), **study}, *self._resolve(vocab_size), notes
+        )
 
     def _resolve(self, vocab_size: VocabSize | None) -> tuple[Blueprint, ModelResolver]:
         """Return the Blueprint and its resolver."""
@@ -200,9 +202,7 @@ class Recipe:
 
     def resolved(self, vocab_size: VocabSize | None = None) -> str:
         """Return the recipe with all values explicit and their origins as comments; it loads to an equal Blueprint."""
-        written = replace(self.root, value={**mapping(self.root), "model": self.trace(vocab_size).model})
-        values = {"tfkit": LANGUAGE, "model": model_values(self.blueprint(vocab_size)), **self.sections()}
-        return resolved_text(self.name, Value("", values, written))
+        return self.table(vocab_size).resolved(self.name)
 
     @property
     def settings(self) -> Sections:
@@ -382,7 +382,7 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
 
 def _spelled(recipe: Recipe, key: str) -> Any:
     """Return the value at a dotted key of a section as plain data."""
-    value: Value | None = Value("", recipe.sections())
+    value: RecipeRow | None = RecipeRow("", recipe.sections())
     for word in key.split("."):
         value = None if value is None else value.child(word)
     return None if value is None else value.plain()

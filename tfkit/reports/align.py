@@ -7,11 +7,11 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from tfkit.core.blueprint import LayerPlan, StackPlan
-from tfkit.reports.runs import Runs, joined
+from tfkit.recipe.views.runs import Runs, joined
 
 
 class Pair(NamedTuple):
-    """A run of aligned layers: their plans, and the first and last index in each stack."""
+    """Run of aligned layers: their plans, and the first and last index in each stack."""
 
     before: LayerPlan
     after: LayerPlan
@@ -49,7 +49,7 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
 
 
 def _outlines(plan: StackPlan, kinds: list[Any]) -> list[int]:
-    """Index into `kinds` for each layer, ignoring options."""
+    """Return an index into `kinds` for each layer, ignoring options."""
     numbers = []
     for layer in plan.layers:
         parts = [(sublayer.name, sublayer.config.part) for sublayer in layer.sublayers]
@@ -61,7 +61,7 @@ def _outlines(plan: StackPlan, kinds: list[Any]) -> list[int]:
 
 
 def _equal(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix."""
     differing = (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
     return next(differing, min(len(first), len(second)))
 
@@ -78,7 +78,7 @@ def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: in
 
 def _left(plan: StackPlan, first: int, after: int) -> list[tuple[LayerPlan, Runs]]:
     """Group the layers in [first, after) by plan."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    groups: dict[int, list[tuple[int, int]]] = {}
     for index in range(first, after):
-        found.setdefault(plan.order[index], []).append((index, index))
-    return [(plan.layers[kind], joined(runs)) for kind, runs in found.items()]
+        groups.setdefault(plan.order[index], []).append((index, index))
+    return [(plan.layers[kind], joined(runs)) for kind, runs in groups.items()]

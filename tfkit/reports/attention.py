@@ -21,24 +21,24 @@ from tfkit.generation.attention import AttentionMaps
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
 LARGEST = 3_000_000  # maximum total map cells per page, one byte each before base64
-SHOWN = 10  # heads in a table
+SHOWN = 10  # maximum number of heads in a table
 STEPS = 255  # quantization levels from 0 to the maximum of a map
 
 
-def as_data(seen: AttentionMaps, token: str | None = None) -> dict[str, Any]:
+def as_data(maps: AttentionMaps, token: str | None = None) -> dict[str, Any]:
     """Return the analysis of a text as data: heads, most attended keys of each query, probabilities."""
     return {
-        "heads": [asdict(one) for one in seen.heads()],
-        "texts": {each.place: {"queries": each.queries, "keys": each.keys} for each in seen.maps},
-        "predicts": seen.predicts,
-        "probabilities": [asdict(one) for one in seen.probabilities],
-        "without_weights": list(seen.left_out),
-    } | ({} if token is None else {"token": token, "attended": _attended(seen, token)})
+        "heads": [asdict(one) for one in maps.heads()],
+        "texts": {each.place: {"queries": each.queries, "keys": each.keys} for each in maps.maps},
+        "predicts": maps.predicts,
+        "probabilities": [asdict(one) for one in maps.probabilities],
+        "without_weights": list(maps.left_out),
+    } | ({} if token is None else {"token": token, "attended": _attended(maps, token)})
 
 
-def print_heads(seen: AttentionMaps, console: Console) -> None:
+def print_heads(maps: AttentionMaps, console: Console) -> None:
     """Print the most focused heads and the token probabilities."""
-    heads = seen.heads()
+    heads = maps.heads()
     rows = [
         [one.place, str(one.head), f"{one.entropy:.2f}", _figure(one.distance, 1), _figure(one.induction, 3)]
         for one in heads[:SHOWN]
@@ -46,60 +46,64 @@ def print_heads(seen: AttentionMaps, console: Console) -> None:
     _table(console, ["attention", "head", "entropy", "distance", "induction"], rows)
     if len(heads) > SHOWN:
         _line(console, f"the {SHOWN} of {len(heads)} heads with the least entropy (bits)")
-    for place in seen.left_out:
+    for place in maps.left_out:
         _line(console, f"{place} has no attention weights")
-    if seen.probabilities:
-        given = "before it" if seen.predicts == "next" else "of the text, itself included"
-        _line(console, f"\nprobability of each token, given those {given}:")
-        _line(console, " ".join(f"{one.token} {one.probability:.3f}" for one in seen.probabilities))
+    if maps.probabilities:
+        context = "before it" if maps.predicts == "next" else "of the text, itself included"
+        _line(console, f"\nprobability of each token, given those {context}:")
+        _line(console, " ".join(f"{one.token} {one.probability:.3f}" for one in maps.probabilities))
 
 
-def print_head(seen: AttentionMaps, named: str, console: Console) -> None:
-    """Print the most attended keys of each query of head `PLACE:NUMBER`; raises UsageError."""
+def print_head(maps: AttentionMaps, named: str, console: Console) -> None:
+    """Print the most attended keys of each query of head `PLACE:NUMBER`. Raise UsageError if it does not exist."""
     place, _, number = named.rpartition(":")
-    found = seen.map(place or named)
-    if not number.isdecimal() or int(number) >= len(found.weights):
-        raise UsageError(f"--head is {found.place}:0 to {found.place}:{len(found.weights) - 1}, got {named}")
-    follows = seen.predicts == "next" and found.place.startswith("decoder")
-    written = [*(one.token for one in seen.probabilities), ""][: len(found.queries)]  # prediction target of each query
+    attention = maps.map(place or named)
+    if not number.isdecimal() or int(number) >= len(attention.weights):
+        raise UsageError(
+            f"--head must be {attention.place}:0 to {attention.place}:{len(attention.weights) - 1}, got {named}"
+        )
+    follows = maps.predicts == "next" and attention.place.startswith("decoder")
+    written = [*(one.token for one in maps.probabilities), ""][
+        : len(attention.queries)
+    ]  # prediction target of each query
     rows = []
-    for place_of_query, weights in enumerate(found.weights[int(number)]):
-        best = weights.topk(min(2, len(found.keys)))
-        keys = [f"{found.keys[int(key)]} {float(weight):.2f}" for weight, key in zip(*best, strict=True)]
-        rows.append([found.queries[place_of_query], *written[place_of_query:][:follows], *keys])
+    for place_of_query, weights in enumerate(attention.weights[int(number)]):
+        best = weights.topk(min(2, len(attention.keys)))
+        keys = [f"{attention.keys[int(key)]} {float(weight):.2f}" for weight, key in zip(*best, strict=True)]
+        rows.append([attention.queries[place_of_query], *written[place_of_query:][:follows], *keys])
     names = ["query", *["next"] * follows, "most", "second"]
     _table(console, names[: len(rows[0])], rows, figures=False)
 
 
-def print_token(seen: AttentionMaps, token: str, console: Console) -> None:
-    """Print the other token that a query attends to most, by descending weight; raises UsageError."""
-    found = _attended(seen, token)
+def print_token(maps: AttentionMaps, token: str, console: Console) -> None:
+    """Print the other token that a query attends to most, by descending weight. Raise UsageError for unknown tokens."""
+    attended = _attended(maps, token)
     rows = [
         [one["place"], str(one["head"]), one["key"], f"{one['weight']:.3f}", f"{one['special']:.3f}"]
-        for one in found[:SHOWN]
+        for one in attended[:SHOWN]
     ]
     _table(console, ["attention", "head", "to", "weight", "on special tokens"], rows)
 
 
-def _attended(seen: AttentionMaps, token: str) -> list[dict[str, Any]]:
-    """For each head, find the top key of the first query `token`, excluding itself and special tokens."""
-    found = []
-    for each in seen.maps:
+def _attended(maps: AttentionMaps, token: str) -> list[dict[str, Any]]:
+    """Return the top key of the first query `token` for each head, excluding itself and special tokens."""
+    attended = []
+    for each in maps.maps:
         place = _place(token, each.queries)
         if place is None:
             continue
-        special = torch.tensor([key in seen.special for key in each.keys])
+        special = torch.tensor([key in maps.special for key in each.keys])
         left_out = special.clone()
         left_out[[] if each.is_cross else [place]] = True
         for head, weights in enumerate(each.weights[:, place]):
             others = weights.masked_fill(left_out, 0.0)
             key, on_special = int(others.argmax()), float(weights[special].sum())
             one = {"place": each.place, "head": head, "key": each.keys[key], "weight": float(others[key])}
-            found.append(one | {"special": on_special})
-    if not found:
-        tokens = dict.fromkeys(word for each in seen.maps for word in each.queries)
-        raise UsageError(f"'{token}' is no token of the text; it has {', '.join(tokens)}")
-    return sorted((one for one in found if one["weight"]), key=lambda one: -one["weight"])
+            attended.append(one | {"special": on_special})
+    if not attended:
+        tokens = dict.fromkeys(word for each in maps.maps for word in each.queries)
+        raise UsageError(f"'{token}' is not a token of the text; it has {', '.join(tokens)}")
+    return sorted((one for one in attended if one["weight"]), key=lambda one: -one["weight"])
 
 
 def _place(token: str, tokens: Sequence[str]) -> int | None:
@@ -115,7 +119,7 @@ def _figure(value: float | None, digits: int) -> str:
 
 
 def _table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], figures: bool = True) -> None:
-    """Print columns; figures are right-aligned."""
+    """Print columns, with figures right-aligned."""
     cells = [[printable(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
@@ -130,9 +134,9 @@ def _line(console: Console, text: str) -> None:
     console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
-def page(seen: AttentionMaps, title: str) -> str:
-    """Render a page with all maps; those of long texts are max-pooled."""
-    cells, block = sum(each.weights.numel() for each in seen.maps), 1
+def page(maps: AttentionMaps, title: str) -> str:
+    """Render a page with all maps, max-pooled for long texts."""
+    cells, block = sum(each.weights.numel() for each in maps.maps), 1
     while cells / block**2 > LARGEST:
         block *= 2
     data = {
@@ -145,12 +149,12 @@ def page(seen: AttentionMaps, title: str) -> str:
                 "keys": [printable(token) for token in each.keys],
                 "heads": [_packed(_blocks(weights, block)) for weights in each.weights],
             }
-            for each in seen.maps
+            for each in maps.maps
         ],
-        "scores": [asdict(one) for one in seen.heads()],
-        "without": seen.left_out,
-        "predicts": seen.predicts,
-        "probabilities": [[printable(one.token), one.probability] for one in seen.probabilities],
+        "scores": [asdict(one) for one in maps.heads()],
+        "without": maps.left_out,
+        "predicts": maps.predicts,
+        "probabilities": [[printable(one.token), one.probability] for one in maps.probabilities],
     }
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")
     before, _, after = TEMPLATE.read_text(encoding="utf-8").partition(DATA)

@@ -25,7 +25,7 @@ from tfkit.reports.table import size
 Layer = dict[str, Any]
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
 WIDEST = 100  # minimum table width, enough for six lengths
-LEAST, MOST = 9, 50  # bounds on the timed calls per length
+LEAST, MOST = 9, 50  # minimum and maximum number of timed calls per length
 ENOUGH = 0.3  # minimum total seconds per length
 SETTLED = 1.03  # maximum ratio of the second fastest call to the fastest
 
@@ -44,7 +44,7 @@ class BenchSetting:
 
 @dataclass(frozen=True)
 class Measured:
-    """One attention at one length: the minimum time in seconds and the peak tensor memory in bytes."""
+    """One attention at one length: minimum time in seconds and peak tensor memory in bytes."""
 
     attention: str
     length: int
@@ -78,14 +78,14 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
 
 
 def chosen(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
-    """Return the requested names, or the defaults; raises UsageError for unknown names."""
+    """Return the requested names, or the defaults. Raise UsageError for unknown names."""
     known = layers(setting)
     for name in names or ():
         if name not in known:
             hint = nearest(name, list(known))
             raise UsageError(
-                f"there is no attention '{name}' to measure{' in a causal layer' * setting.causal}; "
-                + (f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}")
+                f"unknown attention '{name}'{' for a causal layer' * setting.causal}; "
+                + (f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}")
             )
     return list(names or [name for name in DEFAULT if name in known])
 
@@ -132,11 +132,11 @@ def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int,
 
     The lengths are measured round-robin, so that a temporary slowdown affects all of them.
     """
-    found: dict[int, list[float]] = {length: [] for length in calls}
-    while unsettled := [length for length, seconds in found.items() if not _is_settled(seconds)]:
+    times: dict[int, list[float]] = {length: [] for length in calls}
+    while unsettled := [length for length, seconds in times.items() if not _is_settled(seconds)]:
         for length in unsettled:
-            found[length].append(_seconds(calls[length], device))
-    return {length: min(seconds) for length, seconds in found.items()}
+            times[length].append(_seconds(calls[length], device))
+    return {length: min(seconds) for length, seconds in times.items()}
 
 
 def _is_settled(seconds: Sequence[float]) -> bool:
@@ -148,7 +148,7 @@ def _is_settled(seconds: Sequence[float]) -> bool:
 
 
 def _seconds(call: Callable[[], None], device: str) -> float:
-    """Time a call: process time on a single CPU thread, else wall-clock time."""
+    """Time a call: process time on a single CPU thread, otherwise wall-clock time."""
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
     _wait(device)
@@ -198,7 +198,7 @@ def _quiet() -> Iterator[None]:
 
 
 def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> float | None:
-    """Return the largest growth factor per doubling of the length; None for a single length.
+    """Return the largest growth factor per doubling of the length, or None for a single length.
 
     Factors between other lengths are converted to factors per doubling.
     """
@@ -212,10 +212,10 @@ def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> 
 
 def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, Any]:
     """Return the results as plain data."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in dict.fromkeys(one.attention for one in measured):
         rows = [one for one in measured if one.attention == name]
-        found[name] = {
+        results[name] = {
             "seconds": {str(one.length): one.seconds for one in rows},
             "peak_bytes": {str(one.length): one.peak_bytes for one in rows},
             "doubling": {
@@ -224,7 +224,7 @@ def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, An
             },
         }
     facts = {name: getattr(setting, name) for name in BenchSetting.__dataclass_fields__}
-    return {**facts, "threads": torch.get_num_threads(), "attentions": found}
+    return {**facts, "threads": torch.get_num_threads(), "attentions": results}
 
 
 def render(data: Mapping[str, Any], console: Console) -> None:
@@ -236,20 +236,25 @@ def render(data: Mapping[str, Any], console: Console) -> None:
         f"heads, windows and chunks of {data['window']}, one text, float32, {way}, {where}.",
         highlight=False,
     )
-    for title, key, written in (("time", "seconds", _duration), ("peak memory", "peak_bytes", lambda n: size(int(n)))):
+    for title, key, formatted in (
+        ("time", "seconds", _duration),
+        ("peak memory", "peak_bytes", lambda n: size(int(n))),
+    ):
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         table.add_column("length")
         lengths = next(iter(data["attentions"].values()))[key]
         for length in lengths:
             table.add_column(f"{int(length):,}", justify="right")
         table.add_column("doubling", justify="right")
-        for name, found in data["attentions"].items():
-            factor = found["doubling"][key]
-            cells = [written(found[key][length]) for length in lengths]
+        for name, result in data["attentions"].items():
+            factor = result["doubling"][key]
+            cells = [formatted(result[key][length]) for length in lengths]
             table.add_row(name, *cells, "-" if factor is None else f"{factor:.2f}x")
         console.print()
         console.print(table, width=max(console.width, WIDEST), crop=False)  # overflow rather than truncate
-    console.print("\ndoubling: what twice the length costs at most, between two of these lengths.", style="dim")
+    console.print(
+        "\ndoubling: maximum growth factor per doubling of the length, between adjacent lengths.", style="dim"
+    )
 
 
 def _duration(seconds: float) -> str:

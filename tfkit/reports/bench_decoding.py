@@ -1,4 +1,4 @@
-"""Benchmark of decoding speed for models of common sizes, compared to other libraries."""
+"""Benchmark of decoding speed for models of common sizes, compared with other libraries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Call = Callable[[], Any]
 PROMPT = 32  # prompt length in tokens
 OWN = "tfkit"
 FLOOR = "weights alone"
-OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # read once, not at every step
+OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # computed once, not at every step
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ Peer = Callable[[Work], Call | None]  # another library; None if it does not sup
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of each round of one method; None if unsupported."""
+    """Seconds of each round of one method, or None if unsupported."""
 
     work: Work
     way: str
@@ -80,12 +80,12 @@ class Timed:
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Return the names; raises UsageError for unknown ones."""
+    """Return the names. Raise UsageError for unknown ones."""
     for name in names:
         if name not in known:
             hint = nearest(name, list(known))
-            hint_text = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}"
-            raise UsageError(f"there is no {what} '{name}' to measure; {hint_text}")
+            hint_text = f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}"
+            raise UsageError(f"unknown {what} '{name}'; {hint_text}")
     return list(names)
 
 
@@ -93,13 +93,13 @@ def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> It
     """Time all methods for each task, alternating within a round so that disturbances affect all of them."""
     for work in works:
         calls = ways(work, peers)
-        able = {name: call for name, call in calls.items() if call is not None}
-        seconds: dict[str, list[float]] = {name: [] for name in able}
+        supported = {name: call for name, call in calls.items() if call is not None}
+        seconds: dict[str, list[float]] = {name: [] for name in supported}
         for number in range(rounds + 1):
-            for name, call in able.items():
-                taken = _seconds(call)
+            for name, call in supported.items():
+                elapsed = _seconds(call)
                 if number:  # the first round is a warm-up
-                    seconds[name].append(taken)
+                    seconds[name].append(elapsed)
         for name in calls:
             yield Timed(work, name, tuple(seconds[name]) if name in seconds else None)
 
@@ -107,7 +107,7 @@ def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> It
 def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
     """Return calls for tfkit, quantized tfkit and peers; None if unsupported.
 
-    Reading the weights is included as a lower bound. Raises UsageError if a library is not installed.
+    Multiplying by the weights is included as a lower bound. Raise UsageError if a library is not installed.
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
@@ -153,7 +153,7 @@ def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
 
 
 def _floor(model: Model, work: Work) -> Call:
-    """Multiply each weight by one vector per step: the lower bound for float32 weights."""
+    """Return a call that multiplies each weight by one vector per step: the lower bound for float32 weights."""
     layers = model.stack(model.blueprint.last.side).layers
     named = [*layers.named_parameters(), *(model.head.named_parameters() if model.head is not None else ())]
     weights = [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]
@@ -173,10 +173,10 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def as_data(found: Sequence[Timed]) -> list[dict[str, Any]]:
+def as_data(timings: Sequence[Timed]) -> list[dict[str, Any]]:
     """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit."""
-    own = {timed.work: timed.seconds for timed in found if timed.way == OWN}
-    return [_row(timed, own[timed.work] or ()) for timed in found]
+    own = {timed.work: timed.seconds for timed in timings if timed.way == OWN}
+    return [_row(timed, own[timed.work] or ()) for timed in timings]
 
 
 def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
     if timed.seconds is None:
         return {**row, "step_ms": None, "tokens_per_second": None, "ratio": None, "ratios": None}
     median = statistics.median(timed.seconds)
-    ratios = sorted(theirs / ours for theirs, ours in zip(timed.seconds, own, strict=True))
+    ratios = sorted(seconds / own_seconds for seconds, own_seconds in zip(timed.seconds, own, strict=True))
     return {
         **row,
         "step_ms": 1000 * median / work.new,
@@ -206,7 +206,7 @@ def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     new = rows[0]["new_tokens"]
     console.print(
         f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
-        "rounds in turn.",
+        "alternating rounds.",
         highlight=False,
     )
     table = Table(box=None, pad_edge=False)
@@ -224,7 +224,7 @@ def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
         table.add_row(*cells, *figures, f"{least:.2f}-{most:.2f}")
     console.print(table)
     console.print(
-        f"\n{FLOOR}: a product of each weight with one vector, which no way can do without. "
-        "-: this way has no such model, or no such search.",
+        f"\n{FLOOR}: one product of each weight with a vector, the lower bound of any method. "
+        "-: the method does not support this model or search.",
         style="dim",
     )

@@ -1,4 +1,4 @@
-"""The decoding benchmark on other installed libraries."""
+"""Decoding benchmark of other installed libraries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _library(name: str, package: str) -> Any:
 
 
 def _transformers(work: Work, **how: Any) -> Call | None:
-    """GPT-2, or BART for an encoder-decoder."""
-    theirs = _library("transformers", "transformers")
-    theirs.logging.set_verbosity_error()
+    """Decode with GPT-2, or BART for an encoder-decoder."""
+    library = _library("transformers", "transformers")
+    library.logging.set_verbosity_error()
     size = work.size
     if size.pair:
         sides = {
@@ -33,7 +33,7 @@ def _transformers(work: Work, **how: Any) -> Call | None:
                 ("ffn_dim", size.d_ff),
             )
         }
-        config = theirs.BartConfig(
+        config = library.BartConfig(
             vocab_size=size.vocab_size,
             d_model=size.d_model,
             activation_function="relu",
@@ -44,11 +44,11 @@ def _transformers(work: Work, **how: Any) -> Call | None:
             forced_eos_token_id=None,
             **sides,
         )
-        model = theirs.BartForConditionalGeneration(config).eval()
+        model = library.BartForConditionalGeneration(config).eval()
     else:
         shape = {"n_layer": size.num_layers, "n_embd": size.d_model, "n_head": size.num_heads, "n_inner": size.d_ff}
-        config = theirs.GPT2Config(vocab_size=size.vocab_size, bos_token_id=None, eos_token_id=None, **shape)
-        model = theirs.GPT2LMHeadModel(config).eval()
+        config = library.GPT2Config(vocab_size=size.vocab_size, bos_token_id=None, eos_token_id=None, **shape)
+        model = library.GPT2LMHeadModel(config).eval()
     ids = work.prompts()
     lengths = {"max_new_tokens": work.new, "min_new_tokens": work.new}
 
@@ -59,15 +59,15 @@ def _transformers(work: Work, **how: Any) -> Call | None:
 
 
 def _static(work: Work) -> Call | None:
-    """The GPT-2 of transformers with a static cache; no beams."""
+    """Decode with GPT-2 of transformers and a static cache; no beams."""
     return None if work.beams > 1 or work.size.pair else _transformers(work, cache_implementation="static")
 
 
 def _x_transformers(work: Work) -> Call | None:
-    theirs, size = _library("x_transformers", "x-transformers"), work.size
+    library, size = _library("x_transformers", "x-transformers"), work.size
     if size.pair or work.beams > 1:
         return None
-    layers = theirs.Decoder(
+    layers = library.Decoder(
         dim=size.d_model,
         depth=size.num_layers,
         heads=size.num_heads,
@@ -76,19 +76,19 @@ def _x_transformers(work: Work) -> Call | None:
         attn_flash=True,
     )
     length = PROMPT + work.new
-    inner = theirs.TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=length, attn_layers=layers)
-    model, ids = theirs.AutoregressiveWrapper(inner).eval(), work.prompts()
+    inner = library.TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=length, attn_layers=layers)
+    model, ids = library.AutoregressiveWrapper(inner).eval(), work.prompts()
     return lambda: model.generate(ids, work.new, temperature=0.0, cache_kv=True)
 
 
 def _litgpt(work: Work) -> Call | None:
-    """LitGPT, batch size 1 only."""
-    theirs, size = _library("litgpt", "litgpt"), work.size
+    """Decode with LitGPT, for batch size 1 only."""
+    library, size = _library("litgpt", "litgpt"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None
     writing = importlib.import_module("litgpt.generate.base")
     length = PROMPT + work.new
-    config = theirs.Config(
+    config = library.Config(
         name="gpt",
         block_size=length,
         n_layer=size.num_layers,
@@ -102,7 +102,7 @@ def _litgpt(work: Work) -> Call | None:
         bias=True,
         mlp_class_name="GptNeoxMLP",
     )
-    model, ids = theirs.GPT(config).eval(), work.prompts()[0]
+    model, ids = library.GPT(config).eval(), work.prompts()[0]
     with torch.inference_mode():
         model.set_kv_cache(1)
     return lambda: writing.generate(model, ids, length, temperature=0.0)

@@ -26,7 +26,7 @@ from tfkit.models.base import Model
 from tfkit.models.sample import WeightSets, build_sample, used_kinds, weight_sets
 from tfkit.models.stack import Stack
 from tfkit.reports.meter import Path, Tally
-from tfkit.reports.numbered import told_apart
+from tfkit.reports.numbered import split_by_size
 from tfkit.reports.weigh import heads_of, idle_parameters, is_empty, parts_of, stacks_of, weigh_cache, weigh_training
 
 
@@ -57,7 +57,7 @@ class CountedEntry:
     indexes the layers of the stack's plan (None outside the layers).
     """
 
-    stack: str  # encoder, decoder, or empty for heads
+    stack: str  # encoder, decoder, or "" for heads
     name: str  # embedding, position, once (shared by all layers), layer, final_norm, head, heads.<name>
     cost: Cost
     parts: tuple[PartCount, ...]
@@ -67,7 +67,7 @@ class CountedEntry:
 
 @dataclass(frozen=True)
 class Counts:
-    """The cost of a model at a given length, batch size and dtype.
+    """Cost of a model at a given length, batch size and dtype.
 
     `active` counts the parameters used by one token: all except unselected experts. `blueprint` is the counted one,
     where layers that size themselves by index have separate plans; rows refer to its kinds.
@@ -93,10 +93,10 @@ def count(
 ) -> Counts:
     """Compute the cost at `length` tokens (None: max_length, else 512) without allocating memory.
 
-    Raises UsageError for lengths beyond max_length and for impossible tensor sizes.
+    Raise UsageError for lengths beyond max_length and for impossible tensor sizes.
     """
     with countable():
-        blueprint = told_apart(blueprint)
+        blueprint = split_by_size(blueprint)
     length = default_length(blueprint) if length is None else length
     check_call(blueprint, length, batch)
     with countable():
@@ -106,14 +106,14 @@ def count(
     account = _Account(blueprint, model, length * batch, tallies, caches)
     rows = tuple(account.rows())
     total = account.total(rows)
-    active = total.parameters - account.idle
+    active = total.parameters - account.unused
     return Counts(rows, total, account.trainable, active, length, batch, dtype, blueprint)
 
 
 def count_parameters(blueprint: Blueprint) -> int:
     """Count the parameters, shared and tied ones once, without allocating or running the model."""
     with countable():
-        blueprint = told_apart(blueprint)
+        blueprint = split_by_size(blueprint)
         model = build_sample(blueprint)
     return sum(row.cost.parameters for row in _Account(blueprint, model).rows())
 
@@ -127,10 +127,10 @@ def check_call(blueprint: Blueprint, length: int, batch: int) -> None:
     """Raise UsageError for an invalid length or batch size."""
     for name, value in (("length", length), ("batch", batch)):
         if value < 1:
-            raise UsageError(f"{name} is a whole number from 1, got {value}")
+            raise UsageError(f"{name} must be at least 1, got {value}")
     for plan in blueprint.stacks():
         if plan.max_length is not None and length > plan.max_length:
-            raise UsageError(f"length {length:,} is beyond the {plan.side}'s max_length {plan.max_length:,}")
+            raise UsageError(f"length {length:,} exceeds the {plan.side}'s max_length {plan.max_length:,}")
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def countable() -> Iterator[None]:
         if "overflow" in reason.lower():
             raise UsageError(f"a tensor of this model would exceed 2^63 bytes: {reason}") from None
         if "meta" in reason.lower():
-            raise UsageError(f"a part of this model cannot be counted without real numbers: {reason}") from error
+            raise UsageError(f"a part of this model cannot be measured without real numbers: {reason}") from error
         raise
 
 
@@ -157,7 +157,7 @@ class _Account:
     tallies: dict[Path, Tally] = field(default_factory=dict)
     caches: dict[Path, int] = field(default_factory=dict)
     trainable: int = 0
-    idle: int = 0  # parameters not used by a single token
+    unused: int = 0  # parameters not used by a single token
     _flops: int = 0
     _counted: set[int] = field(default_factory=set)  # ids of weights
 
@@ -177,7 +177,7 @@ class _Account:
             yield from self._single("", name, head, self._within("", name))
 
     def total(self, rows: tuple[CountedEntry, ...]) -> Cost:
-        """Sum the rows; FLOPs per token are rounded once, here."""
+        """Sum the rows; FLOPs per token are rounded only here."""
         costs = [row.cost for row in rows]
         return Cost(
             sum(cost.parameters for cost in costs),
@@ -213,7 +213,7 @@ class _Account:
     def _part(self, name: str, module: nn.Module, tally: Tally, cache: int = 0, uses: int = 1) -> PartCount:
         weights = {key: weight for key, weight in module.named_parameters() if id(weight) not in self._counted}
         self._counted.update(map(id, weights.values()))
-        self.idle += uses * idle_parameters(module)
+        self.unused += uses * idle_parameters(module)
         self.trainable += uses * sum(weight.numel() for weight in weights.values() if weight.requires_grad)
         parameters = sum(weight.numel() for weight in weights.values())
         cost = Cost(parameters, self._per_token(tally.flops), tally.kept_bytes, cache)

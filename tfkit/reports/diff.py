@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan, SublayerPlan
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.recipe.architecture.stack import LAST_STATE
-from tfkit.recipe.keys import LAYER, STACK
+from tfkit.recipe.keys import STACK
 from tfkit.recipe.load import Recipe
+from tfkit.recipe.views.resolved import layer_columns
+from tfkit.recipe.views.runs import Runs, joined, label, places
 from tfkit.reports.align import Alignment, align
 from tfkit.reports.difference import Change, differences, words
-from tfkit.reports.runs import Runs, joined, label, places
 
 Follows = list[tuple[Any, Any]]  # changes of layer norms, from which other norms derive
 AS_LAYER = "layer.norm"
@@ -154,29 +155,27 @@ def _sets(plan: StackPlan) -> str:
 
 def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
     """Compare two layers."""
-    for name, key in LAYER.items():
-        if name == key.field and name != "sublayers":
-            absent = "the stack's" if name == "position" else "none"
-            yield from differences(f"layer.{name}", getattr(before, name), getattr(after, name), absent=absent)
-    ours, theirs = ({sublayer.name: sublayer for sublayer in plan.sublayers} for plan in (before, after))
+    columns = ours, theirs = _columns(before), _columns(after)
+    order = [columns.pop("sublayers") for columns in (ours, theirs)]
     for name in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(name), theirs.get(name)
-        configs = [None if sublayer is None else sublayer.config for sublayer in (one, other)]
-        yield from differences(f"layer.{name}", configs[0], configs[1], _base(name, ours, theirs))
-        if one is not None and other is not None:
-            yield from differences(f"layer.{name}_norm", _own_norm(one, before), _own_norm(other, after))
-    yield from _order("sublayers", list(ours), list(theirs))
+        if name.endswith("_norm") and not (name in ours and name in theirs):
+            continue  # of a sublayer that only one of them has
+        absent = "the stack's" if name == "position" else "none"
+        yield from differences(f"layer.{name}", ours.get(name), theirs.get(name), _base(name, columns), absent)
+    yield from _order("sublayers", *order)
 
 
-def _base(name: str, before: dict[str, SublayerPlan], after: dict[str, SublayerPlan]) -> Follows:
-    """Return the sublayer pair with the base options: attention for cross_attention, feedforward for feedforward_2."""
+def _columns(plan: LayerPlan) -> dict[str, Any]:
+    """Return the values of a layer by key; AS_LAYER for norms equal to the layer's."""
+    norms = {f"{sublayer.name}_norm": AS_LAYER for sublayer in plan.sublayers if sublayer.norm == plan.norm}
+    return layer_columns(plan) | norms | {"sublayers": [sublayer.name for sublayer in plan.sublayers]}
+
+
+def _base(name: str, columns: Sequence[Mapping[str, object]]) -> Follows:
+    """Return the pair of base options: attention for cross_attention, feedforward for feedforward_2."""
     base = "attention" if name == "cross_attention" else re.sub(r"_\d+$", "", name)
-    return [(before[base].config, after[base].config)] if base != name and base in before and base in after else []
-
-
-def _own_norm(sublayer: SublayerPlan, layer: LayerPlan) -> Any:
-    """Return a sublayer's norm; AS_LAYER for the layer's."""
-    return AS_LAYER if sublayer.norm == layer.norm else sublayer.norm
+    found = [one[base] for one in columns if base in one]
+    return [(found[0], found[1])] if base != name and len(found) == 2 else []
 
 
 def _alone(plan: LayerPlan, others: Sequence[tuple[LayerPlan, tuple[int, int]]]) -> str:

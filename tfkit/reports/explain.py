@@ -5,41 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from tfkit.core.errors import Place, UsageError
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.text.node import Node, inline
-from tfkit.recipe.views.origin import Notes, Origin, Value, history, origin
-from tfkit.reports.parts_table import rows
-from tfkit.reports.runs import Runs, joined, label
-from tfkit.reports.views import Found, KeyFinder, View
+from tfkit.recipe.text.node import inline
+from tfkit.recipe.views.row import Notes, Origin, RecipeRow
+from tfkit.recipe.views.runs import joined, label
+from tfkit.recipe.views.table import RecipeTable
+from tfkit.reports.parts_table import rows as print_rows
 from tfkit.reports.wrapped import say
 
-
-@dataclass(frozen=True)
-class SetValue:
-    """One value of a key: its origin, the values it replaced (latest first), and its scope.
-
-    `where` is empty if the value applies everywhere; `dropped` are the options removed by a change of type.
-    """
-
-    value: Any
-    origin: Origin
-    replaced: tuple[tuple[Any, Origin], ...] = ()
-    where: str = ""
-    dropped: tuple[Node, ...] = ()
+AS_WRITTEN = "as written; no layer or stack has this key when resolved"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """One key with its values, several if stacks or layers differ."""
 
     path: str
     sentence: str
-    entries: tuple[SetValue, ...]
+    entries: list[RecipeRow]
 
 
 @dataclass
@@ -55,89 +42,79 @@ class Explanation:
 
 def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation:
     """Look up the dotted `key` in `recipe` with its origins; raises UsageError for invalid keys."""
-    found = KeyFinder(recipe).find(key)
-    explanation = Explanation(key, [answer for one in found for answer in _answers(one, notes or {})])
-    for one in found:
-        if any(view.value.children() for view in one.views):
-            explanation.whole += _whole(one, notes or {})
-        if ".layers." in f"{one.path}.":
-            explanation.made_of += [text for view in one.views if (text := _made_of(view))]
-        explanation.note = one.note or explanation.note
-        if one.path.endswith(".mask") and any(view.causal for view in one.views):
-            explanation.note = f"besides causal, which comes with type: {recipe.blueprint().type.part.part_name}"
+    rows = recipe.table(notes=notes).find(key)
+    explanation = Explanation(key, list(_answers(rows)))
+    for group in _by_key(rows):
+        if any(row.children() for row in group):
+            explanation.whole += _whole(group)
+    explanation.made_of = [_made_of(row) for row in rows if row.layers and ".layers." in f"{row.path}."]
+    kind = recipe.blueprint().type.part
+    if not rows[-1].is_resolved:
+        explanation.note = AS_WRITTEN
+    elif rows[-1].path.endswith(".mask") and any(row.layers and row.side and kind.sides[row.side] for row in rows):
+        explanation.note = f"besides causal, which comes with type: {kind.part_name}"
     return explanation
 
 
-class KeyAnswers:
-    """Answers for many keys of one recipe."""
-
-    def __init__(self, recipe: Recipe, notes: Notes | None = None) -> None:
-        self._finder = KeyFinder(recipe)
-        self._notes = notes or {}
-
-    def of(self, key: str) -> list[Answer]:
-        """Return the plain values at and below `key`; empty if the recipe has no such key."""
-        try:
-            found = self._finder.find(key)
-        except UsageError:
-            return []
-        return [answer for one in found for answer in _answers(one, self._notes)]
+def answers(table: RecipeTable, key: str) -> list[Answer]:
+    """Return the plain values at and below `key`; empty if the recipe has no such key."""
+    try:
+        return list(_answers(table.find(key)))
+    except UsageError:
+        return []
 
 
-def _whole(found: Found, notes: Notes) -> Iterator[Answer]:
+def _by_key(rows: Sequence[RecipeRow]) -> list[list[RecipeRow]]:
+    return [list(group) for _, group in groupby(rows, lambda row: row.path)]
+
+
+def _whole(rows: list[RecipeRow]) -> Iterator[Answer]:
     """Yield the changes of a part or section itself, if any; options are listed separately."""
-    answer = _answer(found.path, [(view, view.value) for view in found.views], found.views, notes)
+    answer = _answer(rows, rows)
     happened = [entry for entry in answer.entries if entry.dropped or entry.replaced]
     texts = {tuple(_happened(entry)) for entry in happened}
     if len(texts) == 1 and len(happened) == len(answer.entries):  # same everywhere, even if options differ
         happened = [replace(happened[0], where="")]
     if happened:
-        yield replace(answer, entries=tuple(happened))
+        yield answer._replace(entries=happened)
 
 
-def _answers(found: Found, notes: Notes) -> Iterator[Answer]:
-    """Yield an answer for each plain value at and below the key, in recipe order."""
-    keys: dict[str, list[tuple[View, Value]]] = {}
-    for view in found.views:
-        for leaf in view.value.leaves():
-            keys.setdefault(leaf.path.removeprefix(view.value.path), []).append((view, leaf))
-    for tail, leaves in keys.items():
-        yield _answer(found.path + tail, leaves, found.views, notes)
+def _answers(rows: Sequence[RecipeRow]) -> Iterator[Answer]:
+    """Yield an answer for each plain value at and below the rows, in recipe order."""
+    for group in _by_key(rows):
+        keys: dict[str, list[RecipeRow]] = {}
+        for leaf in (leaf for row in group for leaf in row.leaves()):
+            keys.setdefault(leaf.path, []).append(leaf)
+        yield from (_answer(leaves, group) for leaves in keys.values())
 
 
-def _answer(path: str, leaves: list[tuple[View, Value]], views: list[View], notes: Notes) -> Answer:
-    groups: dict[tuple[str, str], tuple[SetValue, list[View]]] = {}
-    for view, value in leaves:
-        asked = replace(value, path=path)
-        entry = SetValue(value.plain(), origin(asked, notes), tuple(history(asked, notes)), dropped=_dropped(value))
-        groups.setdefault((inline(entry.value), entry.origin.short()), (entry, []))[1].append(view)
-    everywhere = len(groups) == 1 and len(leaves) == len(views)
-    found = [entry if everywhere else replace(entry, where=_where(holds, views)) for entry, holds in groups.values()]
-    return Answer(path, leaves[0][1].sentence, tuple(found))
+def _answer(leaves: list[RecipeRow], rows: list[RecipeRow]) -> Answer:
+    """Group the rows of one key by value and origin; `rows` are all that may have it."""
+    groups: dict[tuple[str, str], list[RecipeRow]] = {}
+    for row in leaves:
+        groups.setdefault((inline(row.plain()), row.origin.short()), []).append(row)
+    everywhere = len(groups) == 1 and len(leaves) == len(rows)
+    found = [replace(holds[0], where="" if everywhere else _where(holds, rows)) for holds in groups.values()]
+    return Answer(leaves[0].path, leaves[0].sentence, found)
 
 
-def _dropped(value: Value) -> tuple[Node, ...]:
-    return () if value.node is None else value.node.dropped
-
-
-def _where(holds: list[View], views: list[View]) -> str:
+def _where(holds: list[RecipeRow], rows: list[RecipeRow]) -> str:
     """Return the stacks and layers with a value: `decoder layers 0-4, 6-10`."""
-    paired = len({view.side for view in views}) > 1
+    paired = len({row.side for row in rows}) > 1
     words = []
-    for side in dict.fromkeys(view.side for view in holds):
-        runs: Runs = joined(run for view in holds if view.side == side for run in view.layers or ())
+    for side in dict.fromkeys(row.side for row in holds):
+        held = [row.layers for row in holds if row.side == side]
+        runs = joined(run for layers in held for run in layers or ())
         # layers are omitted if all are meant
-        rest = [view for view in views if view.side == side and view not in holds]
+        rest = any(row.side == side and row.layers not in held for row in rows)
         numbers = label(runs) if runs and (rest or not paired) else ""
         words.append(" ".join(word for word in (f"{side}" if paired else "", numbers) if word))
     return "; ".join(words)
 
 
-def _made_of(view: View) -> str:
-    if view.layers is None:
-        return ""
-    kinds = " with the kinds " * (len(view.kinds) > 1) or " with the kind " * bool(view.kinds)
-    return f"{view.side} {label(view.layers)}: `layer`{kinds}{'+'.join(view.kinds)}"
+def _made_of(row: RecipeRow) -> str:
+    kinds = " with the kinds " * (len(row.kinds) > 1) or " with the kind " * bool(row.kinds)
+    return f"{row.side} {label(row.layers or [])}: `layer`{kinds}{'+'.join(row.kinds)}"
 
 
 # as data
@@ -159,9 +136,9 @@ def _answer_data(answer: Answer) -> dict[str, Any]:
     return {"key": answer.path, "meaning": answer.sentence, "said": entries}
 
 
-def _entry_data(entry: SetValue) -> dict[str, Any]:
+def _entry_data(entry: RecipeRow) -> dict[str, Any]:
     return {
-        "value": entry.value,
+        "value": entry.plain(),
         "where": entry.where or None,
         "origin": _origin_data(entry.origin),
         "replaced": [{"value": value, "origin": _origin_data(found)} for value, found in entry.replaced],
@@ -206,7 +183,7 @@ def render(explanation: Explanation, console: Console) -> None:
 def _at_length(answer: Answer, console: Console) -> None:
     for entry in answer.entries:
         where = f" ({entry.where})" if entry.where else ""
-        say(console, f"{answer.path}{where}: {inline(entry.value)}")
+        say(console, f"{answer.path}{where}: {inline(entry.plain())}")
         say(console, entry.origin.words(), 2)
         for text in _happened(entry):
             say(console, text, 2)
@@ -230,14 +207,14 @@ def _table(answers: Sequence[Answer], console: Console) -> None:
         for entry in answer.entries:
             before = "".join(f", before: {inline(value)}" for value, _ in entry.replaced[:1])
             cells.append(
-                (answer.path.rpartition(".")[2], entry.where, inline(entry.value), entry.origin.short() + before)
+                (answer.path.rpartition(".")[2], entry.where, inline(entry.plain()), entry.origin.short() + before)
             )
     heads = ("key", "where", "value", "set by")
     shown = [column for column in range(len(heads)) if column != 1 or any(row[1] for row in cells)]
-    rows(console, [[row[column] for column in shown] for row in cells], [heads[column] for column in shown])
+    print_rows(console, [[row[column] for column in shown] for row in cells], [heads[column] for column in shown])
 
 
-def _happened(entry: SetValue) -> Iterator[str]:
+def _happened(entry: RecipeRow) -> Iterator[str]:
     """Yield the replaced values, then the options dropped with a type; the type leads its group."""
     for value, found in entry.replaced:
         yield f"replaced {inline(value)}: {found.words()}"

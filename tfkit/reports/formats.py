@@ -11,7 +11,7 @@ from pathlib import Path
 from tfkit.core.extras import optional
 from tfkit.core.output import printable
 
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # a cell starting with one of these is computed by spreadsheets
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # a cell starting with one of these is evaluated by spreadsheets
 # inline Markdown: tags and entities, code, emphasis, formulas, strikethrough, links, cells
 _INLINE = (
     (re.compile(r"\\(?=[!-/:-@\[-`{-~])"), r"\\\\"),
@@ -34,7 +34,7 @@ def csv_text(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _cell(value: object) -> object:
-    """Convert a cell: numbers and None are unchanged, all else becomes escaped text."""
+    """Convert a cell: numbers and None are unchanged, everything else becomes escaped text."""
     if value is None or isinstance(value, (int, float)):
         return value
     text = str(value)
@@ -52,8 +52,8 @@ def _is_number(text: str) -> bool:
 def markdown(text: str) -> str:
     """Escape `text` as one line of Markdown without active tags, links, formulas, lists or headings."""
     line = printable(" ".join(text.split()))
-    for found, instead in _INLINE:
-        line = found.sub(instead, line)
+    for pattern, replacement in _INLINE:
+        line = pattern.sub(replacement, line)
     return _NUMBERED.sub(r"\1\\\2", line, count=1) if _NUMBERED.match(line) else _escaped_start(line)
 
 
@@ -75,8 +75,8 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Itera
 
 
 def html_page(template: Path, **values: object) -> str:
-    """Render an HTML page from a template, escaping all text. Raises UsageError if jinja2 is missing."""
-    jinja2 = optional("jinja2", "study", "the page needs")
+    """Render an HTML page from a template, escaping all text. Raise UsageError if jinja2 is missing."""
+    jinja2 = optional("jinja2", "study", "the page requires")
     environment = jinja2.Environment(autoescape=True, finalize=_shown)
     page: str = environment.from_string(template.read_text(encoding="utf-8")).render(**values)
     return page

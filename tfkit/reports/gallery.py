@@ -10,7 +10,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config
 from tfkit.core.output import printable
 from tfkit.recipe.text.node import inline
-from tfkit.reports.explain import KeyAnswers
+from tfkit.recipe.views.table import RecipeTable
+from tfkit.reports.explain import answers
 from tfkit.reports.picture import Box, Picture, picture
 from tfkit.reports.svg import style, svg
 
@@ -25,20 +26,20 @@ PAGE = (
 )
 
 
-def page(pictures: Sequence[Picture], below: Sequence[str], answers: Sequence[KeyAnswers]) -> str:
+def page(pictures: Sequence[Picture], below: Sequence[str], tables: Sequence[RecipeTable]) -> str:
     """Render one picture, or two side by side; tooltips name the origins of values."""
     title = escape(" and ".join(one.name for one in pictures))
-    hovers = [lambda box, one=one: origins(one, box) for one in answers]  # type: ignore[misc]
+    hovers = [lambda box, one=one: origins(one, box) for one in tables]  # type: ignore[misc]
     return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
 
 
-def origins(answers: KeyAnswers, box: Box) -> str:
+def origins(table: RecipeTable, box: Box) -> str:
     """List the values of a part with their origins."""
     lines = []
-    for answer in [answer for key in box.path.split() for answer in answers.of(key)]:
+    for answer in [answer for key in box.path.split() for answer in answers(table, key)]:
         for entry in answer.entries:
             where = f" ({entry.where})" if entry.where else ""
-            lines.append(f"{answer.path}{where}: {inline(entry.value)} - {entry.origin.short()}")
+            lines.append(f"{answer.path}{where}: {inline(entry.plain())} - {entry.origin.short()}")
     return printable("\n".join(lines))
 
 

@@ -42,14 +42,14 @@ def lines(words: Iterable[str], most: float, size: float, bold: bool = False, ap
 
     With `apart`, each group starts a new line.
     """
-    found: list[str] = []
+    wrapped: list[str] = []
     for group in words:
-        joined = f"{found[-1]}{BETWEEN}{group}" if found else group
-        if found and not apart and width(joined, size, bold) <= most:
-            found[-1] = joined
+        joined = f"{wrapped[-1]}{BETWEEN}{group}" if wrapped else group
+        if wrapped and not apart and width(joined, size, bold) <= most:
+            wrapped[-1] = joined
             continue
-        found += _broken(group, most, size, bold)
-    return found
+        wrapped += _broken(group, most, size, bold)
+    return wrapped
 
 
 def _broken(group: str, most: float, size: float, bold: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ WORKS = "yes"
 
 
 def matrix_data(slot: str, other: str) -> dict[str, Any]:
-    """Check all parts of `slot` against all of `other`: None if compatible, else the reason."""
+    """Check all parts of `slot` against all of `other`: None if compatible, otherwise the reason."""
     refused: dict[str, dict[str, str | None]] = {}
     for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
         refused.setdefault(name, {})[other_name] = reason
@@ -27,7 +27,7 @@ def all_data() -> list[dict[str, Any]]:
 
 
 def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print each table: a mark for compatible parts, else the number of a footnote with the reason."""
+    """Print each table: a mark for compatible parts, otherwise the number of a footnote with the reason."""
     notes: dict[str, int] = {}
     for table in tables:
         say(console, f"{table['slot']} and {table['other']}", "bold")
@@ -39,7 +39,7 @@ def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
             console.print()
     for reason, number in notes.items():
         say(console, f"{number}: {reason}")
-    say(console, f"{WORKS}: the two can stand in one recipe" + "; a number: they are refused, see above" * bool(notes))
+    say(console, f"{WORKS}: can be combined" + "; a number: cannot be combined, see above" * bool(notes))
 
 
 def _fitting(heads: Sequence[str], width: int) -> Iterator[list[str]]:

@@ -133,7 +133,7 @@ _MORE_FLOPS: dict[Any, Callable[..., int]] = {
 
 
 class _FusedAttentionMode(TorchFunctionMode):
-    """Function mode that makes attention a fused kernel; on `meta`, torch's steps would save the score matrix."""
+    """Function mode that replaces attention by a fused kernel; on `meta`, torch's steps would save the score matrix."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:

@@ -24,23 +24,23 @@ from tfkit.reports.slots import SLOTS
 Part = type[Component]
 Data = dict[str, Any]
 
-# hidden states read by an objective -> topology that computes them
+# hidden states that an objective reads -> topology that computes them
 TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
 
 
 class Minimal(NamedTuple):
-    """A recipe as plain data, or the `problem` preventing it."""
+    """A recipe as plain data, or the `problem` that prevents it."""
 
     data: Data | None
     problem: str | None = None
 
 
 def minimal_recipe(part: Part) -> Minimal:
-    """Return the smallest valid recipe with `part`; only required options are set."""
+    """Return the smallest valid recipe with `part`, setting only required options."""
     try:
         data = _in_model(part) if part.part_slot in MODEL else _in_section(part)
         load_recipe(data)
-    except Exception as error:  # validators of user-defined parts may raise anything
+    except Exception as error:  # validators of custom parts may raise anything
         return Minimal(None, told(error, part))
     return Minimal(data)
 
@@ -122,7 +122,7 @@ def _sample(name: str, kind: OptionKind) -> Any:
 
 
 def recipe_text(data: Data, width: int) -> str:
-    """Format a recipe: values in flow style if they fit `width`, else in block style."""
+    """Format a recipe: values in flow style if they fit `width`, otherwise in block style."""
     return "\n".join(_lines(_short(data), "", width))
 
 

@@ -15,15 +15,15 @@ from tfkit.core.skeleton import NoDraws
 from tfkit.models.layer import Layer
 from tfkit.models.sample import used_kinds
 
-MOST = 256  # maximum layers of a plan built for comparison; beyond that, only those at both ends
+MOST = 256  # maximum layers of a plan built for comparison; above it, only the outermost are built
 Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 
 @dataclass(frozen=True)
 class _Watched(Shape):
-    """A Shape that records reads of `layer`, including reads of its copies."""
+    """Shape that records reads of `layer`, including reads of its copies."""
 
-    noted: list[bool] = field(default_factory=list, compare=False, repr=False)
+    reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def __getattribute__(self, name: str) -> Any:
         if name == "layer" and sys._getframe(1).f_code.co_name not in ("replace", "_replace"):
@@ -33,31 +33,31 @@ class _Watched(Shape):
 
 @dataclass(frozen=True)
 class _WatchedPlan(StackPlan):
-    """A plan with watched shapes."""
+    """Plan with watched shapes."""
 
-    noted: list[bool] = field(default_factory=list, compare=False, repr=False)
+    reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
         shape = super().shape(layer, plan)
         facts = {entry.name: getattr(shape, entry.name) for entry in fields(Shape)}
-        return _Watched(**facts, noted=self.noted)
+        return _Watched(**facts, reads=self.reads)
 
 
-def told_apart(blueprint: Blueprint) -> Blueprint:
+def split_by_size(blueprint: Blueprint) -> Blueprint:
     """Return `blueprint` with a separate plan for each distinct layer size.
 
-    Raises UsageError if too many layers would have to be built for comparison.
+    Raise UsageError if too many layers would have to be built for comparison.
     """
-    encoder, decoder = (plan and _told_apart(plan) for plan in (blueprint.encoder, blueprint.decoder))
+    encoder, decoder = (plan and _split_plan(plan) for plan in (blueprint.encoder, blueprint.decoder))
     return replace(blueprint, encoder=encoder, decoder=decoder)
 
 
-def _told_apart(plan: StackPlan) -> StackPlan:
+def _split_plan(plan: StackPlan) -> StackPlan:
     facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
     for kind in used_kinds(plan):
         watched = _WatchedPlan(**facts)
         _sizes(watched, kind, plan.order.index(kind))
-        if watched.noted:
+        if watched.reads:
             plan = _split(plan, kind)
     return plan
 
@@ -72,7 +72,7 @@ def _split(plan: StackPlan, kind: int) -> StackPlan:
     if len(different) == 1:
         return plan
     if len(numbers) > MOST:
-        raise UsageError(f"a part has other sizes in each layer, which can be counted of {MOST:,} layers at most")
+        raise UsageError(f"a part has a different size in each layer, which is supported up to {MOST:,} layers")
     kinds = dict(zip(different, [kind, *range(len(plan.layers), len(plan.layers) + len(different) - 1)], strict=True))
     order = list(plan.order)
     for number in numbers:

@@ -37,7 +37,7 @@ def slot_data(slot: str) -> dict[str, Any]:
 
 
 def line_data(part: Part) -> dict[str, Any]:
-    """Summarize a part: `what` omits the paper, `own` marks user-defined parts."""
+    """Summarize a part: `what` omits the paper, `own` marks custom parts."""
     doc = inspect.cleandoc(part.__doc__ or "")
     sentence = " ".join(doc.partition("\n\n")[0].split())
     papers = PAPER.findall(sentence) or PAPER.findall(" ".join(doc.split()))
@@ -60,7 +60,7 @@ def part_data(part: Part, width: int = 80) -> dict[str, Any]:
         "doc": inspect.cleandoc(part.__doc__ or ""),
         "fields": list(options_of(part.Config)),
         "checked": _checked(part.Config),
-        "capabilities": {name: name in part.able() for name in CAPABILITIES if name in _asked(part)},
+        "capabilities": {name: name in part.able() for name in CAPABILITIES if name in _relevant(part)},
         "asks": {rule.capability: list(rule.asked) for rule in asked_by(part)},
         "needs": sorted(part.needs),
         "recipe": None if minimal.data is None else recipe_text(minimal.data, width),
@@ -102,12 +102,12 @@ def _kind(section: type[BaseModel]) -> str:
 def _checked(config: type[Config]) -> list[str]:
     """Return the options that the part's own validators read."""
     checks = [kind.__dict__["check"] for kind in config.__mro__ if "check" in kind.__dict__]
-    checks += [found.func for found in config.__pydantic_decorators__.model_validators.values()]
+    checks += [validator.func for validator in config.__pydantic_decorators__.model_validators.values()]
     read = {name for check in checks for name in inspect.unwrap(check).__code__.co_names}
     return [name for name in config.model_fields if name in read]
 
 
-def _asked(part: Part) -> set[str]:
+def _relevant(part: Part) -> set[str]:
     """Return the capabilities relevant to the part's slot: required by a rule, or declared by any part in it."""
     declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.able()}
     return declared | {rule.capability for rule in RULES if part.part_slot in rule.asked}

@@ -19,7 +19,7 @@ INDENT = 2
 LONG = 36  # longer words, such as paths, may be broken
 GAP = 2  # spaces between table columns
 TABLE_WIDTH = 72  # narrower terminals get a list instead of a table
-NO_DOC = "says nothing of itself: its class has no docstring"
+NO_DOC = "no description: the class has no docstring"
 
 
 def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
@@ -50,16 +50,16 @@ def render_part(part: dict[str, Any], console: Console) -> None:
     _abilities(console, part)
     console.print()
     if part["recipe"] is None:
-        say(console, f"no smallest recipe: {part['recipe_problem']}")
+        say(console, f"no minimal recipe: {part['recipe_problem']}")
         return
-    say(console, "the smallest recipe with it:", "bold")
+    say(console, "minimal recipe:", "bold")
     _exact(console, part["recipe"])
 
 
 def _lines(console: Console, parts: Sequence[dict[str, Any]]) -> None:
-    """Print a line per part: name, summary and paper; the file if user-defined."""
+    """Print a line per part: name, summary and paper; the file of custom parts."""
     if not parts:
-        return say(console, "none is registered; register one of your own", indent=INDENT)
+        return say(console, "no part is registered", indent=INDENT)
     rows(console, [(part["name"], _about(part)) for part in parts])
 
 
@@ -68,7 +68,7 @@ def _about(part: dict[str, Any]) -> Text:
     if part["paper"]:
         text.append(f" ({part['paper']})", "dim")
     if part["own"]:
-        text.append(f" [your own: {part['file'] or 'no file'}]", "cyan")
+        text.append(f" [custom: {part['file'] or 'no file'}]", "cyan")
     return text
 
 
@@ -95,7 +95,7 @@ def _options(console: Console, part: dict[str, Any]) -> None:
     heads = ("option", "value", "default", "meaning")
     rows(console, [(field["name"], field["type"], _default(field, names), field["meaning"]) for field in fields], heads)
     if part["checked"]:
-        say(console, f"checked against each other or the model: {', '.join(part['checked'])}")
+        say(console, f"validated against each other or the model: {', '.join(part['checked'])}")
 
 
 def _default(field: dict[str, Any], names: Sequence[str]) -> str:
@@ -109,18 +109,18 @@ def _default(field: dict[str, Any], names: Sequence[str]) -> str:
 def _abilities(console: Console, part: dict[str, Any]) -> None:
     """Print capabilities and requirements on other parts."""
     for verdict, title in ((True, "It can:"), (False, "It cannot:")):
-        found = [name for name, declared in part["capabilities"].items() if declared is verdict]
-        if found:
+        names = [name for name, declared in part["capabilities"].items() if declared is verdict]
+        if names:
             console.print()
             say(console, title, "bold")
-            rows(console, [(name, CAPABILITIES[name]) for name in found])
+            rows(console, [(name, CAPABILITIES[name]) for name in names])
     if part["asks"]:
         console.print()
-        say(console, "It asks of the others in its layer:", "bold")
+        say(console, "It requires of other parts in its layer:", "bold")
         rows(console, [(" and ".join(slots), CAPABILITIES[name]) for name, slots in part["asks"].items()])
     if part["needs"]:
         console.print()
-        say(console, f"Every call of the model must give: {', '.join(part['needs'])}")
+        say(console, f"Every call of the model must pass: {', '.join(part['needs'])}")
 
 
 def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequence[str] = ()) -> None:

@@ -13,14 +13,14 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.output import printable
 from tfkit.core.slots import HeadFacts, PositionFacts
+from tfkit.recipe.views.runs import Runs, joined, label, places
 from tfkit.reports.counts import Cost, Counts
-from tfkit.reports.runs import Runs, joined, label, places
 from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures
 from tfkit.reports.table import FIGURES, caption, figure, headline, weight_groups
 from tfkit.reports.wiring import PART, Junction, Path, wiring
 
-LONGEST_PATTERN = 64  # layers
-MOST_FRAMES = 12  # per stack; beyond that, one frame per kind
+LONGEST_PATTERN = 64  # maximum layers of a repeated pattern
+MOST_FRAMES = 12  # maximum per stack; above it, one frame per kind
 MOST_KINDS = 40
 SIZES = ("d_model", "vocab_size", "max_length")  # recipe keys of the input's box
 OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # recipe keys of a layer group's band
@@ -122,12 +122,12 @@ def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None
 
 
 def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
-    """Mark two pictures: None for boxes that both have, else the words missing in the other."""
+    """Mark two pictures: None for boxes of both, otherwise the words missing in the other."""
     for one, other in ((before, after), (after, before)):
-        there = {box.key: box.text for box in other.boxes()}
+        other_text = {box.key: box.text for box in other.boxes()}
         for box in one.boxes():
-            same = there.get(box.key) == box.text
-            one.marks[box.key] = None if same else frozenset(box.text) - frozenset(there.get(box.key, ()))
+            same = other_text.get(box.key) == box.text
+            one.marks[box.key] = None if same else frozenset(box.text) - frozenset(other_text.get(box.key, ()))
     return before, after
 
 
@@ -167,7 +167,7 @@ class _Painter:
         configs = outer_configs(self.blueprint, plan)
         words = [f"{name} {value:,}" for name, value in stack_figures(plan).items() if value and name != "num_layers"]
         if (once := self.rows.get((plan.side, "once", None))) is not None:
-            words += ["made once for all layers:", *_cost_words(once.cost)]
+            words += ["computed once for all layers:", *_cost_words(once.cost)]
         start = self._box(
             f"{role}/input", "input", plan.side, words, " ".join(f"model.{plan.side}.{name}" for name in SIZES)
         )
@@ -200,9 +200,9 @@ class _Painter:
         frames: list[LayerGroup] = []
 
         def frame(kind: int, runs: Runs, times: int) -> LayerGroup:
-            made = self._frame(plan, kind, runs, times, f"{role}/{len(frames)}")
-            frames.append(made)
-            return made
+            group = self._frame(plan, kind, runs, times, f"{role}/{len(frames)}")
+            frames.append(group)
+            return group
 
         stretches = islice(_folds(plan.order), MOST_FRAMES + 1)
         folds = [(*one, list(_folds(plan.order[one[0] : one[0] + one[1]]))) for one in stretches]
@@ -257,7 +257,7 @@ class _Painter:
         body = _series(wiring(layer, plan.shape(runs[0][0], layer), norms), box, f"{key}/")
         if body is None:
             named = [*reading, *(name for name, norm in norms.items() if norm is not None)]
-            words.append("the layout's forward is not made of sums and functions alone: its parts are listed")
+            words.append("the layout's forward cannot be traced: its parts are listed")
             body = tuple(map(box, named))
         extra = self.parts.get((plan.side, "layer", kind, "residual"))
         words += [] if extra is None else [f"residual: {word}" for word in _cost_words(extra.cost, extra.weights)]

@@ -12,18 +12,18 @@ ACTING = '"`#;{}[]<>()|*_&\\'
 
 
 def text(picture: Picture, width: int = 80) -> str:
-    """Render a picture as lines, from input to heads; differences are marked with `!`."""
-    found = textwrap.wrap(f"{picture.name}: {picture.headline}", width)
+    """Render a picture as lines, from input to heads, with differences marked by `!`."""
+    output = textwrap.wrap(f"{picture.name}: {picture.headline}", width)
     for column in picture.columns:
-        found.append("")
+        output.append("")
         position = [] if column.position is None else [column.position]
-        found += _lines(picture, (column.start, *([column.memory] if column.memory else [])), "", width)
-        found += _lines(picture, (*position, *([column.embedding] if column.embedding else [])), "", width)
-        found += _lines(picture, (*column.layers, *column.heads), "", width)
-        found += [f"  {key} has the token table of {column.side} as its weights" for key in column.tied]
-    found += ["", *_lines(picture, picture.notes, "", width)]
-    found += ["  both stacks have one token table"] * picture.shared
-    return "\n".join([*found, *textwrap.wrap(picture.caption, width)]) + "\n"
+        output += _lines(picture, (column.start, *([column.memory] if column.memory else [])), "", width)
+        output += _lines(picture, (*position, *([column.embedding] if column.embedding else [])), "", width)
+        output += _lines(picture, (*column.layers, *column.heads), "", width)
+        output += [f"  {key} uses the token table of {column.side}" for key in column.tied]
+    output += ["", *_lines(picture, picture.notes, "", width)]
+    output += ["  both stacks share one token table"] * picture.shared
+    return "\n".join([*output, *textwrap.wrap(picture.caption, width)]) + "\n"
 
 
 def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""List of bundled recipes with the first line of each."""
+"""List of shipped recipes with the first line of each."""
 
 from __future__ import annotations
 

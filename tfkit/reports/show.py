@@ -13,9 +13,9 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.recipe.keys import LAYER, STACK
-from tfkit.recipe.views.resolved import held
+from tfkit.recipe.views.resolved import held, layer_columns
+from tfkit.recipe.views.runs import numbers, places
 from tfkit.reports.counts import CountedEntry, Counts
-from tfkit.reports.runs import numbers, places
 
 
 def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
@@ -87,12 +87,10 @@ def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any
 
 
 def layer_configs(layer: LayerPlan) -> dict[str, Any]:
-    """Map names to a layer's parts."""
-    own = {sublayer.name: sublayer.norm for sublayer in layer.sublayers}
-    places = layer.residual.part.norm_names(list(own))
-    norms = {name: layer.norm if sublayer is None else own[sublayer] for name, sublayer in places.items()}
-    sublayers = {sublayer.name: sublayer.config for sublayer in layer.sublayers}
-    return {"residual": layer.residual, **sublayers, **norms, "position": layer.position}
+    """Map names to a layer's parts, each norm by its place in the residual layout."""
+    columns = layer_columns(layer)
+    places = layer.residual.part.norm_names([sublayer.name for sublayer in layer.sublayers])
+    return columns | {name: columns[f"{sublayer}_norm" if sublayer else "norm"] for name, sublayer in places.items()}
 
 
 def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The purpose of each slot and an example line of a recipe."""
+"""Purpose and example recipe line of each slot."""
 
 from __future__ import annotations
 
@@ -6,61 +6,62 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """`purpose` is a sentence without its full stop; `written` is a recipe line with a dotted key, as in `--set`."""
+    """Purpose of a slot (a sentence without its full stop), and a recipe line with a dotted key, as in `--set`."""
 
     purpose: str
     written: str
 
 
 SLOTS: dict[str, Note] = {
-    "model": Note("the topology: which stacks there are, and how they are joined", "model.type: decoder"),
+    "model": Note("topology: the stacks, and how they are connected", "model.type: decoder"),
     "attention": Note(
-        "each token reads the others, or those of a memory", "model.layer.attention: {type: multi_head, num_heads: 8}"
+        "mixes tokens by attention, to themselves or to a memory",
+        "model.layer.attention: {type: multi_head, num_heads: 8}",
     ),
-    "mixer": Note("tokens are mixed without attention", "model.layer.mixer: gru"),
+    "mixer": Note("mixes tokens without attention", "model.layer.mixer: gru"),
     "feedforward": Note(
-        "works on each token by itself", "model.layer.feedforward: {type: glu, d_ff: 1365, activation: silu}"
+        "transforms each token independently", "model.layer.feedforward: {type: glu, d_ff: 1365, activation: silu}"
     ),
     "position": Note(
-        "how positions are told apart; several may be listed, and a layer may have its own", "model.position: rotary"
+        "encodes positions; several may be listed, and a layer may have its own", "model.position: rotary"
     ),
     "mask": Note(
-        "what a token may look at; rules add up, in the stack and in a layer",
+        "restricts what a token attends to; rules of the stack and of a layer are combined",
         "model.layer.mask: {type: window, size: 256}",
     ),
     "norm": Note(
-        "keeps activations at one scale; said once for the stack, `norm: true` elsewhere means that one",
+        "normalizes activations; set once for the stack, `norm: true` elsewhere repeats it",
         "model.layer.norm: {type: layer_norm, eps: 1e-6}",
     ),
-    "residual": Note("how sublayers and norms are wired around the residual stream", "model.layer.residual: pre_norm"),
+    "residual": Note("connects sublayers and norms to the residual stream", "model.layer.residual: pre_norm"),
     "activation": Note(
-        "an elementwise function within another part",
+        "elementwise function within another part",
         "model.layer.feedforward: {type: mlp, d_ff: 2048, activation: gelu}",
     ),
-    "embedding": Note("from token ids to vectors", "model.embedding: {type: tokens, scale: sqrt_d_model}"),
+    "embedding": Note("maps token ids to vectors", "model.embedding: {type: tokens, scale: sqrt_d_model}"),
     "head": Note(
-        "what is computed from the last hidden states; `heads:` names several",
+        "computes outputs from the last hidden states; `heads:` names several",
         "model.head: {type: language_model, tied: true}",
     ),
-    "init": Note("the values that weights begin with", "model.init: {type: normal, std: 0.02}"),
-    "tokenizer": Note("from text to token ids and back", "data.tokenizer: {type: bpe, vocab_size: 8000}"),
+    "init": Note("initializes the weights", "model.init: {type: normal, std: 0.02}"),
+    "tokenizer": Note("converts between text and token ids", "data.tokenizer: {type: bpe, vocab_size: 8000}"),
     "corpus": Note(
-        "where examples come from: data.train, and where there are such data.valid and data.test",
+        "provides examples: data.train, optionally data.valid and data.test",
         "data.train: {type: text, files: train.txt}",
     ),
-    "objective": Note("what is predicted, and the loss of it", "objective: causal_lm"),
+    "objective": Note("defines the prediction task and its loss", "objective: causal_lm"),
     "optimizer": Note(
-        "how a gradient becomes a step; the learning rate belongs to the schedule",
+        "updates the weights from gradients; the schedule sets the learning rate",
         "train.optimizer: {type: adamw, weight_decay: 0.1}",
     ),
-    "schedule": Note("the learning rate of each step", "train.schedule: {type: cosine, lr: 0.001, warmup: 100}"),
+    "schedule": Note("sets the learning rate of each step", "train.schedule: {type: cosine, lr: 0.001, warmup: 100}"),
     "metric": Note(
-        "what is measured besides the loss, when training ends and by evaluate", "train.metrics: [perplexity]"
+        "scores a model besides the loss, at the end of training and by evaluate", "train.metrics: [perplexity]"
     ),
     "logits": Note(
-        "changes the scores of the next token before one is chosen, in the order listed",
+        "modifies the scores of the next token, in the order listed",
         "generate.logits: [{type: no_repeat_ngram, size: 3}]",
     ),
-    "stop": Note("says when a text is done; any one of those listed ends it", "generate.stop: [end_token]"),
-    "strategy": Note("how the next token is chosen", "generate.strategy: greedy"),
+    "stop": Note("ends a text; any one of those listed suffices", "generate.stop: [end_token]"),
+    "strategy": Note("selects the next token", "generate.strategy: greedy"),
 }

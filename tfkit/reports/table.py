@@ -13,7 +13,7 @@ from tfkit.reports.wrapped import say
 
 SHOWN_NAMES = 8
 TEXT_WIDTH = 24  # minimum width of the first column
-ONCE = "made once for all layers"  # masks, shared position biases, memory
+ONCE = "computed once for all layers"  # masks, shared position biases, memory
 LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}  # first in the headline
 ELSEWHERE = ("max_length", "memory_width", "last_state")  # stack figures omitted from the headline
 FIGURES = {
@@ -53,19 +53,19 @@ def headline(data: dict[str, Any]) -> str:
     for name in [*LABELS, *(name for name in figures[0] if name not in LABELS and name not in ELSEWHERE)]:
         words += _figure_words(name, [stack[name] for stack in figures])
     if figures[-1]["last_state"]:
-        words.append("joined by the last state")
+        words.append("connected by the last state")
     if "parameters" not in data:
         return f"{data['name']}: {', '.join(words)}"
     words.append(f"{data['parameters']:,} parameters")
     if data["trainable_parameters"] != data["parameters"]:
-        words.append(f"{data['trainable_parameters']:,} of them trained")
+        words.append(f"{data['trainable_parameters']:,} trainable")
     if data["active_parameters"] != data["parameters"]:
-        words.append(f"{data['active_parameters']:,} of them active for a token")
+        words.append(f"{data['active_parameters']:,} active per token")
     return f"{data['name']}: {', '.join(words)}"
 
 
 def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
-    """Format a figure of all stacks, empty if none has it; depths are listed per stack."""
+    """Format a figure of all stacks, [] if none has it; depths are listed per stack."""
     shown = [f"{value:,}" for value in values if value]
     if name != "num_layers":
         shown = list(dict.fromkeys(shown))
@@ -77,13 +77,13 @@ def caption(data: dict[str, Any]) -> str:
     paired = len(data["stacks"]) == 2
     text = (
         f"At length {data['length']:,}{' on both sides' * paired}, batch {data['batch']:,}, {data['dtype']} "
-        f"({size(data['weight_bytes'])} of weights). A line with a dash is one layer's part; the line above is all "
-        "of those layers together, shared weights counted once. FLOPs: forward, a multiply-add is 2, per token"
+        f"({size(data['weight_bytes'])} of weights). A line with a dash is a part of one layer; the line above is the "
+        "total of these layers, with shared weights counted once. FLOPs: forward pass per token, 2 per multiply-add"
     )
-    text += " of the target, the work on the source included." if paired else "."
+    text += " of the target, including the work on the source." if paired else "."
     return text + (
-        " Activation: what a forward in training keeps for the backward pass, before the loss."
-        " KV cache: what decoding holds after that many tokens."
+        " Activation: bytes that a training forward saves for the backward pass, before the loss."
+        " KV cache: decode state after that many tokens."
     )
 
 

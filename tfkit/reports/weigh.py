@@ -30,7 +30,7 @@ def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
             turns = iter("01")
             meter.watch(layer, lambda kind=kind, turns=turns: ("layer", str(kind), next(turns)))  # type: ignore[misc]
             for name, part in parts_of(layer).items():
-                if name != "residual":  # it encloses the others
+                if name != "residual":  # encloses the others
                     meter.watch(part, (name,))
     for name, head in heads_of(model):
         meter.watch(head, ("", name))

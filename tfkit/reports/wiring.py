@@ -1,6 +1,6 @@
-"""The wiring of a layer, found by evaluating its residual layout on symbols instead of tensors.
+"""Wiring of a layer, found by evaluating its residual layout on symbols instead of tensors.
 
-The graph follows the layout's `forward`, including user-defined ones. A forward that does anything besides applying
+The graph follows the layout's `forward`, including custom ones. A forward that does anything besides applying
 sublayers, norms, sums and functions to the stream (such as reading its shape) cannot be traced; its parts are listed
 instead.
 """
@@ -92,10 +92,10 @@ def wiring(plan: LayerPlan, shape: Shape, norms: dict[str, Config | None]) -> Pa
     try:
         out = layout.forward(x, [_branch(one.name, norms, plan.residual.branch_scale) for one in plan.sublayers])
         path = _path(out, x)
-    except Exception:  # a user-defined forward may raise anything on a symbol
+    except Exception:  # a custom forward may raise anything on a symbol
         return None
-    wanted = {one.name for one in plan.sublayers} | {name for name, norm in norms.items() if norm is not None}
-    return path if wanted == set(parts_of(path)) else None
+    expected = {one.name for one in plan.sublayers} | {name for name, norm in norms.items() if norm is not None}
+    return path if expected == set(parts_of(path)) else None
 
 
 def parts_of(path: Path) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""The Run: the folder written by training, for generation, prediction, evaluation and resumption.
+"""The Run: a trained model in its folder, for generation, prediction, evaluation and resumption.
 
-stored    what the folder holds: recipe, tokenizer, weights, objective, each loaded on first use
+stored    contents of the folder: recipe, tokenizer, weights, objective, each loaded on first use
 run       Run: generate, predict, embed, show attention, evaluate; load_run
 training  train and save: both write a folder and return its Run
 
-Begin with `Run` in run.py.
+Start with `Run` in run.py.
 """
 
 from tfkit.run.run import Run, evaluate, load_run

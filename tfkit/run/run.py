@@ -44,7 +44,7 @@ from tfkit.training.supply import downloaded_run, saved_recipe
 from tfkit.training.vocabularies import check_tokenizer
 from tfkit.training.weights_file import is_weights_file, recipe_in
 
-# a text, a mapping of fields to texts, or several; for a model of vectors an array of them, or a list of arrays
+# a text, a mapping of fields to texts, or several; for vector models an array of them, or a list of arrays
 Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | NDArray[np.float32] | Tensor
 
 
@@ -57,7 +57,7 @@ class Run(StoredRun):
         self._others: dict[str, Run] = {}
 
     def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
-        """Copy and pickle without the derived decoders; unpickling first imports the code of the user's parts."""
+        """Copy and pickle without the derived decoders. Unpickling first imports the code of the user's parts."""
         return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
 
     def generate(
@@ -67,69 +67,69 @@ class Run(StoredRun):
 
         A prompt is a text or a list of ids. The options (GenerateOptions) are those of the command: strategy,
         temperature, top_k, num_beams, seed, ..., by default those of the recipe's `generate:`; prompts are processed in
-        batches of `batch_size` (64). A masked language model fills the masks of a text instead. Warns about a text
-        truncated before it satisfied the rules of `logits`. Raises UsageError for an invalid prompt or a model that
+        batches of `batch_size` (64). A masked language model fills the masks of a text instead. Warn about a text
+        truncated before it satisfied the rules of `logits`. Raise UsageError for an invalid prompt or a model that
         does not generate; RecipeError for an invalid part.
         """
-        best = [found[0] for found in self._found(prompts, max_new_tokens, options, scored=False)]
+        best = [candidates[0] for candidates in self._generated(prompts, max_new_tokens, options, scored=False)]
         warn_of_cut(best)
-        return [written.text for written in best]
+        return [candidate.text for candidate in best]
 
     def candidates(
         self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> list[list[GeneratedText]]:
         """Return all candidates of each prompt, the best first: texts with ids, log-probability and score.
 
-        For a masked language model these are the likeliest fills of the masks of each text.
+        A masked language model returns the most likely fills for the masks of each text.
         """
-        return self._found(prompts, max_new_tokens, options, scored=True)
+        return self._generated(prompts, max_new_tokens, options, scored=True)
 
     def stream(
         self, prompt: str | Ids, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> Generator[str, None, GeneratedText]:
         """Stream the text that `generate` returns for one prompt.
 
-        Raises UsageError immediately for invalid arguments, and for a strategy that cannot stream. Closing the iterator
+        Raise UsageError immediately for invalid arguments, and for a strategy that cannot stream. Closing the iterator
         stops the search. The generator returns the candidate.
         """
         writer = self.writer(max_new_tokens, **options)
         read = self._sources([prompt] if isinstance(prompt, Vectors) else prompt)
         if len(read) != 1:
-            raise UsageError(f"a stream is of one prompt, got {len(read)}")
+            raise UsageError(f"stream takes one prompt, got {len(read)}")
         return writer.stream(read[0])
 
     def writer(self, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]) -> Writer:
-        """Return a writer with its strategy and rules; raises as `generate` does."""
+        """Return a writer with its strategy and rules. Raise errors as `generate` does."""
         if not self.writes:
-            raise UsageError(f"{self.folder} holds an encoder, which reads texts but writes none")
+            raise UsageError(f"{self.folder} contains an encoder, which does not generate text")
         start = self._start if self.blueprint.encoder is not None else None
         check_options(options, max_new_tokens)
         quantize = options.get("quantize")
         decoder = self.decoder(quantize)
         writer = make_writer(decoder, self.tokenizer, self.recipe.generate, start, max_new_tokens, options)
-        writer.strategy.bind(self.tokenizer, partial(self._other, quantize=quantize))
+        writer.strategy.bind(self.tokenizer, partial(self._other_run, quantize=quantize))
         return writer
 
     def decoder(self, quantize: Quantize | None = None) -> StepDecoder:
-        """Return the decoder, cached for each value of `quantize`; raise UsageError for an unknown one.
+        """Return the decoder, cached for each value of `quantize`. Raise UsageError for an unknown value.
 
         On a CPU, weights stored in int8 are decoded in int8.
         """
         if quantize is None and self.stores_int8 and self.device.type == "cpu":
             quantize = "int8"
-        found = self._decoders.get(quantize)
-        if found is None or found.model is not self.model:
-            found = self._decoders[quantize] = StepDecoder(self.model, quantize)
-        return found
+        decoder = self._decoders.get(quantize)
+        if decoder is None or decoder.model is not self.model:
+            decoder = self._decoders[quantize] = StepDecoder(self.model, quantize)
+        return decoder
 
-    def _other(self, path: str, quantize: Quantize | None) -> tuple[StepDecoder, Tokenizer]:
+    def _other_run(self, path: str, quantize: Quantize | None) -> tuple[StepDecoder, Tokenizer]:
         """Return the decoder and the tokenizer of another run, loaded once."""
         if path not in self._others:
             self._others[path] = load_run(path, device=str(self.device))
         return self._others[path].decoder(quantize), self._others[path].tokenizer
 
     @parts_named()
-    def _found(
+    def _generated(
         self, prompts: Prompts, max_new_tokens: int | None, options: GenerateOptions, scored: bool
     ) -> list[list[GeneratedText]]:
         if self.writes:
@@ -147,15 +147,15 @@ class Run(StoredRun):
         return [rows[0].numpy() for rows in cut if rows is not None]
 
     def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
-        """Return the fills for the masks of each text; raise UsageError for an encoder without masks."""
+        """Return the fills for the masks of each text. Raise UsageError for an encoder without masks."""
         if not isinstance(self.predictor, MaskedLm):
             raise UsageError(
-                f"{self.folder} holds an encoder, which reads texts but writes none; tfkit predict or embed may serve"
+                f"{self.folder} contains an encoder, which does not generate text; try tfkit predict or embed"
             )
         check_options({name: option for name, option in options.items() if name != "max_new_tokens"})
-        asked = ", ".join(name for name, option in options.items() if option is not None)
-        if asked:
-            raise UsageError(f"{self.folder} fills masks, and {asked} is for models that write")
+        unsupported = ", ".join(name for name, option in options.items() if option is not None)
+        if unsupported:
+            raise UsageError(f"{self.folder} fills masks; {unsupported} requires a model that generates text")
         mask = self.tokenizer.token(self.predictor.rows.tokens.special["mask"])
         return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
 
@@ -163,17 +163,16 @@ class Run(StoredRun):
     def predict(self, texts: Texts) -> list[Prediction]:
         """Predict each text: its label, the tags of its words, the answer in it, or fills for its masks.
 
-        A text is a string, or a mapping for pairs: `text` and `second`, `question` and `context`. For a model of
-        vectors it is an array. Each prediction is a JSON-serializable mapping. Raises UsageError for a model without
-        predictions.
+        A text is a string, or a mapping for pairs: `text` and `second`, `question` and `context`. For a vector model it
+        is an array. Each prediction is a JSON-serializable mapping. Raise UsageError for a model without predictions.
         """
         predictor = self.predictor
-        given: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
-        given = as_vectors(texts) if self.reads_vectors else given
+        inputs: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
+        inputs = as_vectors(texts) if self.reads_vectors else inputs
         fields = text_fields(predictor)
         if predictor.answers is None or not predictor.answers.predicts:
-            raise UsageError(f"a model trained for {predictor.part_name} predicts nothing of a text; tfkit generate")
-        examples = [_example(text, fields) for text in given]
+            raise UsageError(f"a model trained with {predictor.part_name} makes no predictions; use tfkit generate")
+        examples = [_example(text, fields) for text in inputs]
         return predictor.answers.predict(self.model, examples, self.tokenizer) if examples else []
 
     @parts_named()
@@ -186,18 +185,18 @@ class Run(StoredRun):
     ) -> Tensor:
         """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
 
-        `pooling` is the mean over all tokens but padding, or the first or last of them; `normalize` divides by the norm
-        of the vector. Long texts are truncated. Raises UsageError.
+        `pooling` is the mean over all tokens except padding, or the first or last of them; `normalize` divides by the
+        norm of the vector. Long texts are truncated. Raise UsageError for vector models and invalid arguments.
         """
         if self.reads_vectors:
-            raise UsageError(f"{self.folder}: this model reads arrays, and embed reads texts; run.model does more")
+            raise UsageError(f"{self.folder}: this model reads arrays, but embed requires texts; call run.model")
         if pooling not in ("mean", "first", "last"):
-            raise UsageError(f"pooling is mean, first or last, got '{pooling}'")
+            raise UsageError(f"pooling must be mean, first or last, got '{pooling}'")
         if batch_size is not None and batch_size < 1:
-            raise UsageError(f"batch_size is 1 or more, got {batch_size}")
-        given = [texts] if isinstance(texts, str) else list(texts)
+            raise UsageError(f"batch_size must be at least 1, got {batch_size}")
+        strings = [texts] if isinstance(texts, str) else list(texts)
         plan = next(self.blueprint.stacks())
-        ids = [self._cut(ids, plan.max_length) for ids in self._read_plainly(given)]
+        ids = [self._cut(ids, plan.max_length) for ids in self._encode_framed(strings)]
         if not ids:
             return torch.empty(0, plan.d_model)
         return text_vectors(self.model, ids, pooling, normalize, batch_size)
@@ -206,23 +205,23 @@ class Run(StoredRun):
     def attention(self, text: str, target: str | None = None) -> AttentionMaps:
         """Return the attention weights of every head for a text, with its tokens as labels.
 
-        An encoder-decoder reads `text` and the `target`, by default its own output. Raises UsageError for a text
-        without tokens, or longer than the maximum, and for a model that exposes no weights.
+        An encoder-decoder reads `text` and the `target`, by default its own output. Raise UsageError for a text without
+        tokens, or longer than the maximum, and for a model that exposes no weights.
         """
         model = self.model
         pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
         if not isinstance(text, str) or not isinstance(target, (str, type(None))):
-            raise UsageError(f"attention is of a text, or of a source and a target, got {text!r} and {target!r}")
+            raise UsageError(f"attention takes a text, or a source and a target, got {text!r} and {target!r}")
         if target is not None and not pair:
-            raise UsageError(f"{self.folder}: reads one text; a target is for an encoder-decoder")
-        (ids,) = self.read([text]) if self.writes else self._read_plainly([text])
+            raise UsageError(f"{self.folder}: reads one text; a target requires an encoder-decoder")
+        (ids,) = self.read([text]) if self.writes else self._encode_framed([text])
         if not ids:
             raise UsageError("the text has no tokens")
         special = self._labels(list(self.tokenizer.special_ids.values()))
         return attention_of(model, ids, self._target(text, target) if pair else None, self._labels, special)
 
     def _target(self, source: str, target: str | None) -> list[int]:
-        """Return the ids of a target from the start to the end token; None: generate it."""
+        """Return the ids of a target from the start to the end token, generating a missing target."""
         ids = self.tokenizer.encode(target) if target is not None else list(self.candidates(source)[0][0].ids)
         end = dict(self.blueprint.special_ids).get("end", self.tokenizer.special_ids.get("end"))
         ids = ids if end is None or ids[-1:] == [end] else [*ids, end]
@@ -244,15 +243,16 @@ class Run(StoredRun):
     def evaluate(
         self, split: str | None = None, limit: int | None = None, quantize: Quantize | None = None
     ) -> dict[str, float]:
-        """Return loss and metrics on a split (test, else valid) or its first `limit` examples; also in evaluation.json.
+        """Compute and save loss and metrics on a split (test, else valid) or its first `limit` examples.
 
         `split` may also be the name of one of `train.evaluations`. The metrics are those of `train.metrics`; by default
-        those of the objective, such as accuracy or BLEU. With `quantize="int8"` the weights are quantized; then, and
-        for a run loaded with `sets`, no file is written. If the file cannot be written, a TfkitWarning is issued.
+        those of the objective, such as accuracy or BLEU. They are saved in evaluation.json. With `quantize="int8"` the
+        weights are quantized. Nothing is saved then, or for a run loaded with `sets`. If the file cannot be written, a
+        TfkitWarning is issued.
         """
         if split in self.recipe.train.evaluations:
-            return self._evaluated(str(split), limit, quantize)
-        split = split or self._judged
+            return self._evaluate_named(str(split), limit, quantize)
+        split = split or self._final_split
         record.check_there(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
         if quantize is not None:
@@ -262,33 +262,35 @@ class Run(StoredRun):
             try:
                 keep_scores(self.folder / EVALUATION, split, {"examples": len(examples), **scores})
             except RunError as error:
-                warnings.warn(f"the scores are not written down: {error}", TfkitWarning, stacklevel=3)
+                warnings.warn(f"the scores are not saved: {error}", TfkitWarning, stacklevel=3)
         return scores
 
     @property
-    def _judged(self) -> str:
-        """The split of the final scores."""
+    def _final_split(self) -> str:
+        """Split of the final scores."""
         return "valid" if self._data.test is None else "test"
 
-    def _evaluated(self, name: str, limit: int | None = None, quantize: Quantize | None = None) -> dict[str, float]:
-        """Return the scores under an entry of `train.evaluations`, and save them in evaluation.json."""
+    def _evaluate_named(
+        self, name: str, limit: int | None = None, quantize: Quantize | None = None
+    ) -> dict[str, float]:
+        """Return the scores of an entry of `train.evaluations`, and save them in evaluation.json."""
         other = copy.copy(self) if quantize is None else self._quantized(quantize)
         other.recipe = self.recipe.evaluated(name)
         other.__dict__.pop("objective", None)
-        examples = other._examples(other._judged)[:limit]
+        examples = other._examples(other._final_split)[:limit]
         scores = other._scorer.scores(examples, self.recipe.train.metrics)
         if self.as_saved and quantize is None:
             keep_scores(self.folder / EVALUATION, name, {"examples": len(examples), **scores})
         return scores
 
     def _quantized(self, quantize: Quantize) -> Run:
-        """Return a copy of the run with quantized weights; this one's are unchanged."""
+        """Return a copy of the run with quantized weights, leaving this one unchanged."""
         other = copy.copy(self)
         other.model = self.decoder(quantize).current()
         return other
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
-        """Return outputs next to references for the first examples of a split; none if the model does not translate."""
+        """Return outputs next to references for the first `count` examples; [] if the model does not translate."""
         if not count or not self.writes or split not in dict(self._data.splits()):
             return []
         return self._scorer.samples(self._examples(split)[:count])
@@ -298,7 +300,7 @@ class Run(StoredRun):
         return Scorer(self.model, self.objective, self.tokenizer, self._feed, self.generate)
 
     def inputs(self, path: str) -> list[Vectors]:
-        """Read arrays, pictures or sounds from a file or folder with the settings of training; raise DataError."""
+        """Read arrays, pictures or sounds from a file or folder with the settings of training. Raise DataError."""
         corpus = self._data.train.build()
         if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
             raise UsageError(f"{self.folder}: this model reads texts")
@@ -306,7 +308,7 @@ class Run(StoredRun):
 
 
 def _bare_run(imports: Sequence[str]) -> Run:
-    """Return a Run without state, for unpickling, after importing the files that its parts are in."""
+    """Return a Run without state for unpickling, after importing the files of its parts."""
     for name in imports:
         if find_imported(name) is None:
             import_parts(name)
@@ -314,12 +316,12 @@ def _bare_run(imports: Sequence[str]) -> Run:
 
 
 def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:
-    """Convert an input text to an example; raise UsageError for missing fields."""
+    """Convert an input text to an example. Raise UsageError for missing fields."""
     example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
     known = dict(example) if isinstance(example, Mapping) else {}
     missing = [field for field in fields if not isinstance(known.get(field), str)]
     if missing or not all(isinstance(value, str) for value in known.values()):
-        raise UsageError(f"this model reads {' and '.join(fields)}: give a mapping of them to texts, got {text!r}")
+        raise UsageError(f"this model reads {' and '.join(fields)}: pass a mapping of them to texts, got {text!r}")
     return known
 
 
@@ -331,28 +333,28 @@ def load_run(
     sets: Sequence[str] = (),
     accept_changes: bool = False,
 ) -> Run:
-    """Load the run in a folder; raise RunError for missing files, or files changed since they were written.
+    """Load the run in a folder. Raise RunError for missing files, or files changed since they were written.
 
-    `path` may also be a single weights file, FILE.safetensors: its metadata holds the architecture, and the run works
-    on ids (run.model). Nothing else is read then, and no code runs except `imports`. hf://user/name is a run on the
-    Hugging Face hub; its copy in the hub's cache is not modified. `trust` imports the code of the run's parts,
-    `imports` lists it by file, at its current place; `sets` overrides the recipe's data, objective and generation in
-    the syntax of `--set` ("generate.stop=[end_token]"), except settings that the weights depend on. `accept_changes`
+    `path` may also be a single weights file, FILE.safetensors: its metadata contains the architecture, and the run
+    works on ids (run.model). Nothing else is read then, and no code runs except `imports`. hf://user/name is a run on
+    the Hugging Face hub; its copy in the hub's cache is not modified. `trust` imports the code of the run's parts,
+    `imports` lists it by file, at its current path; `sets` overrides the recipe's data, objective and generation in the
+    syntax of `--set` ("generate.stop=[end_token]"), except settings that the weights depend on. `accept_changes`
     records the current files: use it if they were replaced on purpose. `device` is cpu, cuda, cuda:1 or auto, which
     selects CUDA if available (the default of the commands).
     """
     choose_device(device, "device")
     for text in sets:
         if problem := value_problem(text.partition("=")[0].strip()):
-            raise UsageError(f"--set {text}: this run is made already: {problem}")
+            raise UsageError(f"--set {text}: the run is already trained: {problem}")
     if is_weights_file(path):
         return Run(path, recipe_in(Path(path), imports, sets), device, as_saved=False)
     hub = is_on_hub(path)
     if hub and accept_changes:
-        raise UsageError(f"{path}: is on the hub, where nothing is recorded; load it without accept_changes")
+        raise UsageError(f"{path}: on the hub, where no changes are recorded; load it without accept_changes")
     folder = RunFolder(downloaded_run(str(path)) if hub else Path(path))
     if not folder.path.is_dir():
-        raise RunError(f"{folder}: there is no such folder")
+        raise RunError(f"{folder}: no such folder")
     if accept_changes:
         record.accept(folder)
     for name in (RESOLVED, WEIGHTS):

@@ -28,7 +28,7 @@ from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
 from tfkit.training.weights import holds_int8, load_weights, saved_dtype
 from tfkit.training.weights_file import check_fits, is_weights_file
 
-# objectives of imported models, found by the head
+# objectives for imported models, selected by the head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
 
 
@@ -52,55 +52,55 @@ class StoredRun:
     def tokenizer(self) -> Tokenizer:
         """Tokenizer that the model was trained with; if there are two, that of the output.
 
-        Raises RunError for an imported model without one.
+        Raise RunError for an imported model without one.
         """
         folder = RunFolder(self.folder)
         if self.recipe.data is None and not tokenizer_files(folder):
-            lacks = (
+            reason = (
                 f"{self.folder / TOKENIZER}: is missing" if self.folder.is_dir() else f"{self.folder}: has no tokenizer"
             )
-            raise RunError(f"{lacks}: this run works on ids (run.model), not on texts")
+            raise RunError(f"{reason}: this run works on ids (run.model), not on texts")
         if self.recipe.data is not None and self.recipe.data.tokenizer is None:
             return Tokenizer.empty()
         return load_tokenizer(folder)
 
     @property
     def source_tokenizer(self) -> Tokenizer:
-        """Tokenizer of the encoder's input; equals `tokenizer` unless source and target have one each."""
+        """Tokenizer of the encoder's input; equals `tokenizer` unless source and target have separate ones."""
         return self.tokenizer.source
 
     @property
     def blueprint(self) -> Blueprint:
-        """The architecture, with the vocabulary size of the tokenizer."""
+        """Architecture, with the vocabulary size of the tokenizer."""
         recipe = self.recipe.labelled(len(self.labels))
         return recipe.blueprint(self.tokenizer.sizes if recipe.unknown_vocab else None)
 
     @property
     def cost(self) -> str:
         """Parameters and FLOPs as sentences; FLOPs are omitted if a part cannot be measured without weights."""
-        from tfkit.reports.counts import count  # the weights are not needed, and may not exist yet
+        from tfkit.reports.counts import count  # needs no weights, which may not exist yet
 
         model = build_model(self.blueprint, device="meta")
         text = f"{sum(weight.numel() for weight in model.parameters()):,} parameters."
         try:
-            found = count(self.blueprint)
-        except Exception:  # a failing part of the user must not spoil a completed training
+            counts = count(self.blueprint)
+        except Exception:  # a failing custom part must not spoil a completed training
             return text
-        return f"{text} {found.total.flops_per_token:,} FLOPs per token of a forward pass at length {found.length:,}."
+        return f"{text} {counts.total.flops_per_token:,} FLOPs per token of a forward pass at length {counts.length:,}."
 
     @property
     def summary(self) -> list[str]:
-        """The cost, and the lines of the recipe with the vocabulary of the tokenizer."""
+        """Cost, and the lines of the recipe with the vocabulary of the tokenizer."""
         return [self.cost, *self.recipe.lines(self.blueprint)]
 
     @property
     def weights(self) -> Path:
-        """The weights file: in the folder, or the one the run was loaded from."""
+        """Weights file: in the folder, or the file the run was loaded from."""
         return self.folder if is_weights_file(self.folder) else self.folder / WEIGHTS
 
     @property
-    def _described(self) -> Path:
-        """The file containing the recipe."""
+    def _recipe_file(self) -> Path:
+        """File that contains the recipe."""
         return self.folder if self.folder == self.weights else self.folder / RESOLVED
 
     @cached_property
@@ -110,7 +110,7 @@ class StoredRun:
 
     @cached_property
     def model(self) -> Model:
-        """The model with the trained or imported weights, in eval mode."""
+        """Model with the trained or imported weights, in eval mode."""
         file = self.weights
         if file == self.folder:
             check_fits(file, self.blueprint)
@@ -121,15 +121,15 @@ class StoredRun:
 
     @cached_property
     def stores_int8(self) -> bool:
-        """True if the weights of this run are stored in int8; the model has them in float32."""
+        """True if the weights are stored in int8; the model has them in float32."""
         file = self.weights
         return file.is_file() and holds_int8(file)
 
     @cached_property
     def objective(self) -> Objective:
-        """Objective that the model was trained for, bound to its tokenizer."""
+        """Objective that the model was trained with, bound to its tokenizer."""
         if self.recipe.objective is None:
-            raise RunError(f"{self._described}: says no objective")
+            raise RunError(f"{self._recipe_file}: the recipe has no objective")
         return self._bound(self.recipe.objective.build())
 
     @cached_property
@@ -142,8 +142,8 @@ class StoredRun:
             objective: Objective = REGISTRY.get("objective", name).Config().build()
             if head is not None and head.part.part_name in objective.heads:
                 return self._bound(self._reads_as_imported(objective))
-        has = "has no head" if head is None else f"has a head '{head.part.part_name}'"
-        raise UsageError(f"{self.folder}: predicts nothing: this model {has}; tfkit generate, or embed, may serve")
+        description = "has no head" if head is None else f"has a head '{head.part.part_name}'"
+        raise UsageError(f"{self.folder}: makes no predictions: this model {description}; try tfkit generate or embed")
 
     def _reads_as_imported(self, objective: Objective) -> Objective:
         """Set the objective's template to that of the tokenizer."""
@@ -167,7 +167,7 @@ class StoredRun:
         """True if the model has a decoder; without one it may still fill masks."""
         return self.blueprint.decoder is not None
 
-    def _read_plainly(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode_framed(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts with the special tokens of the objective, or of an imported tokenizer template."""
         if self.recipe.objective is not None:
             return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
@@ -185,15 +185,17 @@ class StoredRun:
     def _start(self) -> int:
         """Id of the decoder's start token, in an encoder-decoder."""
         special_ids = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
-        found = special_ids.get("start", self.tokenizer.special_ids.get("start"))
-        if found is None:
-            raise RunError(f"{self._described}: says no model.special_ids.start, which the decoder begins with")
-        return found
+        start_id = special_ids.get("start", self.tokenizer.special_ids.get("start"))
+        if start_id is None:
+            raise RunError(
+                f"{self._recipe_file}: the recipe lacks model.special_ids.start, which the decoder starts with"
+            )
+        return start_id
 
     @property
     def _data(self) -> Data:
         if self.recipe.data is None:
-            raise RunError(f"{self._described}: says no data")
+            raise RunError(f"{self._recipe_file}: the recipe has no data")
         return self.recipe.data
 
     def _examples(self, split: str) -> list[dict[str, str]]:
@@ -211,11 +213,11 @@ class StoredRun:
     def task(self, examples: int) -> Task:
         """Return a task for training a float32 copy of the model on the first examples.
 
-        Raises RunError for a run without data or objective.
+        Raise RunError for a run without data or objective.
         """
         data = self._data
         if self.recipe.objective is None:
-            raise RunError(f"{self._described}: says no objective")
+            raise RunError(f"{self._recipe_file}: the recipe has no objective")
         model = build_model(self.blueprint, device=self.device)
         model.load_state_dict(self.model.state_dict())
         objective = self._bound(self.recipe.objective.build())

@@ -1,4 +1,4 @@
-"""Training into the folder of a run, and saving a model trained elsewhere."""
+"""Training into a run folder, and saving of a model trained elsewhere."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def train(
 
     `resume` continues the run in the folder, or starts it; `force` renames it to NAME.old. Ctrl-C saves a checkpoint
     and raises Interrupted. `accept_changes` is that of load_run, applied to the resumed run and the run that training
-    starts from. Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises RunError,
+    starts from. Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raise RunError,
     UsageError or DataError for invalid arguments before training starts.
     """
     loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
@@ -67,10 +67,10 @@ def train(
             _check_resumed(folder, reporter)
         if resume and is_finished(folder, loaded):
             restore_history(folder, loaded)
-            reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
+            reporter.say(f"{folder}: already finished\n{_next_commands(run)}")
         else:
             try:
-                train_in(claim, loaded, reporter, partial(_during, run))
+                train_in(claim, loaded, reporter, partial(_validation_scores, run))
             finally:
                 write_curves(folder)
             _conclude(run, reporter)
@@ -92,9 +92,9 @@ def save(
     """Save a model from a custom training loop as a run in the folder `out`.
 
     `tokenizer` may be None if the recipe has no `data:`; the run then works on ids. `labels` are the class names of a
-    classifier in the order of its logits. `force` renames an existing run to NAME.old. Further keywords are those
-    of load_recipe. Raises UsageError if the model does not match the recipe, RunError if the folder is occupied;
-    nothing is written then.
+    classifier in logit order. `force` renames an existing run to NAME.old. Further keywords are those of load_recipe.
+    Raise UsageError if the model does not match the recipe, RunError if the folder is occupied; nothing is written
+    then.
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)
     run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
@@ -103,14 +103,14 @@ def save(
 
 
 def _check_resumed(folder: RunFolder, reporter: Reporter) -> None:
-    """Check the files that the resumed run continues from; say what was moved aside."""
+    """Check the files that the resumed run continues from, and report files moved aside."""
     record.check_resumed(folder)
     for message in mend(folder):
         reporter.say(message)
 
 
 def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Record the current files of the initial run, the teacher, and the resumed run."""
+    """Record the current files of the initial run, the teacher and the resumed run."""
     others = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
     for other in (RunFolder(Path(run)) for run in dict.fromkeys(others)):
         if record.has_record(other):
@@ -123,11 +123,11 @@ def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
 def _conclude(run: Run, reporter: Reporter) -> None:
     """Compute and show the scores at the end of training."""
     settings, data = run.recipe.train, run.recipe.data
-    split = "valid" if data is None else run._judged
+    split = "valid" if data is None else run._final_split
     for measured in data.measured() if settings.metrics and data is not None else []:
-        reporter.say(_scores_line(measured, _concluding_scores(run, measured)))
+        reporter.say(_scores_line(measured, _final_scores(run, measured)))
     for name in settings.evaluations:
-        reporter.say(_scores_line(name, run._evaluated(name)))
+        reporter.say(_scores_line(name, run._evaluate_named(name)))
     if settings.generation_rate is not None:
         reporter.say(f"generation: {_generation_rate(run, settings.generation_rate):,.0f} tokens/s")
     samples = run.samples(settings.samples, split)
@@ -135,24 +135,24 @@ def _conclude(run: Run, reporter: Reporter) -> None:
         reporter.log(sample.line())
     if samples:
         reporter.draw(lambda stream: print_samples(samples, stream))
-    reporter.say(_next(run, samples[0].source if samples else "..."))
+    reporter.say(_next_commands(run, samples[0].source if samples else "..."))
 
 
 def _scores_line(split: str, scores: Mapping[str, float]) -> str:
     return f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
 
-def _next(run: Run, prompt: str = "...") -> str:
+def _next_commands(run: Run, prompt: str = "...") -> str:
     """Return the suggested next commands."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
-        given = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
-        lines.insert(0, f"tfkit {'predict' if predicts(run.objective) else 'generate'} {run.folder} {given}")
+        argument = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
+        lines.insert(0, f"tfkit {'predict' if predicts(run.objective) else 'generate'} {run.folder} {argument}")
     return "next: " + "\n      ".join(lines)
 
 
-def _during(run: Run, task: Task) -> ValidationScores:
-    """Compute the metrics and samples of a validation with a copy of the model that shares its weights.
+def _validation_scores(run: Run, task: Task) -> ValidationScores:
+    """Compute the metrics and samples of a validation on a copy of the model that shares its weights.
 
     State cached by generation stays with the copy.
     """
@@ -160,23 +160,23 @@ def _during(run: Run, task: Task) -> ValidationScores:
     other = copy.copy(run)
     other.recipe, other.tokenizer, other.objective = task.recipe, task.tokenizer, task.objective
     other.model = copy.deepcopy(task.model, shared).eval()
-    asked = run.recipe.train.validate
+    options = run.recipe.train.validate
     examples = other._examples("valid")
-    scores = other._scorer.scores(examples[: asked.limit], asked.metrics) if asked.metrics else {}
-    return ValidationScores({name: scores[name] for name in asked.names}, other.samples(asked.samples))
+    scores = other._scorer.scores(examples[: options.limit], options.metrics) if options.metrics else {}
+    return ValidationScores({name: scores[name] for name in options.names}, other.samples(options.samples))
 
 
-def _concluding_scores(run: Run, split: str) -> dict[str, float]:
-    """Compute and save the scores at the end of training; on RunError the run stays unfinished."""
+def _final_scores(run: Run, split: str) -> dict[str, float]:
+    """Compute and save the scores at the end of training. On RunError the run stays unfinished."""
     examples = run._examples(split)
     scores = run._scorer.scores(examples, run.recipe.train.metrics)
     keep_scores(run.folder / EVALUATION, split, {"examples": len(examples), **scores})
     return scores
 
 
-def _generation_rate(run: Run, asked: GenerationRate) -> float:
-    """Return the generated tokens per second, and save them in evaluation.json."""
+def _generation_rate(run: Run, settings: GenerationRate) -> float:
+    """Measure the generated tokens per second, and save them in evaluation.json."""
     start = run._start if run.blueprint.encoder is not None else None
-    rate = generation_rate(run.decoder(), start, asked.batch, asked.prompt, asked.new)
+    rate = generation_rate(run.decoder(), start, settings.batch, settings.prompt, settings.new)
     keep_scores(run.folder / EVALUATION, "generation", {"tokens_per_second": rate})
     return rate

@@ -1,8 +1,8 @@
-"""SHA256SUMS: what each file of a folder was when it was written, so that damaged and replaced files are detected.
+"""SHA256SUMS: a manifest of checksums, to detect damaged and replaced files.
 
-The format is that of `sha256sum`, which can check it too. A file and its line cannot change in one step: the line of
-the new content is added first, then the file is replaced, then the old line goes. So a name may have two lines for a
-moment, or since a crash, and each of them is right.
+The format is that of `sha256sum`, which can verify it too. A file and its line cannot change atomically: the line of
+the new content is added first, then the file is replaced, then the old line is removed. So a name may have two lines
+temporarily, or since a crash, and both are valid.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ else:
     _fcntl = fcntl
 
 SUMS = "SHA256SUMS"
-Sums = dict[str, tuple[str, ...]]  # of each name the hashes that are right
+Sums = dict[str, tuple[str, ...]]  # valid hashes by name
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-_LARGEST = 2**20  # bytes of a record
-_CHUNK = 2**20  # bytes that are hashed at once, while other threads go on
-_PATIENCE = 60.0  # seconds that another writer is waited for, who holds the lock while he renames a file or two
+_LARGEST = 2**20  # maximum bytes of a manifest
+_CHUNK = 2**20  # bytes hashed at once, releasing the GIL
+_PATIENCE = 60.0  # seconds to wait for another writer, who holds the lock for one or two renames
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a regular file; raises RunError naming the file."""
+    """Return the SHA-256 of a regular file. Raise RunError if it cannot be read."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK))
     with files.regular(path) as file:
         while count := file.readinto(buffer):
@@ -46,24 +46,24 @@ def sha256_of(path: Path) -> str:
 
 
 def read_sums(folder: Path) -> Sums | None:
-    """The record of a folder, None where it has none; raises RunError for a line that is none."""
+    """Read the manifest of a folder; return None without one. Raise RunError for an invalid line."""
     file = folder / SUMS
     if not file.exists():
         return None
     sums: Sums = {}
     text = files.read_text(file, _LARGEST)
     if text and not text.endswith("\n"):
-        raise RunError(f"{file}: ends in the middle of a line")
+        raise RunError(f"{file}: truncated last line")
     for number, line in enumerate(text.split("\n")[:-1], 1):
-        found = _LINE.fullmatch(line)
-        if found is None:
-            raise RunError(f"{file}:{number}: is no line of a SHA-256 and a name: {line[:80]!r}")
-        sums[found[2]] = (*sums.get(found[2], ()), found[1])
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise RunError(f"{file}:{number}: not a SHA-256 and a name: {line[:80]!r}")
+        sums[match[2]] = (*sums.get(match[2], ()), match[1])
     return sums
 
 
-def believed(folder: Path) -> Sums:
-    """The record of a folder for callers that do not check it: a missing or damaged one is empty."""
+def trusted_sums(folder: Path) -> Sums:
+    """Return the manifest of a folder without checking it, {} if it is missing or damaged."""
     try:
         return read_sums(folder) or {}
     except RunError:
@@ -71,29 +71,29 @@ def believed(folder: Path) -> Sums:
 
 
 def check(folder: Path, name: str, remedy: str = "") -> None:
-    """Raise RunError for a file that is not as its folder's record says; a folder without a record is believed.
+    """Raise RunError if a file differs from its folder's manifest. A folder without a manifest is trusted.
 
-    `remedy` follows the fault in the message.
+    `remedy` is appended to the message.
     """
     path, known = folder / name, None
     while (sums := read_sums(folder)) is not None:
         listed = sums.get(name, ())
         if not path.exists():
             if listed:
-                raise RunError(f"{path}: is missing, and {SUMS} lists it{remedy}")
+                raise RunError(f"{path}: is missing, but listed in {SUMS}{remedy}")
             return
         if sha256_of(path) in listed:
             return
         if listed == known:
             raise RunError(f"{path}: {_complaint(listed)}{remedy}")
-        known = listed  # a writer may have replaced the file in between: its line came before
+        known = listed  # a writer may have replaced the file meanwhile: its line was added before
 
 
 @contextlib.contextmanager
 def checking(folder: Path, name: str, remedy: str = "") -> Iterator[None]:
-    """`check` in a thread of its own during the block; raises RunError at the end of it.
+    """Run `check` in a thread during the block. Raise its RunError at the end.
 
-    What has changed is told rather than what the block stumbled over for it.
+    A changed file is reported instead of an error of the block that it caused.
     """
     with ThreadPoolExecutor(1, "sha256") as pool:
         checked = pool.submit(check, folder, name, remedy)
@@ -106,34 +106,36 @@ def checking(folder: Path, name: str, remedy: str = "") -> Iterator[None]:
 
 
 def begin(folder: Path, names: Iterable[str]) -> None:
-    """Start the record of a folder, with these files as they are."""
+    """Create the manifest of a folder, with the current hashes of these files."""
     _write(folder, {name: (sha256_of(folder / name),) for name in names})
 
 
 def renew(folder: Path, names: Iterable[str]) -> list[str]:
-    """Record these files as they are, and no others; returns the names whose record was different."""
-    began = believed(folder)
-    found = {name: (sha256_of(folder / name),) for name in names}
-    with _alone(folder):
-        before = believed(folder)
-        written = {name: sums for name, sums in before.items() if sums != began.get(name)}  # by others, meanwhile
-        after: Sums = found | written
+    """Record only these files, as they are; return the names that differ from the previous manifest."""
+    initial = trusted_sums(folder)
+    current = {name: (sha256_of(folder / name),) for name in names}
+    with _exclusive(folder):
+        before = trusted_sums(folder)
+        concurrent = {
+            name: sums for name, sums in before.items() if sums != initial.get(name)
+        }  # by other processes, meanwhile
+        after: Sums = current | concurrent
         if after != before:
             _write(folder, after)
-    right = {name for name, sums in after.items() if sums[0] in before.get(name, ())}
-    return sorted((before.keys() | after.keys()) - right)
+    unchanged = {name for name, sums in after.items() if sums[0] in before.get(name, ())}
+    return sorted((before.keys() | after.keys()) - unchanged)
 
 
 def settle(folder: Path) -> None:
-    """Leave one line of each file: a process that was killed may have left two."""
+    """Reduce to one line per file: a killed process may have left two."""
     with _changing(folder) as sums:
-        for name in [name for name, found in sums.items() if len(found) > 1 and (folder / name).is_file()]:
-            now = sha256_of(folder / name)
-            sums[name] = (now,) if now in sums[name] else sums[name]
+        for name in [name for name, hashes in sums.items() if len(hashes) > 1 and (folder / name).is_file()]:
+            current = sha256_of(folder / name)
+            sums[name] = (current,) if current in sums[name] else sums[name]
 
 
 def add(folder: Path, names: Iterable[str]) -> None:
-    """Record those of these files that are there and not on record yet, where the folder has a record."""
+    """Record the existing files among these that are unrecorded, if the folder has a manifest."""
     with _changing(folder) as sums:
         for name in names:
             if name not in sums and (folder / name).is_file():
@@ -141,7 +143,7 @@ def add(folder: Path, names: Iterable[str]) -> None:
 
 
 def forget(folder: Path, names: Iterable[str]) -> None:
-    """Take these files off the record: they are about to be appended to, or to be removed."""
+    """Drop files from the manifest before they are modified or deleted."""
     with _changing(folder) as sums:
         for name in names:
             sums.pop(name, None)
@@ -149,37 +151,37 @@ def forget(folder: Path, names: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def recorded(path: Path) -> Iterator[Path]:
-    """As `files.whole`; where the folder has a record, the file is on it, and right at every moment."""
+    """Write as `files.whole`, keeping an existing manifest valid at every moment."""
     with contextlib.ExitStack() as lock:
         settled: Sums | None = None
         with files.whole(path) as beside:
             yield beside
             if (path.parent / SUMS).exists():
                 new = sha256_of(beside)
-                lock.enter_context(_alone(path.parent))
-                before = believed(path.parent)
+                lock.enter_context(_exclusive(path.parent))
+                before = trusted_sums(path.parent)
                 settled = before | {path.name: (new,)}
                 if new not in before.get(path.name, ()):
                     _write(path.parent, before | {path.name: (*before.get(path.name, ()), new)})
-        if settled is not None and settled != believed(path.parent):
+        if settled is not None and settled != trusted_sums(path.parent):
             _write(path.parent, settled)
 
 
 def write_text(path: Path, text: str) -> None:
-    """As `files.write_text`, on record."""
+    """Write as `files.write_text`, and record the checksum."""
     with recorded(path) as beside:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, data: Any) -> None:
-    """As `files.write_json`, on record."""
+    """Write as `files.write_json`, and record the checksum."""
     write_text(path, json_line(data, 2) + "\n")
 
 
 def _complaint(listed: tuple[str, ...]) -> str:
     if not listed:
-        return f"is not listed in {SUMS}: it was put there later, or the list is damaged"
-    return f"has changed since it was written (its SHA-256 is not the one in {SUMS}): it is damaged, or was exchanged"
+        return f"not listed in {SUMS}: it was added later, or the list is damaged"
+    return f"has changed since it was written (its SHA-256 differs from {SUMS}): it is damaged or was replaced"
 
 
 def _write(folder: Path, sums: Mapping[str, Iterable[str]]) -> None:
@@ -189,12 +191,12 @@ def _write(folder: Path, sums: Mapping[str, Iterable[str]]) -> None:
 
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[Sums]:
-    """The record of a folder, written when the block has changed it; where there is none, nothing is."""
+    """Yield the manifest of a folder, and write it if the block changed it; a no-op without a manifest."""
     if not (folder / SUMS).exists():
         yield {}
         return
-    with _alone(folder):
-        before = believed(folder)
+    with _exclusive(folder):
+        before = trusted_sums(folder)
         sums = dict(before)
         yield sums
         if sums != before:
@@ -202,10 +204,10 @@ def _changing(folder: Path) -> Iterator[Sums]:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that two writers of its record do not lose each other's lines."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that concurrent writers do not lose each other's lines."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a system that opens no folders, a file system that knows no locks
+        with contextlib.suppress(OSError):  # systems that cannot open folders, file systems without locks
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
             _lock(handle)
@@ -213,7 +215,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> None:
-    """Lock a folder; goes on without where somebody holds it for so long that he must have been stopped."""
+    """Lock a folder, or continue unlocked if another writer holds it past the timeout."""
     until = time.monotonic() + _PATIENCE
     while _fcntl is not None and time.monotonic() < until:
         try:

@@ -1,4 +1,4 @@
-"""Files are read only if they are regular files, and written completely or not at all."""
+"""Files: only regular ones are read, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tfkit.core.errors import RunError
 from tfkit.core.output import json_line
 from tfkit.storage.locks import is_in_use, mark_in_use
 
-# what a file or folder is called until it is complete: hidden, random, and known as ours when it is left behind
+# name of an incomplete file or folder: hidden, random, and recognizable as a leftover
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
-LARGEST_TEXT = 2**28  # bytes of a JSON or YAML file; a tokenizer of a large vocabulary takes 2**25
+LARGEST_TEXT = 2**28  # maximum bytes of a JSON or YAML file; the tokenizer of a large vocabulary takes 2**25
 
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`, which replaces `path` when the block ends well and is removed when it does not.
+    """Yield a temporary file that replaces `path` if the block succeeds and is removed if not.
 
-    Its name is random and it is created exclusively, so that nobody can prepare a link there; its mode follows the
-    umask. Raises RunError for what the disk refuses, and before the block runs for a folder, a device or a pipe.
+    Its name is random and it is created exclusively, so that no link can be planted; its mode follows the umask. Raise
+    RunError for errors of the system, and before the block runs for a folder, a device or a pipe.
     """
     _check_replaceable(path)
     beside = temporary(path)
@@ -37,7 +37,7 @@ def whole(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _created(beside) as mode:
             yield beside
-            os.chmod(beside, mode)  # a library may have replaced the file by one of its own
+            os.chmod(beside, mode)  # a library may have replaced the file
             sync(beside)
             os.replace(beside, path)
         sync(path.parent)
@@ -49,10 +49,10 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raise RunError for a path of anything but a regular file: a device that is replaced is lost to the system."""
+    """Raise RunError for anything but a regular file: replacing a device would remove it from the system."""
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):  # new, or reported when it is written
+    except (FileNotFoundError, NotADirectoryError):  # new, or reported on writing
         return
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         why = error.strerror if isinstance(error, OSError) else error
@@ -63,31 +63,31 @@ def _check_replaceable(path: Path) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """A name beside `path` that nobody can guess, for what will be renamed to `path`."""
+    """Return a random name next to `path`, for a file to be renamed to `path`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def temporary_for(path: Path) -> str | None:
-    """The name that `temporary` made this one for; None for any other name."""
-    found = _TEMPORARY.fullmatch(path.name)
-    return None if found is None else found[1]
+    """Return the name that `temporary` derived this one from, or None."""
+    match = _TEMPORARY.fullmatch(path.name)
+    return None if match is None else match[1]
 
 
 def is_temporary(path: Path) -> bool:
-    """True if `temporary` made that name, so that a leftover can be deleted."""
+    """True if the name is from `temporary`, so that a leftover can be deleted."""
     return temporary_for(path) is not None
 
 
 def named(folder: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the files in a folder with these names, and temporary files made for them. A link to a folder has none."""
-    wanted = set(names)
+    """Yield the files in a folder with these names, and their temporary files. Folders that are links yield none."""
+    requested = set(names)
     for path in sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
-        if wanted.intersection((path.name, temporary_for(path))) and (path.is_symlink() or not path.is_dir()):
+        if requested.intersection((path.name, temporary_for(path))) and (path.is_symlink() or not path.is_dir()):
             yield path
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove the temporary files for these names that dead processes left. Raises RunError."""
+    """Remove the temporary files of these names that dead processes left. Raise RunError if that fails."""
     try:
         for path in named(folder, names):
             if is_temporary(path) and not is_in_use(path):
@@ -97,18 +97,18 @@ def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text`, whole or not at all; raises RunError."""
+    """Write `text` atomically. Raise RunError if that fails."""
     with whole(path) as beside:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON, whole or not at all; raises RunError."""
+    """Write `data` as JSON atomically. Raise RunError if that fails."""
     write_text(path, json_line(data, 2) + "\n")
 
 
 def remove(path: Path) -> None:
-    """Remove a file where there is one; raises RunError."""
+    """Remove a file if it exists. Raise RunError if that fails."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -116,24 +116,23 @@ def remove(path: Path) -> None:
 
 
 def read_bytes(path: str | Path, largest: int | None = None) -> bytes:
-    """The content of a regular file; raises RunError naming the file.
+    """Return the content of a regular file. Raise RunError if it cannot be read.
 
-    A pipe, a device or a socket is refused before anything is read from it, and so is a file of more than `largest`
-    bytes.
+    Pipes, devices, sockets and files of more than `largest` bytes are refused before reading.
     """
     with regular(path, largest) as file:
         return file.read()
 
 
 def read_beginning(path: str | Path, most: int) -> bytes:
-    """Return the first `most` bytes of a regular file; raise RunError as `read_bytes` does."""
+    """Return the first `most` bytes of a regular file. Raise RunError as `read_bytes` does."""
     with regular(path) as file, io.BufferedReader(file) as buffered:
         return buffered.read(most)
 
 
 @contextlib.contextmanager
 def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
-    """A regular file, open for reading without a buffer; raises RunError as `read_bytes` does."""
+    """Open a regular file for unbuffered reading. Raise RunError as `read_bytes` does."""
     try:
         with open(_open(path), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
@@ -143,13 +142,13 @@ def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
                 raise RunError(f"{path}: has {status.st_size:,} bytes; at most {largest:,} are read")
             yield file
     except FileNotFoundError:
-        raise RunError(f"{path}: there is no such file") from None
+        raise RunError(f"{path}: no such file") from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _open(path: str | Path) -> int:
-    """A handle to what is there; a pipe without a writer is not waited for."""
+    """Open a path without blocking on pipes that have no writer."""
     try:
         return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except ValueError as error:  # a path with a null character
@@ -157,7 +156,7 @@ def _open(path: str | Path) -> int:
 
 
 def read_text(path: str | Path, largest: int | None = LARGEST_TEXT) -> str:
-    """The text of a UTF-8 file; raises RunError naming the file."""
+    """Return the text of a UTF-8 file. Raise RunError if it cannot be read."""
     try:
         return read_bytes(path, largest).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -166,7 +165,7 @@ def read_text(path: str | Path, largest: int | None = LARGEST_TEXT) -> str:
 
 @contextlib.contextmanager
 def written_to(folder: Path) -> Iterator[None]:
-    """Raise RunError naming the file for what the system refuses within the block; `folder` is where it writes."""
+    """Convert OSError within the block to RunError with the file; `folder` is the fallback."""
     try:
         yield
     except OSError as error:
@@ -174,7 +173,7 @@ def written_to(folder: Path) -> Iterator[None]:
 
 
 def read_json(path: str | Path) -> Any:
-    """The data in a JSON file; raises RunError naming the file, for text nested too deeply too."""
+    """Return the data in a JSON file. Raise RunError if it is invalid or nested too deeply."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -187,9 +186,9 @@ def read_json(path: str | Path) -> Any:
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the mapping in a YAML file that tfkit wrote.
 
-    Raises RunError naming the file if it is no text, no YAML or no mapping, or is nested too deeply.
+    Raise RunError if it is not UTF-8, not YAML, not a mapping, or nested too deeply.
     """
-    import yaml  # takes milliseconds, which most commands never need
+    import yaml  # takes milliseconds, and most commands do not need it
 
     text = read_text(path)
     try:
@@ -198,12 +197,12 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise RunError(f"{path}: cannot be read: {why}") from None
     if not isinstance(data, dict):
-        raise RunError(f"{path}: holds no mapping")
+        raise RunError(f"{path}: not a mapping")
     return data
 
 
 def open_log(path: Path) -> IO[str]:
-    """A text file to append to; raises RunError naming the file, also for a link and for what is no regular file."""
+    """Open a text file for appending. Raise RunError for links and other irregular files."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         file = os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8", newline="\n")
@@ -217,7 +216,7 @@ def open_log(path: Path) -> IO[str]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or a folder is on the disk; some systems cannot do so for a folder."""
+    """Wait until a file or folder is on disk; some systems cannot sync folders."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -235,7 +234,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _created(path: Path) -> Iterator[int]:
-    """An empty file where nothing was, not even a link, marked as in use; returns its mode, which follows the umask."""
+    """Create an empty file exclusively, mark it as in use, and yield its mode, which follows the umask."""
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         mark_in_use(handle)

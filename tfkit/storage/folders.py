@@ -1,8 +1,7 @@
-"""Folders are written once: a new folder takes a name whole, and the folder before it is NAME.old from then on.
+"""Atomic replacement of folders: a new folder takes a name once complete, and the previous one becomes NAME.old.
 
-Nothing is merged, and nothing is deleted but the folders that only tfkit wrote in: temporary ones, and an earlier
-NAME.old, known by its lock. A process that is killed between the two renames leaves the folder as NAME.old;
-`recover` renames it back.
+Nothing is merged, and only folders written by tfkit alone are deleted: temporary ones, and an earlier NAME.old,
+identified by its lock. A process killed between the two renames leaves NAME.old, which `recover` renames back.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from pathlib import Path
 
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.storage.files import sync, temporary, temporary_for
-from tfkit.storage.locks import LEFT, FolderBusy, FolderLock, let_lock_say, lock_says
+from tfkit.storage.locks import LEFT, FolderBusy, FolderLock, lock_purpose, mark_lock
 from tfkit.storage.locks import NAME as LOCK
 
 WRITTEN = "written"
-REPLACED = "replaced"  # what a folder's lock says until the new one has its name
+REPLACED = "replaced"  # purpose in a folder's lock until the new folder has its name
 _TRIES = 100
 
 
 class NewFolder:
-    """A locked temporary folder next to `target`, to be filled and put in place. Raises RunError."""
+    """Locked temporary folder next to `target`, to be filled and renamed. Raise RunError if it cannot be created."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -46,12 +45,12 @@ class NewFolder:
                 raise
             except OSError as error:
                 raise RunError(f"{target}: cannot be written: {target.parent}: {error.strerror or error}") from None
-        raise RunError(f"{target}: cannot be written: no folder can be made in {target.parent}")
+        raise RunError(f"{target}: cannot be written: cannot create a folder in {target.parent}")
 
     def put(self, replaces: bool) -> None:
-        """Rename to the target. With `replaces` the folder there, locked by the caller, is renamed to NAME.old.
+        """Rename to the target. With `replaces`, the existing folder, locked by the caller, becomes NAME.old.
 
-        Raises RunError; every folder has its previous name then.
+        On failure, restore all names and raise RunError.
         """
         with contextlib.ExitStack() as locks:
             try:
@@ -67,7 +66,7 @@ class NewFolder:
                 _remove(earlier)
 
     def _take_name(self, replaces: bool, locks: contextlib.ExitStack) -> Path:
-        """Rename, all or nothing. Return the place of an earlier NAME.old, which is to be removed."""
+        """Rename, all or nothing. Return the path of an earlier NAME.old, to be removed."""
         old, earlier = old_name(self.target), temporary(self.target)
         with contextlib.ExitStack() as undo:
             if replaces and not _entries(self.target):
@@ -80,15 +79,15 @@ class NewFolder:
                     locks.callback(FolderLock.take(old, None).release)
                     os.rename(old, earlier)
                     undo.callback(os.rename, earlier, old)
-                undo.callback(let_lock_say, self.target, lock_says(self.target) or WRITTEN)
-                let_lock_say(self.target, REPLACED)
+                undo.callback(mark_lock, self.target, lock_purpose(self.target) or WRITTEN)
+                mark_lock(self.target, REPLACED)
                 os.rename(self.target, old)
                 undo.callback(os.rename, old, self.target)
             os.rename(self.path, self.target)
             undo.pop_all()
-        if lock_says(old) == REPLACED:
+        if lock_purpose(old) == REPLACED:
             with contextlib.suppress(OSError):  # `_check_old` accepts both
-                let_lock_say(old, LEFT)
+                mark_lock(old, LEFT)
         return earlier
 
     def close(self) -> None:
@@ -99,7 +98,7 @@ class NewFolder:
 
 
 def old_name(target: Path) -> Path:
-    """Name of the folder that was replaced by `target`."""
+    """Return the name of the folder replaced by `target`."""
     return target.with_name(f"{target.name}.old")
 
 
@@ -107,57 +106,59 @@ def check_replaceable(target: Path) -> None:
     """Raise RunError for a folder that cannot be renamed to NAME.old."""
     try:
         here = Path.cwd().resolve()
-    except OSError:  # it was deleted
+    except OSError:  # deleted
         here = None
     if here is not None and (here == target or target in here.parents):
-        raise RunError(f"{target}: is the folder you are in, and would be replaced; go to another folder first")
+        raise RunError(f"{target}: is the current folder, which would be replaced; change to another folder first")
     if os.path.ismount(target):
-        raise RunError(f"{target}: is a mount point, which cannot be replaced; choose a folder in it")
+        raise RunError(f"{target}: is a mount point, which cannot be replaced; choose a folder inside it")
     if _entries(target) and os.path.lexists(old_name(target)):
         _check_old(old_name(target))
 
 
 def recover(target: Path) -> None:
-    """Rename NAME.old back if a process was killed between two renames, and remove temporary folders of dead processes.
+    """Rename NAME.old back after a crash between two renames, and remove temporary folders of dead processes.
 
-    Raises FolderBusy if the target is being replaced, RunError if it cannot be renamed back.
+    Raise FolderBusy if the target is being replaced, RunError if it cannot be renamed back.
     """
     old = old_name(target)
-    if lock_says(old) == REPLACED and _is_own(old) and not os.path.lexists(target):
+    if lock_purpose(old) == REPLACED and _is_own(old) and not os.path.lexists(target):
         try:
             lock = FolderLock.take(old, None)
             try:
                 os.rename(old, target)
                 lock.moved(target)
-                lock.say(WRITTEN)
+                lock.set_purpose(WRITTEN)
             finally:
                 lock.release()
         except OSError as error:
             why = error.strerror or error
-            raise RunError(f"{old}: was {target} until a process was killed, and cannot be renamed: {why}") from None
+            raise RunError(
+                f"{old}: was {target} until a process was killed, but cannot be renamed back: {why}"
+            ) from None
     for path in _leftovers(target):
         try:
             lock = FolderLock.take(path, None)
         except (RunError, OSError):
             continue  # in use, removed by another process, or read-only
-        if lock_says(path) or not _entries(path):
+        if lock_purpose(path) or not _entries(path):
             _remove(path)
         lock.release()
 
 
 def _check_old(old: Path) -> None:
-    """Raise RunError for a NAME.old that tfkit did not rename, or that others have used since."""
-    if not _is_own(old) or lock_says(old) not in (LEFT, REPLACED):
-        raise RunError(f"{old}: is there, and is not what tfkit itself moved aside; move it first")
+    """Raise RunError for a NAME.old that tfkit did not rename, or that was used since."""
+    if not _is_own(old) or lock_purpose(old) not in (LEFT, REPLACED):
+        raise RunError(f"{old}: already exists, and was not moved aside by tfkit; move it away first")
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Entries of a folder, without its lock."""
+    """Return the entries of a folder, without its lock."""
     return sorted(path for path in folder.iterdir() if path.name != LOCK)
 
 
 def _leftovers(target: Path) -> list[Path]:
-    """Temporary folders of this user made for `target`; none if the parent cannot be read."""
+    """Return temporary folders of this user made for `target`; [] if the parent cannot be read."""
     try:
         return sorted(path for path in target.parent.iterdir() if temporary_for(path) == target.name and _is_own(path))
     except OSError:
@@ -174,7 +175,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or warn. Its lock goes last: a killed process leaves a folder that `recover` removes."""
+    """Remove a folder, or warn. Its lock is removed last: after a crash, `recover` removes the rest."""
     try:
         for entry in _entries(path):
             if entry.is_dir() and not entry.is_symlink():

@@ -22,16 +22,16 @@ def is_on_hub(source: object) -> bool:
 
 
 def repository(address: str) -> str:
-    """Return user/name of hf://user/name; raise UsageError for anything else."""
+    """Return user/name of hf://user/name. Raise UsageError for anything else."""
     name = address.removeprefix(PREFIX)
     bad = "--" in name or ".." in name or name.endswith((".git", ".", "-"))
     if not is_on_hub(address) or _NAME.fullmatch(name) is None or bad:
-        raise UsageError(f"{address!r} is no address of a repository on the hub; write {PREFIX}user/name")
+        raise UsageError(f"{address!r} not the address of a repository on the hub; use {PREFIX}user/name")
     return name
 
 
 def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
-    """Download files of a repository to the hub's cache; raise UsageError without the library, else DataError."""
+    """Download files of a repository to the hub's cache. Raise UsageError without the library, otherwise DataError."""
     hub = optional("huggingface_hub", "hf", f"{address} is on the hub, which needs")
     with in_words(address):
         return Path(hub.snapshot_download(name, allow_patterns=list(patterns)))
@@ -51,17 +51,17 @@ def in_words(address: str) -> Iterator[None]:
 
 def _reason(error: Any, errors: Any) -> str:
     """Describe why the request failed and what to do."""
-    answered = isinstance(error, errors.HfHubHTTPError) and error.response is not None
-    status = error.response.status_code if answered else None
+    has_response = isinstance(error, errors.HfHubHTTPError) and error.response is not None
+    status = error.response.status_code if has_response else None
     if isinstance(error, errors.GatedRepoError):
         return "is gated: accept its terms on the hub's page first"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"there is no such repository, or it is private: {LOGIN}"
+        return f"the repository does not exist or is private: {LOGIN}"
     if isinstance(error, errors.LocalTokenNotFoundError) or status == 401:
-        return f"the hub does not know you: {LOGIN}"
+        return f"the hub requires authentication: {LOGIN}"
     if status == 403:
-        return "the hub refuses: your token may not write there; give one with write access to it"
+        return "access denied: the token has no write access; use one that has"
     if isinstance(error, (ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
-        return "the hub cannot be reached, and no complete copy is in its cache; connect and try again"
-    told = str(error).strip().splitlines()
-    return f"the hub does not give it: {told[0] if told else type(error).__name__}"
+        return "the hub cannot be reached, and the cache has no complete copy; connect and retry"
+    lines = str(error).strip().splitlines()
+    return f"the request failed: {lines[0] if lines else type(error).__name__}"

@@ -1,4 +1,4 @@
-"""One writer a folder: a lock that belongs to the folder, wherever it is renamed to, and that ends with its process."""
+"""One writer per folder: a lock that stays with a renamed folder and ends with its process."""
 
 from __future__ import annotations
 
@@ -15,100 +15,100 @@ from tfkit.core.errors import RunError, TfkitWarning
 
 try:
     import fcntl
-except ImportError:  # Windows, which has no lock of this kind
+except ImportError:  # Windows has no such lock
     _fcntl: Any = None
 else:
     _fcntl = fcntl
 
 NAME = ".lock"
-LEFT = "moved_aside"  # content of a lock that marks a folder and is held by nobody
-_HOLDER = re.compile(r"(\d{1,20}) ([\w.-]{1,100}) (\w{1,20})\n", re.ASCII)  # process, machine, what it does
-_LARGEST = 200  # bytes of a lock's file
+LEFT = "moved_aside"  # content of a lock that marks a folder and is not held
+_HOLDER = re.compile(r"(\d{1,20}) ([\w.-]{1,100}) (\w{1,20})\n", re.ASCII)  # process, machine, purpose
+_LARGEST = 200  # maximum bytes of a lock file
 _TRIES = 100
 _held: set[FolderLock] = set()
 
 
 class FolderBusy(RunError):
-    """Another process or thread is writing to that folder."""
+    """The folder is in use by another process or thread."""
 
 
 class FolderLock:
-    """Held by one writer of a folder at a time, of all processes and threads."""
+    """Lock of a folder, exclusive among all processes and threads."""
 
     def __init__(self, folder: int, file: int) -> None:
         self._folder, self._file = folder, file
         self._content: str | None = None
 
     @classmethod
-    def take(cls, folder: Path, doing: str | None) -> FolderLock:
-        """Lock an existing folder; `doing` is what for ("trained"), None leaves the content of the lock, and its file.
+    def take(cls, folder: Path, purpose: str | None) -> FolderLock:
+        """Lock an existing folder for a purpose ("trained"); None keeps the content of the lock, and its file.
 
-        The lock of a dead process is taken over. Raises FolderBusy where somebody holds it, RunError where the folder
-        cannot be locked, FileNotFoundError where there is none.
+        The lock of a dead process is taken over. Raise FolderBusy if it is held, RunError if the folder cannot be
+        locked, FileNotFoundError if it does not exist.
         """
         if _fcntl is None:
-            return _NoLock(folder, doing)
+            return _NoLock(folder, purpose)
         for _ in range(_TRIES):
             place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             lock = None
             try:
                 lock = cls._opened(folder, place)
                 if lock._hold(folder):
-                    if doing is not None:
-                        lock.say(doing)
+                    if purpose is not None:
+                        lock.set_purpose(purpose)
                     _held.add(lock)
                     return lock
             except FileNotFoundError:
-                pass  # somebody removes the folder now: the next try tells
+                pass  # the folder is being removed: retry
             except OSError as error:
                 raise RunError(f"{folder}: cannot be written: {error.strerror or error}") from None
             finally:
                 if lock not in _held:
                     os.close(place) if lock is None else lock._close()
-        raise RunError(f"{folder / NAME}: is replaced again and again by others")
+        raise RunError(f"{folder / NAME}: other processes keep replacing it")
 
     @classmethod
     def _opened(cls, folder: Path, place: int) -> FolderLock:
-        """The lock of the folder that is open as `place`, not held yet; raises OSError, and RunError for a link."""
+        """Open the lock of the folder open as `place`, without holding it. Raise OSError, or RunError for a link."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             return cls(place, os.open(NAME, flags, 0o666, dir_fd=place))
         except OSError:
             if os.path.lexists(folder / NAME) and not stat.S_ISREG(os.lstat(folder / NAME).st_mode):
-                raise _strange(folder) from None
+                raise _foreign(folder) from None
             raise
 
     def _hold(self, folder: Path) -> bool:
-        """Take the lock; returns False where another file or folder has that name by now."""
+        """Take the lock; return False if the file or folder has been replaced meanwhile."""
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size > _LARGEST:
-            raise _strange(folder)
+            raise _foreign(folder)
         try:
             _fcntl.flock(self._file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderBusy(f"{folder}: is being {_described(self._holder())}") from None
         except OSError as error:  # a file system without locks
             _warn(folder, error.strerror or str(error))
-        if not (self._is_there() and os.path.samestat(os.stat(folder), os.fstat(self._folder))):
+        if not (self._is_current() and os.path.samestat(os.stat(folder), os.fstat(self._folder))):
             return False
         if os.fstat(self._file).st_size and self._holder() is None:
-            raise _strange(folder)
+            raise _foreign(folder)
         return True
 
-    def say(self, doing: str) -> None:
-        """Write down who holds the lock, and what for."""
-        _write(self._file, doing)
-        self._content = doing
+    def set_purpose(self, purpose: str) -> None:
+        """Record the holder of the lock and its purpose."""
+        _write(self._file, purpose)
+        self._content = purpose
 
     def moved(self, folder: Path) -> None:
-        """Take note that the folder was renamed."""
+        """Follow a rename of the folder."""
 
     def release(self) -> None:
-        """Release the lock; its file is removed, unless `let_lock_say` wrote something into it that must stay."""
+        """Release the lock. Its file is removed, unless `mark_lock` wrote a mark that must stay."""
         if self in _held:
             with contextlib.suppress(OSError):
                 holder = self._holder()
-                if self._is_there() and (holder is None or holder[3] == self._content):
+                if self._is_current() and (holder is None or holder[3] == self._content):
                     os.unlink(NAME, dir_fd=self._folder)
             _held.remove(self)
             self._close()
@@ -117,8 +117,8 @@ class FolderLock:
         os.close(self._file)
         os.close(self._folder)
 
-    def _is_there(self) -> bool:
-        """True if the locked file is the one at that name."""
+    def _is_current(self) -> bool:
+        """True if the locked file is still the one with that name."""
         try:
             now = os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -130,21 +130,21 @@ class FolderLock:
 
 
 class _NoLock(FolderLock):
-    """Substitute for a lock on a system without locks: the file names the holder and keeps nobody out."""
+    """Advisory substitute on systems without locks: the file names the holder but excludes nobody."""
 
-    def __init__(self, folder: Path, doing: str | None) -> None:
+    def __init__(self, folder: Path, purpose: str | None) -> None:
         self._path = folder / NAME
         if not folder.is_dir():
             raise FileNotFoundError(folder)
-        _warn(folder, "this system has no such locks")
+        _warn(folder, "the system does not support locks")
         self._content = None
-        if doing is not None:
-            self.say(doing)
+        if purpose is not None:
+            self.set_purpose(purpose)
 
-    def say(self, doing: str) -> None:
+    def set_purpose(self, purpose: str) -> None:
         try:
-            self._path.write_bytes(_line(doing))
-            self._content = doing
+            self._path.write_bytes(_line(purpose))
+            self._content = purpose
         except OSError as error:
             raise RunError(f"{self._path}: cannot be written: {error.strerror or error}") from None
 
@@ -153,38 +153,38 @@ class _NoLock(FolderLock):
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
-            if lock_says(self._path.parent) in (self._content, None):
+            if lock_purpose(self._path.parent) in (self._content, None):
                 self._path.unlink(missing_ok=True)
 
 
-def lock_says(folder: Path) -> str | None:
-    """Return what the last holder of a folder's lock did there; None without a lock or an entry."""
-    found = _last_holder(folder)
-    return None if found is None else found[3]
+def lock_purpose(folder: Path) -> str | None:
+    """Return the purpose of the last holder of a folder's lock, or None."""
+    holder = _last_holder(folder)
+    return None if holder is None else holder[3]
 
 
 def held_by(folder: Path) -> str | None:
-    """Describe the holder of a folder's lock; None if this machine knows of none.
+    """Describe the holder of a folder's lock; None if it is not known to be held.
 
-    Nothing is locked to find out, so that nobody is kept out for it.
+    The lock itself is not taken, so that nobody is blocked.
     """
-    found = _last_holder(folder)
-    return _described(found) if found is not None and found[3] != LEFT and _is_alive(found) else None
+    holder = _last_holder(folder)
+    return _described(holder) if holder is not None and holder[3] != LEFT and _is_alive(holder) else None
 
 
 def is_held_elsewhere(folder: Path) -> bool:
-    """True if a folder's lock names a process that locks cannot be relied on for: one of another machine.
+    """True if a folder's lock names a process on another machine, where locks are unreliable.
 
-    On a system without locks, any other living process is.
+    On a system without locks, this holds for any other living process.
     """
-    found = _last_holder(folder)
-    if found is None or found[3] == LEFT:
+    holder = _last_holder(folder)
+    if holder is None or holder[3] == LEFT:
         return False
-    return found[2] != _machine() or (_fcntl is None and int(found[1]) != os.getpid() and _is_alive(found))
+    return holder[2] != _machine() or (_fcntl is None and int(holder[1]) != os.getpid() and _is_alive(holder))
 
 
 def _last_holder(folder: Path) -> re.Match[str] | None:
-    """Return the entry of a folder's lock; None without a lock or an entry."""
+    """Return the entry of a folder's lock, or None."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with open(os.open(folder / NAME, flags), "rb") as file:
@@ -194,7 +194,7 @@ def _last_holder(folder: Path) -> re.Match[str] | None:
 
 
 def _is_alive(holder: re.Match[str]) -> bool:
-    """True if the process named in a lock is running; a process of another machine is assumed to."""
+    """True if the process named in a lock is running, or on another machine."""
     if holder[2] != _machine():
         return True
     try:
@@ -206,15 +206,15 @@ def _is_alive(holder: re.Match[str]) -> bool:
     return True
 
 
-def let_lock_say(folder: Path, doing: str) -> None:
-    """Write into a folder's lock what is done there, whoever holds it; raises OSError."""
+def mark_lock(folder: Path, purpose: str) -> None:
+    """Write a purpose into a folder's lock, regardless of its holder. Raise OSError if that fails."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     with open(os.open(folder / NAME, flags, 0o666), "wb") as file:
-        _write(file.fileno(), doing)
+        _write(file.fileno(), purpose)
 
 
 def mark_in_use(handle: int) -> None:
-    """Mark an open file as in use until it is closed, where the file system has locks."""
+    """Mark an open file as in use until it is closed, if the file system has locks."""
     with contextlib.suppress(OSError):
         if _fcntl is not None:
             _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
@@ -234,15 +234,15 @@ def is_in_use(path: Path) -> bool:
     return False
 
 
-def _write(file: int, doing: str) -> None:
-    line = _line(doing)
+def _write(file: int, purpose: str) -> None:
+    line = _line(purpose)
     if os.fstat(file).st_size > len(line):
         os.ftruncate(file, 0)
-    os.pwrite(file, line, 0)  # a longer word replaces a shorter one in one step
+    os.pwrite(file, line, 0)  # overwriting a shorter line is atomic
 
 
-def _line(doing: str) -> bytes:
-    return f"{os.getpid()} {_machine()} {doing}\n".encode("ascii")
+def _line(purpose: str) -> bytes:
+    return f"{os.getpid()} {_machine()} {purpose}\n".encode("ascii")
 
 
 def _machine() -> str:
@@ -257,19 +257,21 @@ def _described(holder: re.Match[str] | None) -> str:
 
 
 def _warn(folder: Path, why: str) -> None:
-    warnings.warn(f"{folder}: cannot be locked ({why}); let no other process write there", TfkitWarning, stacklevel=4)
+    warnings.warn(
+        f"{folder}: cannot be locked ({why}); make sure no other process writes there", TfkitWarning, stacklevel=4
+    )
 
 
-def _strange(folder: Path) -> RunError:
-    return RunError(f"{folder / NAME}: is no lock of tfkit's; remove it, or choose another folder")
+def _foreign(folder: Path) -> RunError:
+    return RunError(f"{folder / NAME}: not a lock of tfkit; remove it, or choose another folder")
 
 
-def _let_go() -> None:
-    """A forked child holds no lock: it would keep the folder locked after its parent has ended."""
+def _drop_inherited() -> None:
+    """Drop inherited locks in a forked child, which would otherwise outlive its parent."""
     for lock in _held:
         lock._close()
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_drop_inherited)

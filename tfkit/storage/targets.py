@@ -1,4 +1,4 @@
-"""The folder that a save, an import or an export writes: it appears whole, or what was there stays as it was."""
+"""Output folder of a save, an import or an export, replaced atomically or left unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.storage.locks import FolderLock
 
 @dataclass(frozen=True)
 class Target:
-    """A folder to write. One that is there is replaced if that is `forced`, and it is `what`, known by `marks`."""
+    """Folder to write. An existing one is replaced if `forced` and if it is a `what`, identified by `marks`."""
 
     path: Path
     what: str
@@ -25,13 +25,13 @@ class Target:
 
     @property
     def place(self) -> Path:
-        """The folder itself where the path is a link to it."""
+        """Path of the folder, with links resolved."""
         return Path(os.path.realpath(self.path))
 
     def check(self) -> None:
         """Raise RunError unless the folder can be written."""
         if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path}: is a file; a folder is needed")
+            raise RunError(f"{self.path}: is a file; choose a folder")
         if self.path.exists():
             if any(path.name != LOCK for path in self.path.iterdir()):
                 self._check_content()
@@ -39,15 +39,15 @@ class Target:
 
     def _check_content(self) -> None:
         if not all((self.path / mark).is_file() for mark in self.marks):
-            raise RunError(f"{self.path}: is not empty and holds no {self.what}; choose another folder")
+            raise RunError(f"{self.path}: not empty and not a {self.what}; choose another folder")
         if not self.forced:
-            raise RunError(f"{self.path}: holds a {self.what}; --force replaces it, or choose another folder")
+            raise RunError(f"{self.path}: contains a {self.what}; --force replaces it, or choose another folder")
 
 
 def target_folder(path: str | Path, what: str, marks: Iterable[str], force: bool) -> Target:
-    """A folder to write, after cleaning up what killed processes left next to it. Raises RunError if it is refused."""
+    """Remove leftovers of killed processes and check that the folder can be written. Raise RunError if not."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(f"{str(path)!r} is no name of a folder")
+        raise UsageError(f"{str(path)!r} not a valid folder name")
     target = Target(Path(path), what, tuple(marks), force)
     recover(target.place)
     target.check()
@@ -56,15 +56,15 @@ def target_folder(path: str | Path, what: str, marks: Iterable[str], force: bool
 
 @contextlib.contextmanager
 def whole_folder(target: Target) -> Iterator[Path]:
-    """A new folder to write in, renamed to the target if the block ends well and removed otherwise.
+    """Yield a new folder that is renamed to the target if the block succeeds and removed if not.
 
-    Raises RunError for what the system refuses; the target is unchanged then.
+    Raise RunError for errors of the system, leaving the target unchanged.
     """
     with contextlib.ExitStack() as stack:
         is_there = target.path.exists()
         if is_there:
             stack.callback(FolderLock.take(target.path, "written").release)
-            target.check()  # others had it until now
+            target.check()  # another process had it until now
         try:
             target.place.parent.mkdir(parents=True, exist_ok=True)
             new = NewFolder(target.place)

@@ -43,7 +43,7 @@ class RunClaim:
         if _is_alive_elsewhere(folder):
             lock.release()
             return None
-        lock.say("claimed")
+        lock.set_purpose("claimed")
         return cls(folder, lock, time.monotonic())
 
     def beat(self) -> None:

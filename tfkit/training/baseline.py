@@ -11,13 +11,13 @@ import numpy as np
 Ids = np.ndarray[Any, np.dtype[Any]]  # integer token ids
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-TRAIN_LIMIT = 2_000_000  # tokens counted by an n-gram model: some seconds
-VALID_LIMIT = 500_000  # tokens it is evaluated on
+TRAIN_LIMIT = 2_000_000  # tokens to count for an n-gram model: takes a few seconds
+VALID_LIMIT = 500_000  # tokens to evaluate it on
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Result of a simple method: `loss` in nats per target, `accuracy` as a fraction, if known."""
+    """Result of a simple method: `loss` in nats per target, and `accuracy` as a fraction, if known."""
 
     name: str
     loss: float
@@ -27,9 +27,10 @@ class Baseline:
 def ngram_baseline(
     train: Sequence[Ids], valid: Sequence[Ids], vocab_size: int, order: int = 5, of: str = ""
 ) -> Baseline | None:
-    """Loss of an n-gram model on `valid`, given the first token of each row; None if there are no targets.
+    """Return the loss of an n-gram model on `valid`, or None if there are no targets.
 
-    Large corpora are subsampled by rows, to TRAIN_LIMIT and VALID_LIMIT tokens.
+    The first token of each row is context only. Large corpora are subsampled by rows, to TRAIN_LIMIT and VALID_LIMIT
+    tokens.
     """
     nats = KneserNey(vocab_size, order).fit(evenly(train, TRAIN_LIMIT)).nats(evenly(valid, VALID_LIMIT))
     name = f"{order}-gram, Kneser-Ney" + f" {of}" * bool(of)
@@ -37,7 +38,7 @@ def ngram_baseline(
 
 
 def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None:
-    """Unigram loss with add-one smoothing, and accuracy of the most frequent token; None without targets."""
+    """Score add-one smoothed unigrams and the most frequent token; return None if there are no targets."""
     if not len(valid):
         return None
     counts = np.bincount(train, minlength=vocab_size) + 1
@@ -67,7 +68,7 @@ class ItemColumn(Sequence[Ids]):
 
 
 def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
-    """Take every n-th row, to keep about `limit` tokens; a single row is truncated."""
+    """Take every n-th row to keep about `limit` tokens. Truncate a single row."""
     size = rows.size if isinstance(rows, ItemColumn) else sum(len(row) for row in rows)
     if size <= limit:
         return rows
@@ -80,8 +81,8 @@ def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
 class Level:
     """N-grams of one order, identified by their index in the sorted `keys`: context * symbols + last token.
 
-    `counts` and `discounts` are indexed by n-gram; `totals` and `left` (the mass for shorter contexts) by context, an
-    n-gram of the order below.
+    `counts` and `discounts` are indexed by n-gram. `totals` and `left` (the mass for shorter contexts) are indexed by
+    context, an n-gram of the order below.
     """
 
     keys: Ids
@@ -91,7 +92,7 @@ class Level:
     left: Floats
 
     def blend(self, context: Ids, found: Ids, shorter: Floats) -> Floats:
-        """p(w|h) = max(count(h w) - discount, 0) / count(h) + left(h) p(w|shorter h); index -1 is unseen."""
+        """Interpolate: max(count(h w) - discount, 0) / count(h) + left(h) p(w | shorter h). Index -1 is unseen."""
         known = (context >= 0) & (self.totals[context] > 0)
         own = np.where(found >= 0, self.counts[found] - self.discounts[found], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -108,7 +109,7 @@ class KneserNey:
         self.levels: list[Level] = []
 
     def fit(self, rows: Sequence[Ids]) -> KneserNey:
-        """Count `rows`; their first tokens are context only."""
+        """Count the n-grams of `rows`. The first token of each row is context only."""
         tokens, target = self._laid_out(rows)
         symbols = self.vocab_size + 1
         grams = np.zeros(len(tokens), dtype=np.int64)  # index of the n-gram ending at each position; order 0 has one
@@ -127,7 +128,7 @@ class KneserNey:
         return self
 
     def nats(self, rows: Sequence[Ids]) -> Floats:
-        """-log p of every token but the first of each row, given the preceding ones."""
+        """Return -log p of every token except the first of each row, given the preceding ones."""
         tokens, target = self._laid_out(rows)
         grams = np.zeros(len(tokens), dtype=np.int64)
         chance = np.full(len(tokens), 1.0 / self.vocab_size)
@@ -141,7 +142,7 @@ class KneserNey:
         return result
 
     def _laid_out(self, rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Concatenate rows, separated by boundary symbols so that contexts do not overlap; also mask the targets."""
+        """Concatenate rows, separated by boundary symbols so that contexts do not overlap, and mask the targets."""
         edge = np.full(self.order - 1, self.vocab_size, dtype=np.int64)
         tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(part for row in rows for part in (edge, row))])
         target = np.ones(len(tokens), dtype=np.bool_)
@@ -161,7 +162,7 @@ def _level(keys: Ids, counts: Floats, contexts: int, symbols: int) -> Level:
 
 
 def _discounts(counts: Floats) -> tuple[float, float, float, float]:
-    """Discounts for counts of 0, 1, 2 and more, from the numbers of n-grams with counts 1 to 4."""
+    """Return the discounts for counts of 0, 1, 2 and more, estimated from the numbers of n-grams with counts 1 to 4."""
     n1, n2, n3, n4 = (float((counts == number).sum()) for number in (1, 2, 3, 4))
     share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     plain = (0.0, share, share, share)

@@ -7,9 +7,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TypeGuard
 
 from tfkit.core.errors import RunError
 from tfkit.core.output import printable
@@ -30,13 +30,13 @@ from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines
 
 MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # cards without it, or edited, are never replaced
-LARGEST = 2**20  # maximum bytes read of a card
-POINTS = 20  # on the curve
+LARGEST = 2**20  # maximum bytes read from a card
+POINTS = 20  # maximum points on the curve
 FILES = 8  # listed per split
 
 
 def signed(lines: Sequence[str]) -> str:
-    """Append the checksum by which edits are detected."""
+    """Append the checksum that reveals edits."""
     text = "\n".join([*lines, ""])
     return f"{text}{MARK}{_digest(text)} -->\n"
 
@@ -51,19 +51,19 @@ def is_ours(card: Path) -> bool:
 
 
 def run_card(folder: RunFolder, name: str, summary: Sequence[str], address: str = "") -> str:
-    """Return the card of a run, or with `address`, of its repository."""
+    """Return the card of a run, or of its repository if `address` is set."""
     lines = [f"# {escaped(name)}", "", summary[0], "", *as_code("\n".join(summary[1:]))]
     if address:
         load = f'import tfkit\n\nrun = tfkit.load_run("{address}")'
         lines = ["---", "library_name: tfkit", "tags: [tfkit]", "---", "", *lines, "## Use", "", *as_code(load)]
-    checks = "sha256sum -c SHA256SUMS  # the files are those that were written"
-    checks += "\ntfkit prove .  # what the recipe promises, measured"
-    text = "The recipe is `recipe.yaml`, every value of it `resolved.yaml`. In this folder:"
+    checks = "sha256sum -c SHA256SUMS  # the files are unchanged"
+    checks += "\ntfkit prove .  # measures the promises of the recipe"
+    text = "The recipe is `recipe.yaml`; `resolved.yaml` lists every value, defaults included. Run in this folder:"
     return signed([*lines, *sections(folder), "## Check", "", text, "", *as_code(checks)])
 
 
 def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
-    """Write the card, unless a user's card exists or writing fails."""
+    """Write the card, unless the user has one or writing fails."""
     if (folder / CARD).exists() and not is_ours(folder / CARD):
         return
     with contextlib.suppress(RunError, OSError):
@@ -71,16 +71,21 @@ def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
 
 
 def sections(folder: RunFolder) -> Iterator[str]:
-    """Yield lines on origin, training, data and scores from a run's files; raise RunError for a damaged file."""
-    yield from _origin(folder)
+    """Yield lines on origin, training, data and scores from a run's files. Raise RunError for a damaged file."""
+    known = folder.known if (folder / ENVIRONMENT).is_file() else {}
+    lines = [*_imported(known.get(IMPORTED)), *_quantized(known.get(QUANTIZED_FROM))]
+    if lines:
+        yield from ("## Origin", "", *lines)
     yield from _training(folder)
-    yield from _data(folder)
-    yield from _scores(folder)
-    yield from _curve(folder)
+    yield from _data(known.get(DATA))
+    if (folder / EVALUATION).is_file():
+        yield from _scores(read_json(folder / EVALUATION))
+    if (folder / METRICS).is_file():
+        yield from _curve(good_lines(read_bytes(folder / METRICS))[0])
 
 
 def as_code(text: str) -> Iterator[str]:
-    """Yield a text as an indented code block, which cannot be terminated by its content."""
+    """Yield a text as an indented code block, which its content cannot terminate."""
     yield from (f"    {printable(line)}".rstrip() for line in text.splitlines())
     yield ""
 
@@ -90,15 +95,7 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
 
 
-def _origin(folder: RunFolder) -> Iterator[str]:
-    """Yield the model or run that this one was made from, and what was lost."""
-    known = folder.known if (folder / ENVIRONMENT).is_file() else {}
-    lines = [*_imported(known.get(IMPORTED)), *_quantized(known.get(QUANTIZED_FROM))]
-    if lines:
-        yield from ("## Origin", "", *lines)
-
-
-def _imported(known: Any) -> Iterator[str]:
+def _imported(known: object) -> Iterator[str]:
     if not isinstance(known, Mapping) or "from" not in known:
         return
     source = str(known["from"])
@@ -110,8 +107,9 @@ def _imported(known: Any) -> Iterator[str]:
         yield from (*(f"- {escaped(str(note))}" for note in notes), "")
 
 
-def _quantized(known: Any) -> Iterator[str]:
-    sizes = known.get("bytes") if isinstance(known, Mapping) else None
+def _quantized(known: object) -> Iterator[str]:
+    known = known if isinstance(known, Mapping) else {}
+    sizes = known.get("bytes")
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(map(_is_number, sizes)):
         return
     text = f"Quantized to int8 from the run {escaped(str(known.get('run')))}: weights of {sizes[1]:,} bytes"
@@ -138,9 +136,8 @@ def _training(folder: RunFolder) -> Iterator[str]:
     yield from ("## Training", "", f"{text}.{best}{f'{history.best_step:,}.' if best else ''}", "")
 
 
-def _data(folder: RunFolder) -> Iterator[str]:
+def _data(known: object) -> Iterator[str]:
     """Yield the file names of each split with abbreviated SHA-256."""
-    known = folder.known.get(DATA) if (folder / ENVIRONMENT).is_file() else None
     rows = []
     for split, hashes in known.items() if isinstance(known, Mapping) else ():
         files = list(hashes.items()) if isinstance(hashes, Mapping) else []
@@ -153,10 +150,8 @@ def _data(folder: RunFolder) -> Iterator[str]:
         yield from ("## Data", "", "| split | file | SHA-256 |", "|---|---|---|", *rows, "")
 
 
-def _scores(folder: RunFolder) -> Iterator[str]:
+def _scores(scores: object) -> Iterator[str]:
     """Yield the numbers in evaluation.json as a table."""
-    file = folder / EVALUATION
-    scores = read_json(file) if file.is_file() else {}
     rows = [
         f"| {escaped(str(split))} | {escaped(str(name))} | {value:.4g} |"
         for split, values in (scores.items() if isinstance(scores, dict) else ())
@@ -167,10 +162,9 @@ def _scores(folder: RunFolder) -> Iterator[str]:
         yield from ("## Scores", "", "| data | measure | value |", "|---|---|---:|", *rows, "")
 
 
-def _curve(folder: RunFolder) -> Iterator[str]:
+def _curve(lines: Iterable[str]) -> Iterator[str]:
     """Yield the loss by step as a Mermaid chart."""
-    file = folder / METRICS
-    records = [json.loads(line) for line in good_lines(read_bytes(file))[0]] if file.is_file() else []
+    records = [json.loads(line) for line in lines]
     losses = {record["step"]: record["loss"] for record in records if _is_number(record.get("loss"))}
     valid = {record["step"]: record["valid.loss"] for record in records if _is_number(record.get("valid.loss"))}
     measured = len(valid) > 1
@@ -190,7 +184,7 @@ def _curve(folder: RunFolder) -> Iterator[str]:
 
 
 def _thinned(steps: Sequence[int]) -> list[int]:
-    """Evenly spaced steps, including the last."""
+    """Return evenly spaced steps, including the last."""
     count = min(POINTS, len(steps))
     return [steps[len(steps) * (place + 1) // count - 1] for place in range(count)]
 
@@ -209,7 +203,7 @@ def _numbers(values: Iterator[float] | Sequence[float]) -> str:
     return ", ".join(f"{value:.4f}" for value in values)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 

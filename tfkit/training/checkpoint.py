@@ -1,8 +1,8 @@
 """Checkpoints: everything that exact resumption needs, as safetensors and JSON; nothing is pickled.
 
-A folder each: checkpoints/step-00000500/ with model.safetensors, optimizer.safetensors and state.json, and SHA256SUMS
-that says what they were when they were written. The two newest are whole, so that one may be damaged; older ones, which
-only a mean needs, hold weights.
+Each is a folder, such as checkpoints/step-00000500/, with model.safetensors, optimizer.safetensors, state.json and
+their checksums in SHA256SUMS. The newest two are complete, so that one may be damaged; older ones, kept only for
+averaging, hold weights.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from tfkit.training.folder import WEIGHTS
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
 
 OPTIMIZER = "optimizer.safetensors"
-BESIDE = "beside.safetensors"  # what the objective owns
+BESIDE = "beside.safetensors"  # modules of the objective
 STATE = "state.json"
 VERSION = 1
-WHOLE = 2  # checkpoints that training can go on from
+WHOLE = 2  # number of checkpoints kept complete, to resume from
 NEEDED = (WEIGHTS, OPTIMIZER, STATE)
-FILES = (*NEEDED, BESIDE, checksums.SUMS)  # all that may be in a checkpoint
-ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)  # what odd data raises
-DAMAGED = ".damaged"  # the ending of a checkpoint's name that was set aside
+FILES = (*NEEDED, BESIDE, checksums.SUMS)  # everything a checkpoint may contain
+# errors that malformed data raises
+ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
+DAMAGED = ".damaged"  # suffix of a damaged checkpoint that was set aside
 
 _FOLDER = re.compile(r"step-(\d{8,})")
-_CUT_OFF = re.compile(r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")  # a save that did not come to its end
+_CUT_OFF = re.compile(r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")  # an interrupted save
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -47,43 +48,43 @@ class Progress(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     step: Count = 0
-    tokens: Count = 0  # read: all that is no padding
-    targets: Count = 0  # that losses were taken on
-    epoch: Count = 0  # of the batch that comes next
+    tokens: Count = 0  # tokens read, without padding
+    targets: Count = 0  # tokens with a loss
+    epoch: Count = 0  # of the next batch
     batch: Count = 0
-    best: float | None = None  # the loss of the best validation, or the metric that `best_by` names
+    best: float | None = None  # loss of the best validation, or the metric named by `best_by`
     best_by: str = "loss"
     best_step: Count = 0
-    scores: dict[str, float] = Field(default_factory=dict)  # all that the best validation measured
+    scores: dict[str, float] = Field(default_factory=dict)  # all metrics of the best validation
     stale: Count = 0  # validations since the best
     keeps_best: bool = True  # the run's model.safetensors holds the best weights
-    finished: Literal["", "steps", "patience"] = ""  # why nothing is left to do
+    finished: Literal["", "steps", "patience"] = ""  # reason why training ended
 
 
 class Checkpoints:
-    """The checkpoints of a run; `keep` of them stay, and at least those that are whole."""
+    """Checkpoints of a run: the newest `keep`, and at least the complete ones."""
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder = folder
         self.keep = max(keep, WHOLE)
 
     def all(self) -> list[Path]:
-        """The checkpoints there are, oldest first."""
+        """Return the checkpoints, oldest first."""
         found = self.folder.glob("step-*") if self.folder.is_dir() else ()
         return sorted((path for path in found if _FOLDER.fullmatch(path.name)), key=step_of)
 
     def last(self) -> Path | None:
-        """The newest checkpoint, None when there is none."""
+        """Return the newest checkpoint, or None."""
         return next(reversed(self.all()), None)
 
     def trained(self, most: int) -> list[Path]:
-        """The newest checkpoints, up to `most`, that training has made: not the one it began with."""
+        """Return the newest checkpoints, up to `most`, without the initial one at step 0."""
         return [path for path in self.all() if step_of(path)][-most:]
 
     def sound(self, say: Callable[[str], None]) -> Path | None:
-        """The newest checkpoint that is as it was written, None when there is none at all.
+        """Return the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        Says what is wrong with newer ones; raises RunError naming every damaged file where no checkpoint is sound.
+        Report problems of newer ones. Raise RunError with every damaged file if no checkpoint is sound.
         """
         problems: list[str] = []
         for checkpoint in reversed(self.all()):
@@ -96,12 +97,12 @@ class Checkpoints:
                 return checkpoint
             problems += found
         if problems:
-            nothing = f"{self.folder}: no other checkpoint is whole, so this run cannot go on"
+            nothing = f"{self.folder}: no other checkpoint is complete, so this run cannot be resumed"
             raise RunError("\n".join([*problems, nothing]))
         return None
 
     def go_on_from(self, checkpoint: Path, say: Callable[[str], None]) -> None:
-        """Set newer checkpoints aside, which are damaged: they are in the way of those to come."""
+        """Rename damaged newer checkpoints, whose names new ones will need."""
         for newer in self.all():
             if step_of(newer) <= step_of(checkpoint):
                 continue
@@ -124,16 +125,16 @@ class Checkpoints:
         progress: Progress,
         beside_model: nn.Module | None = None,
     ) -> Path:
-        """Write a checkpoint, whole or not at all, and remove those that are too old.
+        """Write a checkpoint atomically and remove expired ones.
 
-        `beside_model` is what the objective owns, which resuming needs and nobody else.
+        `beside_model` holds the modules of the objective, which only resumption needs.
         """
         final = self.folder / f"step-{progress.step:08d}"
         beside = temporary(final)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._clean()
-            if final.exists():  # resumed here and not gone on: only its description can differ
+            if final.exists():  # resumed without further training: only its progress can differ
                 checksums.write_json(final / STATE, {**_state(final), "progress": progress.model_dump()})
                 return final
             beside.mkdir()
@@ -146,13 +147,13 @@ class Checkpoints:
         return final
 
     def _clean(self) -> None:
-        """Remove what saves that were cut off have left."""
+        """Remove leftovers of interrupted saves."""
         for left in self.folder.iterdir():
             if _CUT_OFF.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
 
     def _thin(self) -> None:
-        """Remove checkpoints that are too old, and of others that are not the newest what a mean has no need of."""
+        """Remove expired checkpoints, and reduce all but the newest to weights."""
         there = [path for path in self.all() if is_ours(path)]
         for old in there[: -self.keep]:
             _remove(old)
@@ -163,20 +164,20 @@ class Checkpoints:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step that a checkpoint's folder is named for."""
+    """Return the step in a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
-    """Return one sentence for each file that is not as it was written; recorded hashes are compared."""
-    if names == NEEDED and ((checkpoint / BESIDE).exists() or BESIDE in checksums.believed(checkpoint)):
+    """Return one message per file that differs from its recorded hash."""
+    if names == NEEDED and ((checkpoint / BESIDE).exists() or BESIDE in checksums.trusted_sums(checkpoint)):
         names = (*NEEDED, BESIDE)
     with ThreadPoolExecutor(len(names), "sha256") as pool:
         return [problem for problem in pool.map(_problem, (checkpoint / name for name in names)) if problem]
 
 
 def accept_files(checkpoint: Path) -> list[str]:
-    """Take the files of a checkpoint to be right as they are; returns the names of those that had changed."""
+    """Record the current hashes of a checkpoint's files; return the names of those that changed."""
     return checksums.renew(checkpoint, [name for name in (*NEEDED, BESIDE) if (checkpoint / name).is_file()])
 
 
@@ -191,13 +192,13 @@ def _problem(file: Path) -> str:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """True if the name is that of a checkpoint to resume from."""
-    listed = checksums.believed(checkpoint)
+    """True if training can resume from this checkpoint."""
+    listed = checksums.trusted_sums(checkpoint)
     return OPTIMIZER in listed or (checkpoint / OPTIMIZER).exists() or not listed
 
 
 def is_ours(checkpoint: Path) -> bool:
-    """True if a folder holds only files of a checkpoint; any other is left alone."""
+    """True if a folder holds only files of a checkpoint; others are left alone."""
     return not checkpoint.is_symlink() and all(
         path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
         for path in checkpoint.iterdir()
@@ -205,7 +206,7 @@ def is_ours(checkpoint: Path) -> bool:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint of ours."""
+    """Remove a checkpoint written by tfkit."""
     for path in checkpoint.iterdir():
         path.unlink(missing_ok=True)
     checkpoint.rmdir()
@@ -232,14 +233,14 @@ def _write(
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """Return the progress of the run; raises RunError naming the file."""
+    """Return the progress of the run. Raise RunError with the name of a damaged file."""
     return _progress(checkpoint, _state(checkpoint))
 
 
 def restore(
     checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, beside_model: nn.Module | None = None
 ) -> Progress:
-    """Put model, optimizer and random generators into the state of `checkpoint`; raises RunError naming the file."""
+    """Restore model, optimizer and RNG states from `checkpoint`. Raise RunError with the name of a damaged file."""
     state = _state(checkpoint)
     progress = _progress(checkpoint, state)
     load_weights(model, checkpoint / WEIGHTS)
@@ -258,7 +259,7 @@ def restore(
 
 
 def _progress(checkpoint: Path, state: Mapping[str, Any]) -> Progress:
-    """The progress that a state holds; raises RunError for one that no run can have made."""
+    """Return the progress in a state. Raise RunError if no run can have written it."""
     saved = state.get("progress")
     if isinstance(saved, dict) and "targets" not in saved:  # written when `tokens` counted the targets
         saved = {**saved, "targets": saved.get("tokens")}
@@ -277,14 +278,14 @@ def _state(checkpoint: Path) -> Mapping[str, Any]:
     file = checkpoint / STATE
     state = read_json(file)
     if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise RunError(f"{file}: is no checkpoint of this version of tfkit (version {VERSION})")
+        raise RunError(f"{file}: not a checkpoint of this version of tfkit (version {VERSION})")
     return state
 
 
 def _take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` as JSON can hold it: its tensors go into `tensors`, a reference stands in their place."""
+    """Convert `value` to JSON; move its tensors to `tensors`, leaving references."""
     if isinstance(value, Tensor):
-        tensors[path] = value.clone()  # two entries may be one tensor
+        tensors[path] = value.clone()  # two entries may share one tensor
         return {"tensor": path}
     if isinstance(value, dict):
         entries = ((key, _take_apart(entry, f"{path}.{key}".lstrip("."), tensors)) for key, entry in value.items())
@@ -295,12 +296,12 @@ def _take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise RunError(
-        f"the optimizer's state {path} is {with_article(type(value).__name__)}, which a checkpoint cannot hold"
+        f"the optimizer's state {path} is {with_article(type(value).__name__)}, which a checkpoint cannot store"
     )
 
 
 def _put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The reverse of `_take_apart`."""
+    """Invert `_take_apart`."""
     if isinstance(value, list):
         return [_put_together(entry, tensors) for entry in value]
     if not isinstance(value, dict):

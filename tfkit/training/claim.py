@@ -1,4 +1,4 @@
-"""The folder of a run, claimed before anything is prepared: nobody else trains in it until the claim is given up."""
+"""Exclusive claim on a run folder, from before anything is prepared until training ends."""
 
 from __future__ import annotations
 
@@ -19,21 +19,18 @@ from tfkit.training.folder import RunFolder
 from tfkit.training.start import check_ours, check_use
 
 RUNS = Path("runs")
-TRAINED = "trained"  # what the lock of a run's folder says
+TRAINED = "trained"  # purpose, as recorded in the lock of a run folder
 TRIES = 100
 _training = threading.Lock()
 
 
 class Claim:
-    """A run's folder that nobody else trains in until the `with` block ends.
-
-    A folder that was made for it goes again where nothing was written into it.
-    """
+    """Exclusive use of a run folder within a `with` block. A new folder is removed if it stays empty."""
 
     def __init__(self, folder: RunFolder, resume: bool = False, force: bool = False) -> None:
-        """Take the folder; raises RunError for one that may not be used, with nothing in it changed."""
+        """Lock the folder. Raise RunError, with nothing changed, if it may not be used."""
         self.folder, self.resume = folder, resume
-        self.place = Path(os.path.realpath(folder.path))  # the folder may be a link, which stays
+        self.place = Path(os.path.realpath(folder.path))  # the folder may be a symbolic link, which is kept
         self._made: list[Path] = []
         try:
             recover(self.place)
@@ -42,7 +39,7 @@ class Claim:
         except OSError as error:
             raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
         try:
-            check_ours(folder)  # others had it until now
+            check_ours(folder)  # another process had it until now
             self.replaces = not folder.is_free and not resume
             if not folder.is_free:
                 check_use(folder, resume, force)
@@ -63,7 +60,7 @@ class Claim:
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[RunFolder]:
-        """The folder for the first files of a new run. A run that it replaces is NAME.old when the block has ended."""
+        """Yield the folder for the first files of a new run; a replaced run becomes NAME.old when the block ends."""
         if not self.replaces:
             yield self.folder
             return
@@ -79,11 +76,11 @@ class Claim:
             raise
         self._lock.release()
         self._lock = new.lock
-        with contextlib.suppress(OSError):  # it is held, whatever it says
-            self._lock.say(TRAINED)
+        with contextlib.suppress(OSError):  # the lock is held, even without its text
+            self._lock.set_purpose(TRAINED)
 
     def _locked(self) -> FolderLock:
-        """The lock of the folder, which is made where there is none."""
+        """Lock the folder, creating it if missing."""
         for _ in range(TRIES):
             try:
                 for path in reversed([self.place, *self.place.parents]):
@@ -92,14 +89,14 @@ class Claim:
                         self._made.insert(0, path)
                 return FolderLock.take(self.folder.path, TRAINED)
             except (FileExistsError, FileNotFoundError):
-                continue  # somebody made it, or gave it up, just now
+                continue  # another process created or removed it meanwhile
             except OSError as error:
                 self._remove_made()
-                raise RunError(f"{self.folder}: cannot be made: {error.strerror or error}") from None
+                raise RunError(f"{self.folder}: cannot be created: {error.strerror or error}") from None
             except RunError:
                 self._remove_made()
                 raise
-        raise RunError(f"{self.folder}: cannot be made: it is a link to itself, or others remove it again and again")
+        raise RunError(f"{self.folder}: cannot be created: it is a link to itself, or other processes keep removing it")
 
     def _give_up(self) -> None:
         self._lock.release()
@@ -107,17 +104,17 @@ class Claim:
 
     def _remove_made(self) -> None:
         for path in self._made:
-            with contextlib.suppress(OSError):  # something was written
+            with contextlib.suppress(OSError):  # not empty
                 path.rmdir()
 
 
 def claim_folder(name: str, out: str | Path | None, resume: bool, force: bool) -> Claim:
-    """The folder to train in, by default the next free one of that name. Raises as Claim does, and UsageError."""
+    """Claim `out`, or the next free folder with this name. Raise UsageError, or RunError as Claim does."""
     if resume and force:
-        raise UsageError("--resume goes on with what is there and --force replaces it; give one of the two")
+        raise UsageError("--resume continues a run and --force replaces it; use one of the two")
     if out is not None:
         if not str(out).strip() or "\0" in str(out):
-            raise UsageError(f"--out: {str(out)!r} is no name of a folder")
+            raise UsageError(f"--out: {str(out)!r} not a valid folder name")
         return Claim(RunFolder(Path(out)), resume, force)
     if resume:
         return Claim(_folder(name, max(1, *_taken(name))), resume=True)
@@ -127,17 +124,17 @@ def claim_folder(name: str, out: str | Path | None, resume: bool, force: bool) -
             return Claim(folder)
         except RunError as error:
             if folder.is_free and not isinstance(error, FolderBusy):
-                raise  # else another process was faster
+                raise  # otherwise another process was faster
     raise AssertionError
 
 
 @contextlib.contextmanager
 def one_training() -> Iterator[None]:
-    """Raise UsageError where another thread of this process trains: both would draw from the same random numbers."""
+    """Raise UsageError if another thread of this process is training, since both would share the RNG."""
     if not _training.acquire(blocking=False):
         raise UsageError(
-            "another thread of this process is training, and random numbers belong to the whole process; "
-            "train one after the other, or in processes of their own"
+            "another thread of this process is training, and all threads share the random number generators; "
+            "train one after the other, or in separate processes"
         )
     try:
         yield
@@ -146,7 +143,7 @@ def one_training() -> Iterator[None]:
 
 
 def _taken(name: str) -> list[int]:
-    """The numbers of the folders in runs/ that have that name and are not free, and 0."""
+    """Return the suffixes of occupied folders in runs/ with this name, and 0."""
     numbers = [0]
     for path in RUNS.glob(f"{glob.escape(name)}*") if RUNS.is_dir() else ():
         found = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", path.name)
@@ -160,7 +157,7 @@ def _folder(name: str, number: int) -> RunFolder:
 
 
 def _renew() -> None:
-    """A forked child trains on its own, even where its parent did when it was forked."""
+    """Give a forked child its own lock, even if its parent was training."""
     global _training
     _training = threading.Lock()
 

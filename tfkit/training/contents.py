@@ -1,4 +1,4 @@
-"""The entries of a run folder that tfkit writes: leftovers of killed processes are removed, links are refused."""
+"""Entries of a run folder that tfkit writes: leftovers of killed processes are removed, links are refused."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tfkit.storage.files import remove_leftovers
 from tfkit.training.checkpoint import FILES
 from tfkit.training.folder import CARD, CHECKPOINTS, OURS
 
-_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # what a checkpoint is called while it is written
-_CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # and then, and when it was set aside
+_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # name of a checkpoint while it is written
+_CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # complete, damaged or unfinished
 
 
 def clean_up(folder: Path) -> None:
-    """Remove what killed processes left of writing files in a run; raises RunError."""
+    """Remove unfinished files left by killed processes. Raise RunError if one cannot be removed."""
     remove_leftovers(folder, (*OURS, CARD))
     for checkpoint in _checkpoints(folder):
         remove_leftovers(checkpoint, FILES)
 
 
 def check_regular(folder: Path) -> None:
-    """Raise RunError for what has the name of a file or folder of ours, but is a link or of another kind."""
+    """Raise RunError if an entry that tfkit writes is a link or of the wrong kind."""
     for name in OURS:
         _check(folder / name, is_folder=False)
     _check(folder / CHECKPOINTS, is_folder=True)
@@ -35,14 +35,14 @@ def check_regular(folder: Path) -> None:
 
 
 def in_checkpoints(folder: Path) -> list[str]:
-    """The names of what is in the folder of the checkpoints, without a save that was cut off."""
+    """Return the names in the checkpoints folder, omitting unfinished saves."""
     place = folder / CHECKPOINTS
     names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
     return [name for name in names if re.fullmatch(_UNFINISHED, name) is None]
 
 
 def _checkpoints(folder: Path) -> Iterator[Path]:
-    """The folders that are named as tfkit names checkpoints."""
+    """Yield the folders named like checkpoints."""
     place = folder / CHECKPOINTS
     if place.is_dir() and not place.is_symlink():
         for path in sorted(place.iterdir()):
@@ -52,6 +52,6 @@ def _checkpoints(folder: Path) -> Iterator[Path]:
 
 def _check(path: Path, is_folder: bool) -> None:
     if path.is_symlink():
-        raise RunError(f"{path}: is a link, through which tfkit would write elsewhere; put there what it points to")
+        raise RunError(f"{path}: is a link, through which tfkit would write elsewhere; replace it with its target")
     if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
-        raise RunError(f"{path}: is no {'folder' if is_folder else 'regular file'}, which tfkit would write there")
+        raise RunError(f"{path}: not a {'folder' if is_folder else 'regular file'}, as tfkit would write; move it away")

@@ -17,14 +17,14 @@ from tfkit.storage.files import read_bytes
 from tfkit.training.folder import CURVES, METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
-LEAST = 20  # minimum number of steps
-POINTS = 400  # maximum per line: more steps are averaged
+LEAST = 20  # minimum number of steps to draw
+POINTS = 400  # maximum per line; more are averaged
 PANELS = {"loss": "loss, nats", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
 Record = Mapping[str, Any]
 
 
 def write_curves(folder: RunFolder) -> None:
-    """Draw metrics.jsonl; skipped if matplotlib is missing, steps are few, or drawing or writing fails."""
+    """Draw metrics.jsonl; skip it if matplotlib is missing, steps are few, or drawing or writing fails."""
     if not can_draw():
         return
     with contextlib.suppress(RunError, OSError):
@@ -60,7 +60,7 @@ def curves(records: Sequence[Record], title: str) -> str:
 
 
 def _line(records: Sequence[Record], name: str) -> tuple[list[float], list[float]]:
-    """Steps and values of a quantity, averaged in groups if more than POINTS."""
+    """Return the steps and values of a quantity, averaged in groups if more than POINTS."""
     points = [(record["step"], record[name]) for record in records if isinstance(record.get(name), (int, float))]
     size = math.ceil(len(points) / POINTS) or 1
     groups = [np.asarray(points[start : start + size], dtype=float) for start in range(0, len(points), size)]

@@ -28,19 +28,19 @@ def choose_device(name: str, key: str = "train.device") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"{key}: there is no {name}; torch sees {torch.cuda.device_count()} CUDA devices here")
+        raise UsageError(f"{key}: {name} is not available; torch sees {torch.cuda.device_count()} CUDA devices")
     return device
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """bfloat16 autocast with float32 parameters, or no-op for float32."""
+    """Return a bfloat16 autocast with float32 parameters, or a no-op for float32."""
     if precision == "bfloat16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
 
 
 def describe(device: torch.device) -> str:
-    """Device with GPU name or thread count."""
+    """Return the device with its GPU name or thread count."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({torch.get_num_threads()} threads)"
@@ -53,7 +53,7 @@ def check_memory(model: nn.Module, device: torch.device) -> None:
     needed, free = trained * TRAINED_BYTES + frozen * FROZEN_BYTES, free_memory(device)
     if free is not None and needed > free:
         raise UsageError(
-            f"training {trained + frozen:,} parameters needs {gigabytes(needed)} before any activation "
+            f"training {trained + frozen:,} parameters needs {gigabytes(needed)} without activations "
             f"({TRAINED_BYTES} bytes each: weight, gradient, two moments), and {device} has {gigabytes(free)} free; "
-            "make the model smaller, or train on a larger machine"
+            "use a smaller model or a larger machine"
         )

@@ -27,7 +27,7 @@ Place = tuple[str, int]  # (stack, layer index)
 class Distillation:
     """Loss = (1 - weight) * objective + weight * T^2 KL(teacher || student at temperature T) + cosine + layers.
 
-    Each term is a mean over the targets, or over the real tokens of a layer. Only the student has gradients, and
+    Each term is a mean over the targets, or over the real tokens of a layer. Gradients reach only the student and the
     projections between different widths (Hinton et al. 2015, arXiv 1503.02531; Sanh et al. 2019, arXiv 1910.01108;
     Jiao et al. 2019, arXiv 1909.10351).
     """
@@ -42,7 +42,7 @@ class Distillation:
             objective.module = self.projections
 
     def loss(self, student: Model, batch: Batch) -> Loss:
-        """Compute the loss of the student in training."""
+        """Compute the training loss of the student."""
         with recording(student, bool(self.attention)) as own:
             plain = self.objective.loss(student, batch, training=True)
         with torch.no_grad(), recording(self.teacher, bool(self.attention)) as other:
@@ -54,7 +54,7 @@ class Distillation:
         return Loss(total + plain.count * self._states(own, other, batch), plain.count)
 
     def _soft(self, student: Model, own: Tensor, other: Tensor, batch: Batch) -> Tensor:
-        """T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the targets."""
+        """Compute T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the targets."""
         temperature = self.settings.temperature
         logits = target_logits(self.objective, student, own, batch)  # [n c]
         with torch.no_grad():
@@ -64,7 +64,7 @@ class Distillation:
         return temperature**2 * divergence
 
     def _states(self, own: States, other: States, batch: Batch) -> Tensor:
-        """Weighted sum of the errors of hidden states and attention weights."""
+        """Sum the weighted errors of hidden states and attention weights."""
         settings, total = self.settings, own.last.new_zeros((), dtype=torch.float32)
         if settings.cosine:
             real = self._real(batch, own.last, self.side)
@@ -86,9 +86,9 @@ class Distillation:
         return projected
 
     def _real(self, batch: Batch, hidden: Tensor, side: str) -> Tensor | None:
-        """Mask of real tokens [batch time], or None if all are.
+        """Return the mask of real tokens [batch time], or None if all are real.
 
-        Decoders have no mask, since padding is on the right; their real tokens are those that predict a target.
+        Decoders have no mask, since padding is on the right: their real tokens are those that predict a target.
         """
         if self.objective.reads == "bidirectional" or (self.objective.reads == "encoder_decoder" and side == "encoder"):
             mask = batch.get("attention_mask")
@@ -105,7 +105,7 @@ def _key(pair: LayerPair) -> str:
 
 
 def _projections(distillation: Distillation, student: Model) -> nn.ModuleDict:
-    """Projections of student states to the teacher's width, where widths differ."""
+    """Create projections of student states to the teacher's width, where widths differ."""
     teacher, first = distillation.teacher, next(student.parameters())
     pairs = {_key(pair): (student.stack(pair.side), teacher.stack(pair.side)) for pair in distillation.hidden}
     if distillation.settings.cosine:
@@ -120,7 +120,7 @@ def _projections(distillation: Distillation, student: Model) -> nn.ModuleDict:
 
 
 def target_logits(objective: Objective, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
-    """Return the logits [n c] of the targets of a batch, given the last hidden states [batch time d]."""
+    """Return the logits [n c] of the targets of a batch, from the last hidden states [batch time d]."""
     if not isinstance(objective, Reading):
         return token_logits(model, hidden, batch)
     logits = wide(head_of(model, objective.config.head)(hidden, batch.get("attention_mask")))
@@ -133,7 +133,7 @@ def chosen(hidden: Tensor, real: Tensor | None) -> Tensor:
 
 
 def attention_error(own: Tensor, other: Tensor, real: Tensor | None) -> Tensor:
-    """Mean squared error of attention weights [batch head query key] over heads and pairs of real tokens."""
+    """Average squared errors of attention weights [batch head query key] over heads and pairs of real tokens."""
     error = (own - other).square().mean(dim=1)  # [batch query key]
     if real is None:
         return error.mean()
@@ -178,7 +178,7 @@ def recording(model: Model, attention: bool = False) -> Iterator[States]:
 
 
 def _watched(model: Model, side: str, states: States) -> list[Any]:
-    """Hook the layers of a stack; shared layers are one module, so calls are counted."""
+    """Hook the layers of a stack, counting calls because a shared layer is called repeatedly."""
     handles: list[Any] = []
     calls = iter(range(len(model.stack(side).layers)))
     current = -1

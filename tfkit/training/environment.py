@@ -17,7 +17,7 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
 
 
 def environment(seed: int, device: torch.device) -> dict[str, Any]:
-    """Versions, seed, device and machine; the key "tfkit" identifies run folders."""
+    """Return versions, seed, device and machine. The key "tfkit" identifies run folders."""
     return {
         **versions(),
         "device": describe(device),
@@ -28,7 +28,7 @@ def environment(seed: int, device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of tfkit, its dependencies and Python, and the platform."""
+    """Return the versions of tfkit, its dependencies and Python, and the platform."""
     return {
         "tfkit": __version__,
         **{name: _version(name) for name in PACKAGES},
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Append a resume to the environment: step, time, device, and versions that differ."""
+    """Append a resumption to the environment: step, time, device and changed versions."""
     other = {name: now[name] for name in versions() if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
     resumed = before.get("resumed")

@@ -17,7 +17,7 @@ TRAIN, VALID = 1, 2  # distinct RNG streams
 
 
 class Feed:
-    """The batches of training or validation."""
+    """Batches of training or validation."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Feed:
         return plan(self.lengths, self.config, self.seed, epoch)
 
     def order(self, epoch: int = 0, batch: int = 0) -> BatchOrder[Any]:
-        """Iterator over the batches of all epochs, from this position."""
+        """Iterate over the batches of all epochs, from this position."""
         return BatchOrder(self.plan, epoch, batch)
 
     def steps(self, epochs: int, accumulate: int) -> int:
-        """Optimizer steps in `epochs` epochs, whose numbers of batches may differ."""
+        """Count optimizer steps in `epochs` epochs, whose numbers of batches may differ."""
         batches = sum(len(self.plan(epoch)) for epoch in range(epochs))
         return -(-batches // accumulate)
 

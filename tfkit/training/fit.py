@@ -13,7 +13,7 @@ from tfkit.training.weights import Weights, dtype_name
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of matching: `kept` tensors by the model's names, `new` names with a reason (or empty).
+    """Result of matching: `kept` tensors by the model's names, and `new` names with a reason (or "").
 
     `unused` are the run's other tensors; `alone` are those of them that share no name with a new one.
     """
@@ -25,7 +25,7 @@ class Fit:
 
     @classmethod
     def of(cls, own: Weights, there: Weights, others: tuple[str, ...]) -> Fit:
-        """Match two sets of weights by name and shape; names with a prefix in `others` never match."""
+        """Match two sets of weights by name and shape. Names with a prefix in `others` never match."""
         found = there.by_name()
         kept: dict[str, Tensor] = {}
         new: dict[str, str] = {}
@@ -48,13 +48,13 @@ class Fit:
 
 
 def _why_new(name: str, tensor: Tensor, there: Tensor, others: tuple[str, ...]) -> str:
-    """Reason why a tensor is not copied, or ""."""
+    """Return the reason why a tensor is not copied, or ""."""
     if name.startswith(others):
-        return "a head of another type there"
+        return "the head in the run has another type"
     if there.shape != tensor.shape:
-        return f"shape {list(tensor.shape)}, there {list(there.shape)}"
+        return f"shape {list(tensor.shape)}, in the run {list(there.shape)}"
     if tensor.is_floating_point() and not there.is_floating_point():
-        return f"{dtype_name(there)} there"
+        return f"{dtype_name(there)} in the run"
     return ""
 
 

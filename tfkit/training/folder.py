@@ -1,4 +1,4 @@
-"""A run's folder: the names of what is in it."""
+"""Names of the files in a run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfkit.storage.locks import NAME as LOCK
 RECIPE = "recipe.yaml"
 RESOLVED = "resolved.yaml"
 TOKENIZER = "tokenizer.json"
-SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"  # in its place, of two
+SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"  # instead, with two vocabularies
 TOKENIZERS = (TOKENIZER, SOURCE_TOKENIZER, TARGET_TOKENIZER)
 LABELS = "labels.json"
 WEIGHTS = "model.safetensors"
@@ -26,20 +26,20 @@ ENVIRONMENT = "environment.json"
 RUN = "run.json"
 EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
-CARD = "README.md"  # the run's own, or the user's: training/card.py tells them apart
+CARD = "README.md"  # written by tfkit or the user: training/card.py distinguishes them
 # entries of environment.json
-QUANTIZED = "quantized"  # the type of weights that are stored in another one
-QUANTIZED_FROM = "quantized_from"  # the run before, its scores, and the bytes of both
+QUANTIZED = "quantized"  # the dtype before conversion of the weights
+QUANTIZED_FROM = "quantized_from"  # the source run, its scores, and the bytes of both
 IMPORTED, NOTES = "imported", "notes"  # the source of an imported model, and what was lost
 # files of a run; all others are the user's
 OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
-# what a run is without its training: goes to the hub
+# a run without its training state, as published to the hub
 PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of a run; `folder / name` for each of the names above."""
+    """Paths of a run: `folder / name` for each name above."""
 
     path: Path
 
@@ -51,15 +51,15 @@ class RunFolder:
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """Return the contents of environment.json; raises RunError for a file that cannot be read."""
+        """Contents of environment.json. Raise RunError if unreadable."""
         known = read_json(self / ENVIRONMENT)
         if not isinstance(known, dict):
-            raise RunError(f"{self / ENVIRONMENT}: holds no mapping")
+            raise RunError(f"{self / ENVIRONMENT}: not a mapping")
         return known
 
     @property
     def holds_run(self) -> bool:
-        """True if tfkit has written a run here."""
+        """True if tfkit wrote a run here."""
         try:
             return "tfkit" in self.known
         except RunError:
@@ -67,19 +67,19 @@ class RunFolder:
 
     @property
     def holds_import(self) -> bool:
-        """True if the run here was imported, not trained."""
+        """True if the run was imported, not trained."""
         return self.holds_run and IMPORTED in self.known
 
     @property
     def holds_quantized(self) -> bool:
-        """True if the weights of the run here were quantized after training."""
+        """True if the weights were quantized after training."""
         return self.holds_run and QUANTIZED in self.known
 
     @property
     def is_free(self) -> bool:
-        """True if a new run can be written: there is no folder, or only what a killed process left in it.
+        """True if a new run can be written here: the folder is missing, or holds only leftovers of a killed process.
 
-        Raises RunError for a folder that cannot be read.
+        Raise RunError if unreadable.
         """
         try:
             return not self.path.exists() or (self.path.is_dir() and all(map(_is_left, self.path.iterdir())))

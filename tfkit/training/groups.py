@@ -22,7 +22,7 @@ SHOWN = 6  # maximum number of groups listed individually
 
 @dataclass(frozen=True)
 class Share:
-    """A parameter's factors on learning rate, weight decay and eps, and an optional own weight decay."""
+    """Factors of a parameter on learning rate, weight decay and eps, and an optional weight decay of its own."""
 
     rate: float = 1.0
     weight_decay: float | None = None
@@ -33,13 +33,15 @@ class Share:
 def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> list[str]:
     """Split an optimizer's groups by `train.groups`, `train.layer_decay` and muP; return a description.
 
-    Raise UsageError if the optimizer has no weight decay, or is not an Adam variant as muP requires.
+    Raise UsageError if the optimizer has no weight decay, or is not a variant of Adam as muP requires.
     """
     chosen = model.blueprint.parametrization
     if not settings.groups and settings.layer_decay is None and chosen is None:
         return [_line(group) for group in optimizer.param_groups if "by" in group]
     if chosen is not None and not isinstance(optimizer, ADAM):
-        raise UsageError(f"model.parametrization: its rates are those of Adam, not of {type(optimizer).__name__}")
+        raise UsageError(
+            f"model.parametrization: its learning rates are derived for Adam, not for {type(optimizer).__name__}"
+        )
     wanted = _shares(model, settings)
     optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _parts(group, wanted)]
     groups = optimizer.param_groups
@@ -50,7 +52,7 @@ def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> 
 
 
 def _shares(model: Model, settings: Train) -> dict[int, Share]:
-    """Share of each parameter, by id."""
+    """Return the share of each parameter, by id."""
     depths = depths_of(model.blueprint)
     found = {
         id(one.value): Share(
@@ -82,9 +84,9 @@ def _parts(group: dict[str, Any], wanted: dict[int, Share]) -> list[dict[str, An
 
 
 def _own(group: dict[str, Any], share: Share) -> dict[str, float]:
-    """Weight decay and eps of a share, if they differ from the group's."""
+    """Return the weight decay and eps of a share, if they differ from the group's."""
     if share.weight_decay is not None and "weight_decay" not in group:
-        raise UsageError("train.groups: this optimizer has no weight_decay; adamw has one")
+        raise UsageError("train.groups: this optimizer has no weight_decay; use adamw")
     decay = group.get("weight_decay", 0.0) if share.weight_decay is None else share.weight_decay
     own = {"weight_decay": decay * share.decay} if share.weight_decay is not None or share.decay != 1.0 else {}
     return own | ({"eps": group["eps"] * share.eps} if share.eps != 1.0 and "eps" in group else {})

@@ -26,7 +26,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Part(BaseModel):
-    """Base of the models in run.json; unknown keys of later versions are ignored."""
+    """Base of the models in run.json, which ignore unknown keys of later versions."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -36,7 +36,7 @@ class Start(Part):
 
     at: str
     step: Count
-    seconds: Seconds = 0.0  # up to its last checkpoint or end
+    seconds: Seconds = 0.0  # until its last checkpoint or end
     device: str = ""
     threads: int = 0
     machine: dict[str, Any] = Field(default_factory=dict)
@@ -46,7 +46,7 @@ class Start(Part):
 
 
 class History(Part):
-    """The contents of run.json.
+    """Contents of run.json.
 
     `set` holds the overrides by dotted key; `best` holds all scores of the best validation; `steps`, `tokens` (read),
     `targets` (predicted) and `seconds` (of all starts) are those of the last checkpoint; `diverged` is the step with a
@@ -73,7 +73,7 @@ class History(Part):
 
 
 def read_history(folder: RunFolder) -> History | None:
-    """Read run.json; None for runs of older versions. Raise RunError if it is invalid."""
+    """Read run.json; return None for runs of older versions. Raise RunError if it is invalid."""
     file = folder / RUN
     if not file.is_file():
         return None
@@ -100,7 +100,7 @@ class HistoryFile:
         self._began = time.perf_counter()
 
     def start(self, step: int, before: History | None = None) -> None:
-        """Start timing; `before` is the history of a resumed run."""
+        """Start timing. `before` is the history of a resumed run."""
         if before is not None:
             self.history = before
         self._began = time.perf_counter()
@@ -142,7 +142,7 @@ class HistoryFile:
 
 
 def _own_file(recipe: Recipe) -> str | None:
-    """Path of the recipe as given, unless it ships with tfkit."""
+    """Return the path of the recipe as passed, or None if it ships with tfkit."""
     if recipe.file is None or recipe.file.resolve() in shipped_recipes().values():
         return None
     return str(recipe.file)

@@ -1,4 +1,4 @@
-"""Initial weights of training: from another run or pretrained vectors; freezing of parameters."""
+"""Initial weights of training, from another run or pretrained vectors, and freezing of parameters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
     """
     run = RunFolder(Path(source.run))
     if not run.path.is_dir():
-        raise RunError(f"train.init_from: {run} is no run's folder")
+        raise RunError(f"train.init_from: {run} is not a run folder")
     record.check(run, (RESOLVED, *TOKENIZERS))
     with record.checking(run, WEIGHTS):
         own, there = Weights.of(model), Weights.read(run / WEIGHTS)
@@ -66,7 +66,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
 
 
 def _relayered(there: Weights, model: nn.Module, source: InitFrom) -> Weights:
-    """Rename the layers of a run to those that start from them; other layers of these stacks are dropped."""
+    """Rename the layers of a run to those initialized from them; drop other layers of these stacks."""
     pairs = list(layer_pairs(source.layers, cast(Model, model).blueprint.last.side))
     sides = {pair.side for pair in pairs}
     tensors: dict[str, Tensor] = {}
@@ -104,13 +104,13 @@ def _count(layers: set[tuple[str, int]], side: str) -> str:
 
 
 def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence[str]) -> None:
-    """Raise RunError for new or unused tensors not listed, with the line that would list them."""
+    """Raise RunError for unlisted new or unused tensors, with the line that would list them."""
     for option, patterns, names in (("new", source.new, own), ("unused", source.unused, there)):
         for pattern in patterns:
             if not any(matches(name, [pattern]) for name in names):
                 where = "this model" if option == "new" else source.run
                 near, firsts = meant(pattern.rstrip(".*"), names)
-                hint = f"Did you mean '{near}'?" if near else f"The names begin with {some(firsts)}."
+                hint = f"Did you mean '{near}'?" if near else f"Names start with {some(firsts)}."
                 raise RunError(f"train.init_from.{option}: no tensor of {where} is named '{pattern}'. {hint}")
     new = {name: why for name, why in fit.new.items() if not matches(name, source.new)}
     left = [name for name in fit.alone if not matches(name, source.unused)]
@@ -122,10 +122,10 @@ def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence
     }
     allowed = f", layers: {inline(source.layers)}" if source.layers else ""
     allowed += "".join(f", {option}: [{', '.join(patterns)}]" for option, patterns in lists.items() if patterns)
-    lines = [f"train.init_from: {source.run} does not fit this model, whose other {len(fit.kept)} tensors do"]
+    lines = [f"train.init_from: {source.run} does not fit this model; the other {len(fit.kept)} tensors do"]
     lines += [f"new in this model: {some(_told(new), 6)}"] if new else []
-    lines += [f"in the run alone: {some(left, 6)}"] if left else []
-    lines += [f"where that is meant: init_from: {{run: {source.run}{allowed}}}"]
+    lines += [f"only in the run: {some(left, 6)}"] if left else []
+    lines += [f"if intended: init_from: {{run: {source.run}{allowed}}}"]
     raise RunError("\n  ".join(lines))
 
 
@@ -134,7 +134,7 @@ def _told(new: Mapping[str, str]) -> list[str]:
 
 
 def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
-    """Name prefixes of heads whose type differs from that in `run`."""
+    """Return the name prefixes of heads whose type differs from that in `run`."""
     blueprint = getattr(model, "blueprint", None)
     if blueprint is None or not (run / RESOLVED).is_file():
         return ()
@@ -153,7 +153,7 @@ def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
 
 
 def _check_tokens(run: RunFolder, tokenizer: Tokenizer) -> None:
-    """Raise RunError if the rows of the token table belong to other tokens."""
+    """Raise RunError if rows of the token table belong to other tokens."""
     names = tokenizer_files(run)
     there = load_tokenizer(run) if names else None
     pairs = () if there is None else ((there, tokenizer), (there.source, tokenizer.source))
@@ -161,7 +161,7 @@ def _check_tokens(run: RunFolder, tokenizer: Tokenizer) -> None:
         own = [f"{{type: file, path: {run / name}}}" for name in names]
         take = own[0] if len(own) == 1 else f"{{source: {own[0]}, target: {own[1]}}}"
         raise RunError(
-            f"train.init_from: {run} has another tokenizer, so that its vectors belong to other tokens; take its own: "
+            f"train.init_from: {run} has another tokenizer, so its vectors belong to other tokens; use its tokenizer: "
             f"data.tokenizer: {take}"
         )
 
@@ -201,4 +201,4 @@ def fill_vectors(model: Model, tokenizer: Tokenizer, reporter: Reporter) -> None
         table: torch.Tensor = model.stack(plan.side).embedding.tokens.weight  # type: ignore[union-attr]
         own = tokenizer.source if plan.side == "encoder" else tokenizer
         filled = load_vectors(path, partial(_one_token, own), table)
-        reporter.say(f"{plan.side}: {filled:,} of {len(table):,} tokens have a vector in {path}")
+        reporter.say(f"{plan.side}: vectors for {filled:,} of {len(table):,} tokens, from {path}")

@@ -20,7 +20,7 @@ LARGEST = 127
 
 
 def matrices(model: nn.Module) -> set[str]:
-    """Names of the weights to store in int8: linear layers and embeddings."""
+    """Return the names of the weights to store in int8: linear layers and embeddings."""
     kinds = (nn.Linear, nn.Embedding)
     return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, kinds)}
 
@@ -41,11 +41,11 @@ def rounded_rows(tensors: Mapping[str, Tensor], names: set[str]) -> dict[str, Te
 
 
 def restored_rows(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Dequantize int8 tensors to float32; raise RunError for invalid scales."""
+    """Dequantize int8 tensors to float32. Raise RunError for invalid scales."""
     stored = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.int8}
     wrong = [problem for name, tensor in stored.items() if (problem := _problem(name, tensor, tensors))]
     if wrong:
-        raise RunError(f"{path}: its weights in int8 cannot be read: {some(wrong)}")
+        raise RunError(f"{path}: its int8 weights cannot be read: {some(wrong)}")
     scales = {name + SCALE for name in stored}
     found = {name: tensor for name, tensor in tensors.items() if name not in scales}
     for name, tensor in stored.items():
@@ -54,7 +54,7 @@ def restored_rows(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _problem(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """Error message for missing or invalid scales; empty if valid."""
+    """Return an error message for missing or invalid scales, or ""."""
     scale = tensors.get(name + SCALE)
     if tensor.dim() != 2:
         return f"{name} has {tensor.dim()} axes, expected 2"

@@ -12,7 +12,7 @@ INSISTENT = (signal.SIGINT, signal.SIGTERM)  # a closing terminal may send SIGHU
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal after saving a checkpoint; the message says how to resume."""
+    """Training stopped by a signal after saving a checkpoint. The message says how to resume."""
 
 
 class Interrupts:

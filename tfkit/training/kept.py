@@ -1,4 +1,4 @@
-"""Another library's small files, kept in a run whose model came from them, for the way back."""
+"""Another library's small files, kept in a run imported from it, for exporting the run again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tfkit.training import record
 from tfkit.training.folder import RunFolder
 from tfkit.training.vocabularies import tokenizer_files
 
-KEPT = "huggingface"  # the folder of a run that they lie in
-TEMPLATES = "additional_chat_templates"  # a folder in it
+KEPT = "huggingface"  # their folder in a run
+TEMPLATES = "additional_chat_templates"  # a subfolder
 ORIGIN = "origin"  # entry of environment.json: family and class of the model that a trained run started from
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
-# of a tokenizer, besides tokenizer.json; none of them is read as code, and each is copied as it is
+# tokenizer files besides tokenizer.json, copied unread; none is executed
 VOCABULARIES = (
     "added_tokens.json", "bpe.codes", "chat_template.jinja", "chat_template.json", "dict.txt", "emoji.json",
     "merges.txt", "normalizer.json", "prophetnet.tokenizer", "sentencepiece.bpe.model", "sentencepiece.model",
@@ -30,7 +30,7 @@ FILES = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, *VOCABULARIES)
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names of the small files in a folder of another library, or in the one that a run keeps them in."""
+    """Return the names of the small files in another library's folder, or in a run's copy."""
     templates = folder / TEMPLATES
     inside = sorted(path.name for path in templates.glob("*.jinja")) if templates.is_dir() else []
     return [name for name in FILES if os.path.lexists(folder / name)] + [f"{TEMPLATES}/{name}" for name in inside]
@@ -44,7 +44,7 @@ def kept_files(folder: Path) -> Iterator[Path]:
 
 
 def template_files(folder: Path) -> Iterator[Path]:
-    """Yield the additional chat templates in a folder of another library."""
+    """Yield the additional chat templates in another library's folder."""
     place = folder / TEMPLATES
     if place.is_dir() and not place.is_symlink():
         yield from named(place, [path.name for path in place.iterdir() if path.suffix == ".jinja"])
@@ -59,13 +59,13 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def origin_of(known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the family and class of the files that a run keeps, as its environment.json says it."""
+    """Return the family and class of the kept files, from environment.json."""
     found = known.get("imported") or known.get(ORIGIN) or {}
     return found if isinstance(found, Mapping) else {}
 
 
 def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
-    """Copy the files that the initial run keeps, unless the new run has another tokenizer.
+    """Copy the kept files of the initial run, unless the new run has another tokenizer.
 
     Return the entry of environment.json about them.
     """
@@ -76,17 +76,17 @@ def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
     if not origin or not _same_tokenizer(source, new):
         return {}
     if (source / KEPT).is_symlink():
-        raise RunError(f"{source / KEPT}: is a link; it was a folder when the run was imported")
+        raise RunError(f"{source / KEPT}: is a link; restore the folder of the import")
     record.check_listed(source, KEPT)
     for name in names_in(source / KEPT):
         if (source / KEPT / name).is_symlink():
-            raise RunError(f"{source / KEPT / name}: is a link; it was a file when the run was imported")
+            raise RunError(f"{source / KEPT / name}: is a link; restore the file of the import")
         copy_file(source / KEPT / name, new / KEPT / name)
     return {ORIGIN: {key: value for key, value in origin.items() if key in ("family", "class", "tokenizer")}}
 
 
 def _same_tokenizer(one: RunFolder, other: RunFolder) -> bool:
-    """True if both have a tokenizer, in equal files."""
+    """True if both have a tokenizer, in identical files."""
     names = tokenizer_files(one)
     if not names or names != tokenizer_files(other):
         return False

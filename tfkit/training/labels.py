@@ -19,12 +19,12 @@ def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
 
 
 def read_labels(folder: RunFolder) -> tuple[str, ...]:
-    """Labels of a run, empty without a file; raise RunError with the file."""
+    """Read the labels of a run; return () without a file. Raise RunError naming a damaged file."""
     if not (folder / LABELS).is_file():
         return ()
     labels = read_json(folder / LABELS)
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise RunError(f"{folder / LABELS}: is no list of labels")
+        raise RunError(f"{folder / LABELS}: not a list of labels")
     if len(set(labels)) != len(labels):
-        raise RunError(f"{folder / LABELS}: says a label twice")
+        raise RunError(f"{folder / LABELS}: contains duplicate labels")
     return tuple(labels)

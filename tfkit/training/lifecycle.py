@@ -36,7 +36,7 @@ from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
 
 def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> None:
-    """Train to the end; raise Interrupted if stopped by a signal, after saving a checkpoint.
+    """Train to the end. Raise Interrupted if stopped by a signal, after saving a checkpoint.
 
     `measure` computes validation metrics besides the loss. A resumed run without checkpoint restarts; raise RunError if
     that would lose data.
@@ -56,13 +56,13 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
     progress = trainer.progress
     imports = "".join(f" --import {name}" for name in recipe.imports)
     again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume{imports}"
-    message = f"stopped at step {progress.step:,} of {trainer.task.steps:,}; to go on: {again}"
+    message = f"stopped at step {progress.step:,} of {trainer.task.steps:,}; to resume: {again}"
     reporter.log(message)
     raise Interrupted(message)
 
 
 def _source(recipe: Recipe, folder: RunFolder) -> str:
-    """Recipe argument for the command line: name or file, or resolved.yaml if --set or --variant was used."""
+    """Return the recipe argument for the command line: name or file, or resolved.yaml after --set or --variant."""
     wanted = yaml.safe_load(recipe.resolved())
     for source in (recipe.name, recipe.file):
         with contextlib.suppress(TfkitError):
@@ -83,7 +83,7 @@ def restore_history(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
-    """True if the run in `folder` has completed `recipe`; raise RunError for another recipe's run."""
+    """True if the run in `folder` has completed `recipe`. Raise RunError for another recipe's run."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None or not (folder / ENVIRONMENT).is_file():
         return False
@@ -95,7 +95,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
-    """Mark the run as complete, so that repeating the command is a no-op."""
+    """Mark the run as complete, which makes repeating the command a no-op."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     step = 0 if checkpoint is None else step_of(checkpoint)
     write_json(folder / ENVIRONMENT, {**folder.known, "finished": _ending(recipe, step)})
@@ -108,7 +108,7 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
 
 
 def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
-    """Start a new run; the folder is not touched before all checks pass.
+    """Start a new run, leaving the folder untouched until all checks pass.
 
     The checkpoint of step 0 makes it resumable at once.
     """
@@ -120,7 +120,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     trainer = Trainer(task, claim.folder, reporter, beside)
     trainer.history.start(0)
     with claim.beginning() as new:
-        write_json(new / ENVIRONMENT, known)  # first: the folder is that of a run from here on, whatever is killed
+        write_json(new / ENVIRONMENT, known)  # first: identifies the run folder even if the process is killed
         if task.tokenizer.vocab_size:
             save_tokenizer(task.tokenizer, new)
         if kept := keep_from(task.settings.initial, new):
@@ -133,7 +133,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     reporter.open(claim.folder / LOG)
     reporter.say(f"training {recipe.name} in {claim.folder}")
     if claim.replaces:
-        reporter.say(f"the folder before it is now {old_name(claim.place).name}")
+        reporter.say(f"the previous run is now {old_name(claim.place).name}")
     return trainer
 
 
@@ -159,34 +159,34 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     write_json(folder / ENVIRONMENT, kept | again | {DATA: hashes | task.hashes} | _needs(folder, task))
     _describe(folder, task)
     reporter.open(folder / LOG)
-    reporter.say(f"going on with {folder} from step {trainer.progress.step:,}")
+    reporter.say(f"resuming {folder} from step {trainer.progress.step:,}")
     return trainer
 
 
 def _hashes(recipe: Recipe) -> Hashes:
-    """SHA-256 of the files of data and teacher."""
+    """Return the SHA-256 of the files of data and teacher."""
     return ({} if recipe.data is None else file_hashes(recipe.data)) | teacher_hashes(recipe.train)
 
 
 def _saved_tokenizer(folder: RunFolder, recipe: Recipe) -> Tokenizer:
-    """Tokenizer of a run, empty if the recipe has none; raise DataError."""
+    """Load the tokenizer of a run; empty if the recipe has none. Raise DataError if missing."""
     reads_texts = recipe.data is None or recipe.data.tokenizer is not None
     return load_tokenizer(folder) if reads_texts else Tokenizer.empty()
 
 
 def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the changed data; raise RunError unless the recipe accepts changes."""
+    """Return the changed data. Raise RunError unless the recipe accepts changes."""
     if changed and recipe.train.changed_data == "refuse":
         lines = "".join(f"\n  {_told(*one)}" for one in changed.items())
-        go_on = "to go on all the same, say --set train.changed_data=accept"
-        raise RunError(f"{folder}: cannot be resumed with other data; {go_on}{lines}")
+        go_on = "to resume anyway, add --set train.changed_data=accept"
+        raise RunError(f"{folder}: cannot be resumed with changed data; {go_on}{lines}")
     return changed
 
 
 def _told(what: str, splits: Sequence[str]) -> str:
     verb = "have" if what.startswith("the examples") else "has"
     places = ", ".join(f"train.{name}" if name == TEACHER else f"data.{name}" for name in splits)
-    return f"{what} {verb} changed since this run began ({places})"
+    return f"{what} {verb} changed since this run started ({places})"
 
 
 def _needs(folder: RunFolder, task: Task) -> dict[str, Any]:
@@ -209,10 +209,10 @@ def _baseline(task: Task) -> dict[str, Any]:
 
 
 def _beside(known: Mapping[str, Any], reporter: Reporter) -> str:
-    """Baseline shown next to each validation loss."""
+    """Return the baseline to show next to each validation loss, and report it."""
     baseline = known.get("baseline")
     name, loss = (baseline.get("name"), baseline.get("loss")) if isinstance(baseline, Mapping) else (None, None)
     if not isinstance(name, str) or not isinstance(loss, (int, float)):
         return ""
-    reporter.say(f"to compare: {name} reaches a validation loss of {loss:.4f}")
+    reporter.say(f"for comparison: {name} reaches a validation loss of {loss:.4f}")
     return f" ({name.split(',')[0]}: {loss:.2f})"

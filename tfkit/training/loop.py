@@ -32,7 +32,7 @@ Measure = Callable[[Task], ValidationScores]
 
 
 class NotFinite(TfkitError):
-    """Loss or gradient is not finite; the weights of the previous step are kept."""
+    """Non-finite loss or gradient; the weights of the previous step are kept."""
 
 
 class Trainer:
@@ -59,17 +59,17 @@ class Trainer:
         self.history = HistoryFile(task.recipe, folder, task.train.device, count)
 
     def restore(self, path: Path) -> None:
-        """Resume from a checkpoint; a finished run continues if steps or patience were raised."""
+        """Resume from a checkpoint. A finished run continues if steps or patience were raised."""
         keeps_best, by = self.progress.keeps_best, self.progress.best_by
         self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
         self.checkpoints.go_on_from(path, self.reporter.say)
         if by != self.progress.best_by or (keeps_best and not self.progress.keeps_best):
-            self.progress.best = None  # the best weights were not kept, or chosen by another score
+            self.progress.best = None  # the best weights were not kept, or were selected by another score
         self.progress.keeps_best, self.progress.best_by = keeps_best, by
         self.progress.finished = self._finished()
 
     def run(self) -> bool:
-        """Train to the end; return False if stopped by a signal, after saving a checkpoint."""
+        """Train to the end. Return False if stopped by a signal, after saving a checkpoint."""
         progress = self.progress
         order = self.task.train.order(progress.epoch, progress.batch)
         places = iter(order)
@@ -101,7 +101,7 @@ class Trainer:
         return bool(progress.finished)
 
     def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
-        """Take one optimizer step; return its record for metrics.jsonl."""
+        """Take one optimizer step and return its record for metrics.jsonl."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
         lr = self._lr(step)
@@ -130,7 +130,7 @@ class Trainer:
         }
 
     def _validate(self) -> dict[str, float]:
-        """Compute the validation loss and metrics; save the weights if they are the best so far."""
+        """Compute the validation loss and metrics. Save the weights if they are the best so far."""
         if self.task.valid is None:
             return {}
         progress = self.progress
@@ -157,7 +157,7 @@ class Trainer:
         return {f"valid.{name}": score for name, score in scores.items()}
 
     def _measured(self) -> ValidationScores:
-        """Metrics and samples of a validation, without affecting the training's RNG state."""
+        """Compute metrics and samples without affecting the RNG state of training."""
         asked = self.settings.validate
         if self.measure is None or not (asked.metrics or asked.samples):
             return ValidationScores()
@@ -171,21 +171,21 @@ class Trainer:
         """Raise NotFinite if weights are NaN or infinite."""
         names = not_finite(Weights.of(self.task.trained).tensors)
         if names:
-            raise self._not_finite(self.progress.step, f"then {some(names)} hold NaN or infinite numbers")
+            raise self._not_finite(self.progress.step, f"{some(names)} became NaN or infinite")
 
     def _check_loss(self) -> None:
-        """Raise NotFinite if the last step's weights have no finite loss; skipped after a validation."""
+        """Raise NotFinite if the last step's weights have no finite loss. Skip the check after a validation."""
         if self.task.valid is not None and self._due(self.settings.evaluate_every):
             return
         nats, _ = total_loss(self.model, self.task.valid or self.task.train, self.settings.precision, batches=1)
         if not math.isfinite(nats):
-            raise self._not_finite(self.progress.step, f"then the loss is {nats}")
+            raise self._not_finite(self.progress.step, f"the loss after this step is {nats}")
 
     def _due(self, every: int) -> bool:
         return self.progress.step % every == 0 or self.progress.step >= self.task.steps
 
     def _finished(self) -> Literal["", "steps", "patience"]:
-        """Reason why training is complete, or ""."""
+        """Return the reason why training is complete, or ""."""
         if self.progress.step >= self.task.steps:
             return "steps"
         patience = self.settings.patience
@@ -198,10 +198,10 @@ class Trainer:
     def _not_finite(self, step: int, what: str) -> NotFinite:
         """Record the divergence and return the error."""
         settings, last = self.settings, self.checkpoints.last()
-        tries = [f"a lower learning rate (it is {self._lr(step):g})", "a longer warmup"]
+        tries = [f"a lower learning rate (now {self._lr(step):g})", "a longer warmup"]
         tries += [] if settings.clip_norm is not None else ["train.clip_norm: 1"]
         tries += [] if settings.precision == "float32" else ["train.precision: float32"]
-        kept = "" if last is None else f" --resume goes on from step {step_of(last):,}."
+        kept = "" if last is None else f" --resume continues from step {step_of(last):,}."
         self.history.diverged(step)
-        stopped = "training stopped, nothing of this step is saved"
+        stopped = "training stopped without saving this step"
         return NotFinite(f"step {step:,}: {what}; {stopped}. Try {', '.join(tries)}.{kept}")

@@ -1,4 +1,4 @@
-"""Damaged files of a run that training does not need are set aside, reported, and started again."""
+"""Repair of a run: damaged files that training can do without are set aside and reported."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE,
 from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines, step_in
 
-UNCHECKED = "whether the recipe is the one that the run began with cannot be checked"
+UNCHECKED = "the recipe cannot be compared with that of the run"
 
 
 def mend(folder: RunFolder) -> Iterator[str]:
-    """Set aside what cannot be used; returns what is to be told, one sentence each. Raises RunError."""
+    """Move damaged files aside and yield one message per file. Raise RunError if one cannot be moved."""
     last = Checkpoints(folder / CHECKPOINTS).last()
     if last is not None and not (folder / RESOLVED).exists():
         yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"
@@ -37,7 +37,7 @@ def mend(folder: RunFolder) -> Iterator[str]:
             _rename(folder / name, aside)
             checksums.forget(folder.path, (name,))
             unchecked = f"; {UNCHECKED}" if name == RESOLVED else ""
-            yield f"{folder / name}: {why}; it is {aside.name} now, and begun anew{unchecked}"
+            yield f"{folder / name}: {why}; moved to {aside.name}; a new file is started{unchecked}"
     changed = _changed(folder, METRICS)
     told = list(_mend_metrics(folder / METRICS, 0 if last is None else step_of(last)))
     yield from told or ([f"{folder / METRICS}: {changed}"] if changed else [])
@@ -46,23 +46,23 @@ def mend(folder: RunFolder) -> Iterator[str]:
 
 
 def _mend_metrics(file: Path, step: int) -> Iterator[str]:
-    """Keep the lines that are whole; a last line without an end was cut off by a kill, and is no damage."""
+    """Drop invalid lines. A truncated last line is left by a killed process and is no damage."""
     try:
         text = read_bytes(file) if file.exists() else b""
     except RunError:
         text, aside = b"", _free_name(file)
         _rename(file, aside)
-        yield f"{file}: cannot be read; it is {aside.name} now, and begun anew"
+        yield f"{file}: cannot be read; moved to {aside.name}; a new file is started"
     good, bad = good_lines(text)
     if bad:
         aside = _free_name(file)
         with whole(aside) as beside:
             shutil.copyfile(file, beside)
         write_text(file, "".join(f"{line}\n" for line in good))
-        yield f"{file}: {bad} of its lines are damaged and left out; as it was, it is {aside.name}"
+        yield f"{file}: {bad} damaged lines removed; the original is {aside.name}"
     missing = step - len({step_in(line) for line in good if step_in(line) <= step})
     if missing > bad:
-        yield f"{file}: has no lines of {missing:,} of the {step:,} steps that the run has made"
+        yield f"{file}: lines of {missing:,} of {step:,} steps are missing"
 
 
 def _changed(folder: RunFolder, name: str) -> str:
@@ -81,7 +81,7 @@ def _not_text(file: Path) -> str:
     try:
         read_text(file)
     except RunError:
-        return "is no text"
+        return "is not text"
     return ""
 
 
@@ -89,15 +89,15 @@ def _not_scores(file: Path) -> str:
     try:
         data = read_json(file)
     except RunError:
-        return "is no JSON"
-    return "" if isinstance(data, dict) else "holds no scores"
+        return "is not JSON"
+    return "" if isinstance(data, dict) else "contains no scores"
 
 
 def _not_history(file: Path) -> str:
     try:
         read_history(RunFolder(file.parent))
     except RunError:
-        return "is no history of a run"
+        return "is not a history of a run"
     return ""
 
 
@@ -110,7 +110,7 @@ def _not_open(file: Path) -> str:
 
 
 def _free_name(file: Path) -> Path:
-    """`metrics.jsonl.damaged`, numbered where that is taken."""
+    """Return `metrics.jsonl.damaged`, numbered if taken."""
     aside, number = file.with_name(f"{file.name}.damaged"), 1
     while os.path.lexists(aside):
         number += 1

@@ -29,8 +29,8 @@ Parts = dict[str, list[str]]
 class Need(BaseModel):
     """Code that registered parts of a run, and its origin (`door`).
 
-    `name` is the argument of --import; `beside` the file's path relative to the run; `used` the `parts` that the recipe
-    uses.
+    `name` is the argument of --import, `beside` the file's path relative to the run, and `used` those of `parts` that
+    the recipe uses.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -52,7 +52,7 @@ class Need(BaseModel):
         ]
 
     def place(self, folder: Path) -> str | None:
-        """Current argument for --import, preferring an unchanged file; None if the file is missing."""
+        """Return the current argument for --import, preferring an unchanged file; None if the file is missing."""
         if not is_file(self.name):
             return self.name
         places = [folder / self.name, *([folder / self.beside] if self.beside is not None else [])]
@@ -62,7 +62,7 @@ class Need(BaseModel):
 
 
 def recorded(recipe: Recipe, folder: Path, vocab_size: VocabSize | None) -> list[dict[str, Any]]:
-    """Records of third-party code in the recipe, for environment.json; empty if all parts are tfkit's."""
+    """Return the records of third-party code in the recipe, for environment.json; [] if all parts are tfkit's."""
     used = [part for part in parts_in(recipe, vocab_size) if not is_shipped(part)]
     needs = [_import(name, used, folder) for name in recipe.imports]
     known = {(slot, name) for need in needs for slot, names in need.parts.items() for name in names}
@@ -73,12 +73,12 @@ def recorded(recipe: Recipe, folder: Path, vocab_size: VocabSize | None) -> list
 
 
 def parts_in(recipe: Recipe, vocab_size: VocabSize | None = None) -> list[type[Component]]:
-    """Distinct classes of all parts in a recipe."""
+    """Return the distinct classes of all parts in a recipe."""
     return parts_of(recipe.blueprint(vocab_size), *recipe.sections().values())
 
 
 def parts_of(*values: Any) -> list[type[Component]]:
-    """Distinct classes of all parts in blueprints and sections."""
+    """Return the distinct classes of all parts in blueprints and sections."""
     return list(dict.fromkeys(_parts(values)))
 
 
@@ -96,7 +96,7 @@ def _parts(value: Any) -> Iterator[type[Component]]:
 
 
 def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
-    """Record of a file or module imported for the recipe."""
+    """Record a file or module imported for the recipe."""
     done = find_imported(name)
     pairs = done.parts if done is not None else ()
     there = {(part.part_slot, part.part_name) for part in used}
@@ -109,7 +109,7 @@ def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
 
 
 def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
-    """Record of an installed plugin's module, or of one that registered parts in Python."""
+    """Record an installed plugin's module, or one that registered parts in Python."""
     used = _by_slot((part.part_slot, part.part_name) for part in parts)
     for entry in installed():
         if module == entry.module or module.startswith(f"{entry.module}."):
@@ -121,13 +121,13 @@ def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
 
 
 def _distribution(module: str) -> dict[str, str]:
-    """Package of a module with its version; empty if it was not installed."""
+    """Return the package of a module with its version; {} if it was not installed."""
     names = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
     return {"distribution": names[0], "version": importlib.metadata.version(names[0])} if names else {}
 
 
 def installed_version(distribution: str) -> str | None:
-    """Version of an installed package, or None."""
+    """Return the version of an installed package, or None."""
     try:
         return importlib.metadata.version(distribution)
     except (importlib.metadata.PackageNotFoundError, ValueError):

@@ -2,10 +2,10 @@
 
 | type | choose it when |
 |---|---|
-| adam | you train as the original did, or with the inverse square root schedule |
-| adamw | you train as most have since 2018: weight decay beside the gradient |
-| muon | you train a language model and want fewer steps: matrices are orthogonalized, the rest is AdamW's |
-| torch | you want another of PyTorch's own, by its name: SGD, RAdam, NAdam, Adafactor, ... |
+| adam | you train as the original paper, or with the inverse square root schedule |
+| adamw | you want the usual choice since 2018: weight decay decoupled from the gradient |
+| muon | you train a language model and want fewer steps: updates of matrices are orthogonalized, the rest uses AdamW |
+| torch | you want another PyTorch optimizer, by name: SGD, RAdam, NAdam, Adafactor, ... |
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.parameters import hidden_matrices
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
-LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # implementation choices, no effect on the step
+LAUNCH_OPTIONS = {
+    "fused",
+    "foreach",
+    "capturable",
+    "differentiable",
+}  # implementation choices without effect on the update
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -46,18 +51,18 @@ class Optimizer(Component):
         self.config = config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create an optimizer of the trainable parameters; the schedule sets `lr` before each step."""
+        """Create an optimizer of the trainable parameters. The schedule sets `lr` before each step."""
         raise NotImplementedError(f"{type(self).__name__} has no make")
 
 
 def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
-    """Split the trainable parameters, without duplicates: matrices, and norms, biases and vectors with decay 0."""
+    """Split the trainable parameters, without duplicates: matrices; norms, biases and vectors with decay 0."""
     norms = {
         id(parameter) for module in model.modules() if isinstance(module, Norm) for parameter in module.parameters()
     }
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        raise UsageError("there is nothing to train: every parameter is frozen")
+        raise UsageError("nothing to train: every parameter is frozen")
     if decay_norms_and_biases:
         return [{"params": trained}]
     spared = [parameter for parameter in trained if parameter.dim() < 2 or id(parameter) in norms]
@@ -87,8 +92,10 @@ class Adam(Optimizer):
     class Config(Optimizer.Config):
         """Options of adam."""
 
-        betas: Betas = Field((0.9, 0.98), description="how slowly the means of gradients and of their squares forget")
-        eps: PositiveFloat = Field(1e-9, description="added to the root, so that nothing is divided by zero")
+        betas: Betas = Field(
+            (0.9, 0.98), description="decay rates of the running means of gradients and squared gradients"
+        )
+        eps: PositiveFloat = Field(1e-9, description="added to the root, to avoid division by zero")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -101,17 +108,19 @@ class Adam(Optimizer):
 
 @register("optimizer", "adamw")
 class AdamW(Optimizer):
-    """Adam, and x -= lr * weight_decay * x beside it (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
+    """Adam with decoupled weight decay: x -= lr * weight_decay * x (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
 
     class Config(Optimizer.Config):
         """Options of adamw."""
 
-        betas: Betas = Field((0.9, 0.999), description="how slowly the means of gradients and of their squares forget")
-        eps: PositiveFloat = Field(1e-8, description="added to the root, so that nothing is divided by zero")
-        weight_decay: NonNegativeFloat = Field(
-            0.01, description="share of a weight that a step of learning rate 1 takes off"
+        betas: Betas = Field(
+            (0.9, 0.999), description="decay rates of the running means of gradients and squared gradients"
         )
-        decay_norms_and_biases: bool = Field(False, description="let norms, biases and other vectors decay too")
+        eps: PositiveFloat = Field(1e-8, description="added to the root, to avoid division by zero")
+        weight_decay: NonNegativeFloat = Field(
+            0.01, description="fraction of a weight subtracted per step at learning rate 1"
+        )
+        decay_norms_and_biases: bool = Field(False, description="also decay norms, biases and other vectors")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -124,7 +133,7 @@ class AdamW(Optimizer):
 
 
 class TwoOptimizers(torch.optim.Optimizer):
-    """Muon and AdamW as one optimizer; key `by` of a group names whose it is."""
+    """Muon and AdamW as one optimizer; key `by` of a group names the one that updates it."""
 
     def __init__(self, parts: dict[str, torch.optim.Optimizer]) -> None:
         self.parts = parts
@@ -143,24 +152,23 @@ class TwoOptimizers(torch.optim.Optimizer):
 class Muon(Optimizer):
     """x -= lr * 0.2 sqrt(max(rows, columns)) * orthogonal(momentum) for hidden matrices, AdamW for all others.
 
-    With this factor both take one learning rate, that of AdamW (Liu et al. 2025, arXiv 2502.16982). Embeddings,
-    heads, norms, biases and banks of experts are AdamW's (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+    With this factor both share one learning rate, that of AdamW (Liu et al. 2025, arXiv 2502.16982). AdamW updates
+    embeddings, heads, norms, biases and banks of experts (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
     """
 
     class Config(Optimizer.Config):
         """Options of muon."""
 
-        momentum: Beta = Field(0.95, description="how slowly the mean of gradients forgets")
-        nesterov: bool = Field(True, description="look one step ahead along the momentum")
+        momentum: Beta = Field(0.95, description="decay rate of the running mean of gradients")
+        nesterov: bool = Field(True, description="Nesterov momentum: look one step ahead")
         iterations: Annotated[int, Field(ge=1, lt=100)] = Field(
-            5, description="Newton-Schulz iterations that make an update nearly orthogonal"
+            5, description="Newton-Schulz iterations to orthogonalize an update"
         )
         weight_decay: NonNegativeFloat = Field(
-            0.1, description="share of a matrix that a step of learning rate 1 takes off; norms and biases keep theirs"
+            0.1,
+            description="fraction of a matrix subtracted per step at learning rate 1; norms and biases are not decayed",
         )
-        adamw: Names = Field(
-            (), description="hidden matrices left to AdamW as well: names, where * stands for anything"
-        )
+        adamw: Names = Field((), description="names of hidden matrices to update by AdamW; * matches anything")
         betas: Betas = Field((0.9, 0.95), description="AdamW's betas")
         eps: PositiveFloat = Field(1e-8, description="AdamW's eps")
 
@@ -169,7 +177,7 @@ class Muon(Optimizer):
                 matrices = hidden_matrices(skeleton(facts.blueprint))
                 for pattern in self.adamw:
                     if not any(one.named([pattern]) for one in matrices):
-                        yield Problem("adamw", f"no hidden matrix has a name like {pattern}")
+                        yield Problem("adamw", f"no hidden matrix matches {pattern}")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -184,7 +192,7 @@ class Muon(Optimizer):
         self.left = config.adamw
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create both optimizers in one; raise UsageError if no hidden matrix is trained."""
+        """Create both optimizers in one. Raise UsageError if no hidden matrix is trained."""
         matrices = {id(one.value) for one in hidden_matrices(model) if not one.named(self.left)}
         orthogonal: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
@@ -194,7 +202,7 @@ class Muon(Optimizer):
                 chosen = [one for one in group["params"] if (id(one) in matrices) == is_matrix]
                 part.extend([{"params": chosen, "weight_decay": decay}] if chosen else [])
         if not orthogonal:
-            raise UsageError("muon: no hidden matrix is trained; take adamw")
+            raise UsageError("muon: no hidden matrix is trained; use adamw")
         parts: dict[str, torch.optim.Optimizer] = {"muon": torch.optim.Muon(orthogonal, lr=lr, **self.options)}
         if others:
             parts["adamw"] = made(torch.optim.AdamW, others, lr, self.adamw)
@@ -202,14 +210,14 @@ class Muon(Optimizer):
 
 
 REFUSED = {
-    "LBFGS": "it evaluates the loss several times a step, which the training loop does not",
-    "SparseAdam": "it wants sparse gradients, which no part here makes",
-    "Muon": "it takes matrices only; `type: muon` leaves the rest to AdamW",
+    "LBFGS": "it evaluates the loss several times per step, which the training loop does not support",
+    "SparseAdam": "it requires sparse gradients, which no part of tfkit produces",
+    "Muon": "it accepts only matrices; `type: muon` uses AdamW for the rest",
 }
 
 
 def usable() -> dict[str, type[torch.optim.Optimizer]]:
-    """Classes of torch.optim usable in the training loop, by name."""
+    """Return the classes of torch.optim usable in the training loop, by name."""
     found = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     bases = (torch.optim.Optimizer,)
     return {
@@ -221,21 +229,21 @@ def usable() -> dict[str, type[torch.optim.Optimizer]]:
 
 @register("optimizer", "torch")
 class Torch(Optimizer):
-    """An optimizer of PyTorch by its class name (docs.pytorch.org/docs/stable/optim.html)."""
+    """PyTorch optimizer by class name (docs.pytorch.org/docs/stable/optim.html)."""
 
     example: ClassVar = {"name": "SGD"}
 
     class Config(Optimizer.Config):
         """Options of torch."""
 
-        name: str = Field(description="the class in torch.optim, such as SGD")
-        options: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments, all but lr")
-        decay_norms_and_biases: bool = Field(False, description="let norms, biases and other vectors decay too")
+        name: str = Field(description="class in torch.optim, such as SGD")
+        options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments, except lr")
+        decay_norms_and_biases: bool = Field(False, description="also decay norms, biases and other vectors")
 
         @model_validator(mode="after")
         def _exists(self) -> Torch.Config:
             if self.name in REFUSED:
-                raise ValueError(f"torch.optim.{self.name} cannot be used here: {REFUSED[self.name]}")
+                raise ValueError(f"torch.optim.{self.name} cannot be used: {REFUSED[self.name]}")
             kinds = usable()
             if self.name not in kinds:
                 raise ValueError(_unknown("torch.optim has no optimizer", self.name, sorted(kinds)))
@@ -243,7 +251,7 @@ class Torch(Optimizer):
             return self
 
         def arguments(self) -> dict[str, Any]:
-            """Keyword arguments, with lists as tuples."""
+            """Return the keyword arguments, with lists as tuples."""
             return {name: tuple(value) if isinstance(value, list) else value for name, value in self.options.items()}
 
     def __init__(self, config: Config) -> None:
@@ -253,7 +261,7 @@ class Torch(Optimizer):
         self.decay_all = config.decay_norms_and_biases
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create an optimizer of this class; norms and biases are not decayed unless decay_norms_and_biases is set."""
+        """Create an optimizer of this class. Norms and biases are not decayed unless decay_norms_and_biases is set."""
         decay_all = self.decay_all or "weight_decay" not in inspect.signature(self.kind).parameters
         return made(self.kind, parameter_groups(model, decay_all), lr, self.options)
 
@@ -261,7 +269,7 @@ class Torch(Optimizer):
 def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:
     """Raise ValueError for options that the class rejects when created for a small parameter."""
     if "lr" in options:
-        raise ValueError("options.lr: the learning rate belongs to the schedule")
+        raise ValueError("options.lr: the learning rate is set by the schedule")
     known = [name for name in inspect.signature(kind).parameters if name not in ("self", "params", "lr")]
     for name in options:
         if name not in known:
@@ -269,9 +277,9 @@ def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -
     try:
         kind([nn.Parameter(torch.zeros(2, 2))], lr=1e-3, **options)  # type: ignore[call-arg]
     except Exception as error:  # classes raise different exceptions
-        raise ValueError(f"{kind.__name__} refuses its options: {error}") from None
+        raise ValueError(f"{kind.__name__} rejects its options: {error}") from None
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:
     hint = nearest(name, known)
-    return f"{what} '{name}'. " + (f"Did you mean '{hint}'?" if hint else f"There are: {', '.join(known)}")
+    return f"{what} '{name}'. " + (f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(known)}")

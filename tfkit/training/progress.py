@@ -15,7 +15,7 @@ from tfkit.core.output import OutputLost, emit, printable
 from tfkit.storage.files import open_log
 
 LOGGER = logging.getLogger("tfkit")
-SECONDS = 10.0  # between lines without a terminal
+SECONDS = 10.0  # seconds between lines without a terminal
 STEPS = 100
 WINDOW = 50  # steps averaged for tokens per second
 
@@ -58,7 +58,7 @@ class Reporter:
         self.close()
 
     def open(self, path: Path) -> None:
-        """Append to the log at `path`; raise RunError."""
+        """Append to the log at `path`. Raise RunError if it cannot be opened."""
         self._log = open_log(path)
         self._log.write("".join(self._waiting))
         self._log.flush()
@@ -114,7 +114,7 @@ class Reporter:
             printing(self.stream)
         except OutputLost as error:
             self.visible = self.terminal = False
-            self.log(f"{error}; what follows is in this log alone")
+            self.log(f"{error}; further output goes only to this log")
 
 
 class ProgressMeter:
@@ -127,7 +127,7 @@ class ProgressMeter:
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=WINDOW)
 
     def step(self, step: int, loss: float, read: int, targets: int, seconds: float) -> None:
-        """Record a step with its numbers of input and target tokens; report it if due."""
+        """Record a step with its numbers of input and target tokens. Report it if due."""
         self._recent.append((read, targets, seconds))
         now = time.perf_counter()
         if self.reporter.terminal and (now - self._shown > 0.1 or step == self.steps):
@@ -145,7 +145,7 @@ class ProgressMeter:
         return f"step {step:,} of {self.steps:,}: loss {loss:.4f}, {self._rates()}{ending}"
 
     def _rates(self) -> str:
-        """Tokens read per second, and predicted if the number differs."""
+        """Format the tokens read per second, and predicted if the number differs."""
         read, targets, seconds = (sum(column) for column in zip(*self._recent, strict=True))
         rate = f"{read / seconds:,.0f} tokens/s"
         return rate if 0.9 * read < targets <= read else f"{rate} read, {targets / seconds:,.0f} predicted"

@@ -29,7 +29,7 @@ class Publisher:
         self.reporter, self.beside = reporter, beside
 
     def publish(self, progress: Progress) -> None:
-        """Write the final weights; report if they are not the requested ones."""
+        """Write the final weights. Report if they are not the requested ones."""
         keep = self.task.settings.keep
         if isinstance(keep, Mean):
             self._note(self._publish_mean(keep.mean, progress))
@@ -42,16 +42,16 @@ class Publisher:
         if has_best and progress.best_step != progress.step:
             here, best = f"step {progress.step:,}", f"step {progress.best_step:,}"
             self.reporter.say(
-                f"{file}: was gone, and holds the weights of {here} now; the best ones, of {best}, are lost"
+                f"{file}: was missing and now holds the weights of {here}; the best ones, of {best}, are lost"
             )
 
     def _publish_mean(self, most: int, progress: Progress) -> dict[str, Any] | None:
-        """Write the mean of the last undamaged checkpoints; return its scores."""
+        """Write the mean of the last undamaged checkpoints and return its scores."""
         files = []
         for path in self.checkpoints.trained(most):
             problems = damage(path, [WEIGHTS])
             if problems:
-                self.reporter.say(f"{'; '.join(problems)}; the mean is without {path.name}")
+                self.reporter.say(f"{'; '.join(problems)}; the mean omits {path.name}")
             else:
                 files.append(path / WEIGHTS)
         if not files:
@@ -64,7 +64,7 @@ class Publisher:
         return self._compared(self._loss(weights, valid), len(files), progress)
 
     def _loss(self, weights: Weights, valid: Feed) -> float:
-        """Validation loss of `weights`; the model's own are restored."""
+        """Compute the validation loss of `weights`, then restore the model's own."""
         model = self.task.model
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(weights.by_name())
@@ -75,10 +75,10 @@ class Publisher:
 
     def _compared(self, loss: float, count: int, progress: Progress) -> dict[str, Any]:
         """Report the loss of the mean of `count` checkpoints next to the best of a single step."""
-        message = f"the mean of {count} checkpoints has a validation loss of {loss:.4f}{self.beside}"
+        message = f"the mean of {count} checkpoints has validation loss {loss:.4f}{self.beside}"
         if progress.best is not None and progress.best_by == "loss":
             message += f"; step {progress.best_step:,} had {progress.best:.4f}"
-            message += "" if loss <= progress.best else ": train.keep: best would have kept that"
+            message += "" if loss <= progress.best else ": train.keep: best would have kept it"
         self.reporter.say(message)
         return {"mean": count, "valid.loss": loss, "best": progress.best, "best_step": progress.best_step}
 

@@ -1,4 +1,4 @@
-"""The record of a run's files, SHA256SUMS, and the handling of files that have changed since."""
+"""The checksum manifest of a run folder, SHA256SUMS, and the handling of changed files."""
 
 from __future__ import annotations
 
@@ -24,58 +24,58 @@ from tfkit.training.folder import (
     RunFolder,
 )
 
-APPENDED = (METRICS, LOG)  # these grow while a run is trained: they are on record when it has ended or stopped
-SMALL = (RESOLVED, *TOKENIZERS, LABELS, ENVIRONMENT)  # what describes a run
+APPENDED = (METRICS, LOG)  # files that grow during training: recorded when it ends or stops
+SMALL = (RESOLVED, *TOKENIZERS, LABELS, ENVIRONMENT)  # files that describe a run
 OWN = tuple(name for name in OURS if name not in (*APPENDED, checksums.SUMS))
-REMEDY = "; --accept-changes records what is there"
+REMEDY = "; --accept-changes records the current file"
 
 
 def begin(folder: RunFolder, more: Iterable[Path] = ()) -> None:
-    """Start the record of a run that is about to be trained, or that an older version has begun."""
+    """Create the manifest of a new run, or of a resumed one from an older version."""
     names = [name for name in OWN if (folder / name).is_file()]
     checksums.begin(folder.path, [*names, *(path.relative_to(folder.path).as_posix() for path in more)])
 
 
 def record_all(folder: Path) -> None:
-    """Start the record of a folder that nobody else has written in, with every file that is in it."""
+    """Create the manifest of a folder that only tfkit wrote, with every file in it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     checksums.begin(folder, [path.relative_to(folder).as_posix() for path in files])
 
 
 def check_listed(folder: RunFolder, inside: str) -> None:
-    """Raise RunError for a file in the folder `inside` of a run that is on record and not as it was written."""
+    """Raise RunError for a changed file of the manifest in the subfolder `inside`."""
     listed = checksums.read_sums(folder.path) or {}
     check(folder, [name for name in listed if name.startswith(f"{inside}/") and _is_inside(name)])
 
 
 def check(folder: RunFolder, names: Iterable[str]) -> None:
-    """Raise RunError for the first of these files that is not as it was written."""
+    """Raise RunError for the first of these files that has changed."""
     for name in names:
         checksums.check(folder.path, name, REMEDY)
 
 
 def check_resumed(folder: RunFolder) -> None:
-    """Raise RunError where what a run that goes on takes over from before is not as it was written.
+    """Raise RunError if a file that a resumed run depends on has changed.
 
-    Weights that are gone are written again.
+    Missing weights are rewritten.
     """
     check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
     check_there(folder, WEIGHTS)
 
 
 def check_there(folder: RunFolder, name: str) -> None:
-    """Raise RunError for a file that is there and not as it was written."""
+    """Raise RunError if an existing file has changed."""
     if (folder / name).exists():
         check(folder, (name,))
 
 
 def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
-    """Return one sentence for each of these files that is not as it was written.
+    """Yield one message for each of these files that has changed.
 
-    A process that was killed leaves the files off the record that it appended to: these are believed.
+    A killed process leaves the files it appended to off the manifest; these are trusted.
     """
     for name in names:
-        if name in APPENDED and name not in checksums.believed(folder.path):
+        if name in APPENDED and name not in checksums.trusted_sums(folder.path):
             continue
         try:
             checksums.check(folder.path, name)
@@ -84,18 +84,18 @@ def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
 
 
 def warn_changed(folder: RunFolder, names: Iterable[str]) -> None:
-    """Warn of those of these files that are not as they were written."""
+    """Warn about changed files among these."""
     for message in changed(folder, names):
         warnings.warn(message, TfkitWarning, stacklevel=3)
 
 
 def checking(folder: RunFolder, name: str) -> AbstractContextManager[None]:
-    """Check a file within a block that ends when the file is known to be right."""
+    """Verify a file's checksum in parallel with the block. Raise RunError when the block ends."""
     return checksums.checking(folder.path, name, REMEDY)
 
 
 def appending(folder: RunFolder) -> None:
-    """Take the files off the record that training appends to; an older run gets a record."""
+    """Drop the files that training appends to from the manifest; create a missing one."""
     if has_record(folder):
         checksums.settle(folder.path)
         checksums.forget(folder.path, APPENDED)
@@ -105,18 +105,18 @@ def appending(folder: RunFolder) -> None:
 
 @contextlib.contextmanager
 def completed(folder: RunFolder) -> Iterator[None]:
-    """Put the files that training appends to on record when the block ends, in whatever way."""
+    """Record the files that training appends to when the block ends, even by an error."""
     try:
         yield
     finally:
-        with contextlib.suppress(RunError):  # a full disk is no reason to lose what the block has to say
+        with contextlib.suppress(RunError):  # a full disk must not hide the error of the block
             checksums.add(folder.path, APPENDED)
 
 
 def accept(folder: RunFolder) -> None:
-    """Record the files of a run as they are, and warn of each that had changed; raises RunError for no run."""
+    """Record the current files of a run and warn about each that had changed. Raise RunError if it is no run."""
     if not folder.holds_run and not (folder / RESOLVED).is_file():
-        raise RunError(f"{folder}: holds no run")
+        raise RunError(f"{folder}: contains no run")
     for name in checksums.renew(folder.path, _acceptable(folder)):
         _warn(folder / name)
 
@@ -130,18 +130,18 @@ def accept_checkpoint(folder: RunFolder) -> None:
 
 
 def _warn(file: Path) -> None:
-    what = "is on record as it is now" if file.is_file() else "is off the record: it is not there"
+    what = "recorded as it is now" if file.is_file() else "removed from the record: it is missing"
     warnings.warn(f"{file}: {what}", TfkitWarning, stacklevel=4)
 
 
 def has_record(folder: RunFolder) -> bool:
-    """True if the files of the run are on record; those of older versions are not."""
+    """True if the run has a manifest; older versions wrote none."""
     return (folder / checksums.SUMS).exists()
 
 
 def _acceptable(folder: RunFolder) -> list[str]:
-    """The files of a run that can be on record: those of its own, and others that are listed already."""
-    listed = checksums.believed(folder.path)
+    """Return the files of a run that can be recorded: its own, and others already listed."""
+    listed = checksums.trusted_sums(folder.path)
     names = dict.fromkeys([*OWN, *(name for name in listed if _is_inside(name))])
     return [name for name in names if (folder / name).is_file()]
 

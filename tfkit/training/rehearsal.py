@@ -1,4 +1,4 @@
-"""Dry run, before training, of what follows it: metrics and text generation."""
+"""Dry run of metrics and text generation before training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rehearse(
         return
     for split in (splits[name] for name in ("test", "longer") if name in splits):
         if not split.examples:
-            raise DataError(f"{split.corpus.name()}: there is no example in it")
+            raise DataError(f"{split.corpus.name()}: contains no examples")
         if recipe.train.metrics:
             split.items(tokenizer, longest, data.batch)
     for measured in (splits[name] for name in data.measured() if recipe.train.metrics):
@@ -49,7 +49,7 @@ def rehearse(
 
 
 def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
-    """Check that the metric is installed and can compare references, and the labels that a model may predict."""
+    """Check that the metric is installed and applicable to references and to labels that a model may predict."""
     if metric.package is not None and importlib.util.find_spec(metric.package) is None:
         raise UsageError(f"{metric.part_name} needs the package {metric.package}: {installing('train')}")
     if metric.reads == "text":
@@ -85,7 +85,7 @@ def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
 
 
 def _unread(path: str) -> tuple[StepDecoder, Tokenizer]:
-    """Model of a run without its weights, and its tokenizer."""
+    """Build the model of a run without its weights, and load its tokenizer."""
     folder = RunFolder(Path(path))
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():

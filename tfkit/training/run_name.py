@@ -19,7 +19,7 @@ LEFT_OUT = re.compile(
 
 
 def run_name(recipe: Recipe) -> str:
-    """Recipe name plus a word for each variant and each override that defines another run."""
+    """Return the recipe name plus a word for each variant and each override that defines another run."""
     words = [_variant(text) for text in recipe.variants]
     words += [value_word(key, value) for key, value in recipe.changes.items() if not LEFT_OUT.match(key)]
     name = "-".join([recipe.name, *words])
@@ -30,7 +30,7 @@ def run_name(recipe: Recipe) -> str:
 
 
 def _variant(text: str) -> str:
-    """Word of a variant: `rotary` unchanged, `heads=4` as heads4, `norm=rms_norm` as rms_norm."""
+    """Return the word of a variant: `rotary` unchanged, `heads=4` as heads4, `norm=rms_norm` as rms_norm."""
     name, equals, value = text.partition("=")
     return value_word(name.strip(), _plain(value.strip())) if equals else _cleaned(name)
 
@@ -43,7 +43,7 @@ def _plain(text: str) -> Any:
 
 
 def value_word(key: str, value: Any) -> str:
-    """One word, starting with a letter, for the value of a dotted key."""
+    """Return one word, starting with a letter, for the value of a dotted key."""
     key = key.rpartition(".")[2]
     if value is None:
         return f"{_cleaned(key)}_none"

@@ -9,7 +9,7 @@ SHOWN = 160  # characters
 
 
 class SampleOutput(NamedTuple):
-    """A source, the model's output, and the reference."""
+    """Source, model output and reference."""
 
     source: str
     output: str
@@ -21,12 +21,12 @@ class SampleOutput(NamedTuple):
 
 
 def cut(text: str) -> str:
-    """Truncate a text for display: an undertrained model may never stop."""
+    """Truncate a text for display, since an undertrained model may never stop."""
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
 def print_samples(samples: Sequence[SampleOutput], stream: IO[str]) -> None:
-    """Print the samples as a table, correct outputs in green on a terminal; raise OutputLost."""
+    """Print the samples as a table, correct outputs in green on a terminal. Raise OutputLost if that fails."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""A model that was trained elsewhere, as a run: its recipe, tokenizer and weights in one folder."""
+"""Export of a model trained elsewhere as a run: recipe, tokenizer and weights in one folder."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def save_run(
     labels: Sequence[str] = (),
     force: bool = False,
 ) -> Path:
-    """Write a run's folder; raises UsageError for a model that is not the recipe's, RunError for a folder in the way.
+    """Write a run folder. Raise UsageError if the model is not the recipe's, RunError if the folder is occupied.
 
-    `labels` name the classes of a head in the order of its logits; `force` renames a run that is there to NAME.old.
+    `labels` name the classes of a head in logit order; `force` renames an existing run to NAME.old.
     """
     _check_given(model, recipe, tokenizer)
     recipe = _labelled(recipe, labels)
     size = None if tokenizer is None or not recipe.unknown_vocab else tokenizer.vocab_size
     _check_model(model, recipe, size)
     if tokenizer is not None:
-        check_vocabulary(recipe, model.blueprint, tokenizer, "the tokenizer that is saved with the model")
+        check_vocabulary(recipe, model.blueprint, tokenizer, "the tokenizer saved with the model")
     goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
     resolved = recipe.resolved(size)
     needs = recorded(recipe, goal.path, size)
@@ -61,46 +61,46 @@ def save_run(
 
 
 def _check_given(model: object, recipe: Recipe, tokenizer: object) -> None:
-    """Raise UsageError for what is no model with weights, and for a tokenizer that is missing or not tfkit's."""
+    """Raise UsageError for a model without weights, and for a tokenizer that is missing or not tfkit's."""
     if not isinstance(model, Model):
         children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
-        inside = "".join(f"; give its .{name}" for name, child in children.items() if isinstance(child, Model))
-        raise UsageError(f"save takes a model that tfkit.build made, got a {type(model).__name__}{inside}")
+        inside = "".join(f"; pass its .{name}" for name, child in children.items() if isinstance(child, Model))
+        raise UsageError(f"save requires a model from tfkit.build, got a {type(model).__name__}{inside}")
     empty = next((name for name, tensor in model.state_dict().items() if tensor.is_meta), None)
     if empty is not None:
-        raise UsageError(f"the model has no weights: {empty} is on the device meta")
+        raise UsageError(f"the model has no weights: {empty} is on device meta")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         raise UsageError(
-            f"tokenizer is a tfkit.data.tokenizer.Tokenizer, such as run.tokenizer, or None; got a "
+            f"tokenizer must be a tfkit.data.tokenizer.Tokenizer, such as run.tokenizer, or None; got a "
             f"{type(tokenizer).__name__}"
         )
     if tokenizer is None and recipe.data is not None:
-        raise UsageError(f"{recipe.fault('data', 'needs its tokenizer: give it to save')}")
+        raise UsageError(f"{recipe.fault('data', 'requires its tokenizer: pass it to save')}")
 
 
 def _labelled(recipe: Recipe, labels: Sequence[str]) -> Recipe:
-    """The recipe with the number of labels; raises UsageError where they are missing, or one is there twice."""
+    """Return the recipe with the number of labels. Raise UsageError if labels are missing or duplicated."""
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise UsageError(f"labels is a list of texts, got {labels!r}")
+        raise UsageError(f"labels must be a list of strings, got {labels!r}")
     if len(set(labels)) < len(labels):
-        raise UsageError(f"labels holds a label twice: {', '.join(labels)}")
+        raise UsageError(f"labels contains duplicates: {', '.join(labels)}")
     if recipe.unknown_labels and not labels:
-        raise UsageError(f"{recipe.name}: num_classes is the number of labels: give them to save, labels=[...]")
+        raise UsageError(f"{recipe.name}: num_classes is the number of labels: pass them to save, labels=[...]")
     return recipe.labelled(len(labels))
 
 
 def _check_model(model: Model, recipe: Recipe, size: int | None) -> None:
-    """Raise UsageError naming the first tensor, else the first setting, in which a model is not the recipe's."""
+    """Raise UsageError naming the first tensor, or else the first setting, that differs from the recipe's."""
     blueprint = recipe.blueprint(size)
     there, wanted = model.state_dict(), build_model(blueprint, device="meta").state_dict()
     for name in [*wanted, *there]:
         if name not in there or name not in wanted:
             owner, other = ("recipe", "model") if name in wanted else ("model", "recipe")
-            raise UsageError(f"the model is not the recipe's: {name} is in the {owner}, not in the {other}")
+            raise UsageError(f"the model is not the recipe's: {name} is in the {owner} but not in the {other}")
         one, two = there[name], wanted[name]
         if one.shape != two.shape or one.is_floating_point() != two.is_floating_point():
             texts = [f"{list(tensor.shape)} ({dtype_name(tensor)})" for tensor in (one, two)]
-            raise UsageError(f"the model is not the recipe's: {name} is {texts[0]}, in the recipe {texts[1]}")
+            raise UsageError(f"the model is not the recipe's: {name} is {texts[0]}, {texts[1]} in the recipe")
     settings, wanted_settings = (spell(model_values(each)) for each in (model.blueprint, blueprint))
     for line in differences(settings, wanted_settings, "model", ("model", "recipe")):
         raise UsageError(f"the model is not the recipe's: {line}")

@@ -2,11 +2,11 @@
 
 | type | choose it when |
 |---|---|
-| inverse_square_root | you train as the original did, or do not know how long you will train |
+| inverse_square_root | you train as the original paper, or do not know how long you will train |
 | cosine | you know the number of steps: the usual choice for language models |
-| warmup_stable_decay | you may train longer later: all but the last steps have one rate |
-| linear | you know the number of steps: BERT's, and fine-tuning's |
-| constant | you test, or another thing than the schedule is in question |
+| warmup_stable_decay | you may train longer later: the rate is constant until the last steps |
+| linear | you know the number of steps: used by BERT and for fine-tuning |
+| constant | you test, or compare anything but schedules |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfkit.core.slots import ScheduleFacts
 
 
 class Schedule(ScheduleFacts):
-    """Base of schedules."""
+    """Base class of schedules."""
 
     class Config(ScheduleFacts.Config, RecipeConfig):
         """Options of all schedules."""
@@ -33,14 +33,14 @@ class Schedule(ScheduleFacts):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             warmup = self.warmup_steps()
             if facts.steps is not None and warmup >= facts.steps:
-                text = f"the learning rate rises for {warmup:,} steps, and there are {facts.steps:,}"
-                yield Doubt("warmup", f"{text}: it never reaches what it rises to, or only at the end")
+                text = f"the warmup of {warmup:,} steps is not shorter than the {facts.steps:,} steps of training"
+                yield Doubt("warmup", text)
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Learning rate of `step` (from 1) of `total`, for a model of this width."""
+        """Return the learning rate of `step` (from 1) of `total`, for a model of this width."""
         raise NotImplementedError(f"{type(self).__name__} has no lr")
 
 
@@ -50,9 +50,9 @@ class Decay(Schedule):
     class Config(Schedule.Config):
         """Options of schedules with a known last step."""
 
-        lr: PositiveFloat = Field(description="the highest learning rate, reached when the warmup ends")
-        warmup: NonNegativeInt = Field(0, description="steps in which the learning rate rises from 0")
-        final: NonNegativeFloat = Field(0.0, description="the learning rate of the last step")
+        lr: PositiveFloat = Field(description="peak learning rate, reached at the end of the warmup")
+        warmup: NonNegativeInt = Field(0, description="steps over which the learning rate rises from 0")
+        final: NonNegativeFloat = Field(0.0, description="learning rate of the last step")
 
         def warmup_steps(self) -> int:
             return self.warmup
@@ -61,7 +61,7 @@ class Decay(Schedule):
         def _falls(self) -> Decay.Config:
             if self.final > self.lr:
                 raise ValueError(
-                    f"final ({self.final:g}) is where the fall from lr ({self.lr:g}) ends, so it cannot be higher"
+                    f"final ({self.final:g}) is higher than lr ({self.lr:g}); the learning rate can only fall"
                 )
             return self
 
@@ -72,14 +72,14 @@ class Decay(Schedule):
         self.final = config.final
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Learning rate of `step`; training may end before the warmup does."""
+        """Return the learning rate of `step`. Training may end before the warmup does."""
         if step <= self.warmup:
             return self.peak * step / self.warmup
         progress = min(1.0, (step - self.warmup) / (total - self.warmup))
         return self.final + (self.peak - self.final) * self.remaining(progress)
 
     def remaining(self, progress: float) -> float:
-        """Remaining fraction of the decay, 1 to 0, at a fraction `progress` of its steps."""
+        """Return the remaining fraction of the decay, 1 to 0, after a fraction `progress` of its steps."""
         raise NotImplementedError(f"{type(self).__name__} has no remaining")
 
 
@@ -90,12 +90,12 @@ class InverseSquareRoot(Schedule):
     class Config(Schedule.Config):
         """Options of inverse_square_root."""
 
-        warmup: PositiveInt = Field(4000, description="steps in which the learning rate rises from 0")
+        warmup: PositiveInt = Field(4000, description="steps over which the learning rate rises from 0")
         factor: PositiveFloat | None = Field(
-            None, description="multiplies the paper's formula; none: 1, unless peak is given"
+            None, description="factor of the paper's formula; none: 1, unless peak is set"
         )
         peak: PositiveFloat | None = Field(
-            None, description="the highest learning rate, whatever d_model; instead of factor"
+            None, description="peak learning rate, independent of d_model; alternative to factor"
         )
 
         def warmup_steps(self) -> int:
@@ -105,7 +105,7 @@ class InverseSquareRoot(Schedule):
         def _one_way(self) -> InverseSquareRoot.Config:
             if self.factor is not None and self.peak is not None:
                 raise ValueError(
-                    f"factor ({self.factor:g}) and peak ({self.peak:g}) both set the highest learning rate; give one"
+                    f"factor ({self.factor:g}) and peak ({self.peak:g}) both set the peak learning rate; use one"
                 )
             return self
 
@@ -116,7 +116,7 @@ class InverseSquareRoot(Schedule):
         self.peak = config.peak
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Learning rate of `step`; `peak` is its maximum, at step = warmup."""
+        """Return the learning rate of `step`; `peak` is the maximum, at step = warmup."""
         peak = self.peak or self.factor / math.sqrt(d_model * self.warmup)
         return peak * min(math.sqrt(self.warmup / step), step / self.warmup)
 
@@ -129,7 +129,7 @@ class Cosine(Decay):
         """Options of cosine."""
 
     def remaining(self, progress: float) -> float:
-        """(1 + cos(pi * progress)) / 2."""
+        """Return (1 + cos(pi * progress)) / 2."""
         return (1.0 + math.cos(math.pi * progress)) / 2.0
 
 
@@ -141,30 +141,32 @@ class LinearDecay(Decay):
         """Options of linear."""
 
     def remaining(self, progress: float) -> float:
-        """1 - progress."""
+        """Return 1 - progress."""
         return 1.0 - progress
 
 
 @register("schedule", "warmup_stable_decay")
 class WarmupStableDecay(Decay):
-    """lr = peak, and in the last steps final + (peak - final) * remaining (Hu et al. 2024, arXiv 2404.06395).
+    """lr = peak, then final + (peak - final) * remaining over the last steps (Hu et al. 2024, arXiv 2404.06395).
 
-    A run that is to go on with more steps starts from a checkpoint before the decay (Hägele et al. 2024, 2405.18392).
+    To continue a run with more steps, start from a checkpoint before the decay (Hägele et al. 2024, 2405.18392).
     """
 
     class Config(Decay.Config):
         """Options of warmup_stable_decay."""
 
         decay: Annotated[float, Field(gt=0, le=1)] = Field(
-            0.2, description="fraction of the steps, at the end, in which the learning rate falls"
+            0.2, description="final fraction of the steps, over which the learning rate falls"
         )
-        shape: Literal["linear", "sqrt"] = Field("linear", description="the fall: 1 - progress, or 1 - sqrt(progress)")
+        shape: Literal["linear", "sqrt"] = Field(
+            "linear", description="shape of the decay: 1 - progress, or 1 - sqrt(progress)"
+        )
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if facts.steps is not None and self.warmup > (1 - self.decay) * facts.steps:
                 share = f"the last {self.decay:g} of {facts.steps:,} steps"
-                yield Problem("warmup", f"the rise of {self.warmup:,} steps overlaps with the decay, {share}")
+                yield Problem("warmup", f"the warmup of {self.warmup:,} steps overlaps the decay, {share}")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -172,7 +174,7 @@ class WarmupStableDecay(Decay):
         self.shape = config.shape
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Learning rate of `step`; training may end before the warmup does."""
+        """Return the learning rate of `step`. Training may end before the warmup does."""
         if step <= self.warmup:
             return self.peak * step / self.warmup
         falling = self.decay * total
@@ -180,7 +182,7 @@ class WarmupStableDecay(Decay):
         return self.final + (self.peak - self.final) * self.remaining(progress)
 
     def remaining(self, progress: float) -> float:
-        """1 - progress, or 1 - sqrt(progress)."""
+        """Return 1 - progress, or 1 - sqrt(progress)."""
         return 1.0 - (progress if self.shape == "linear" else math.sqrt(progress))
 
 
@@ -191,8 +193,8 @@ class Constant(Schedule):
     class Config(Schedule.Config):
         """Options of constant."""
 
-        lr: PositiveFloat = Field(description="the learning rate")
-        warmup: NonNegativeInt = Field(0, description="steps in which the learning rate rises from 0")
+        lr: PositiveFloat = Field(description="learning rate")
+        warmup: NonNegativeInt = Field(0, description="steps over which the learning rate rises from 0")
 
         def warmup_steps(self) -> int:
             return self.warmup
@@ -203,5 +205,5 @@ class Constant(Schedule):
         self.warmup = config.warmup
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Learning rate of `step`."""
+        """Return the learning rate of `step`."""
         return self.peak if step >= self.warmup else self.peak * step / self.warmup

@@ -48,13 +48,13 @@ def rewritten(
     file = teacher.folder.path / FOLDER / f"{key[:16]}.json"
     targets = _kept(file, key, len(sources))
     if targets is None:
-        reporter.say(f"{teacher.folder} writes {counted(len(sources), 'target')}")
+        reporter.say(f"{teacher.folder}: generating {counted(len(sources), 'target')}")
         targets = _written(teacher, sources, strategy, objective, generate, device)
         file.parent.mkdir(exist_ok=True)
         write_json(file, {"key": key, "targets": targets})
     long = sum(target is None for target in targets)
-    left = f"; {long:,} sources are too long for it and keep their target" if long else ""
-    reporter.say(f"{counted(len(sources), 'target')} of the teacher, from {file}{left}")
+    left = f"; {long:,} sources are too long for it and keep their targets" if long else ""
+    reporter.say(f"{counted(len(sources), 'target')} of the teacher from {file}{left}")
     return [
         {**example, "target": example["target"] if target is None else target}
         for example, target in zip(examples, targets, strict=True)
@@ -64,7 +64,7 @@ def rewritten(
 def _key(
     teacher: TeacherRun, sources: Sequence[str], strategy: Config, generate: Generate, objective: Objective
 ) -> str:
-    """Hash of everything the outputs depend on."""
+    """Hash everything that the outputs depend on."""
     files = [sha256_of(teacher.folder / name) for name in (WEIGHTS, TOKENIZER)]
     rules = {**spell(generate), "strategy": spell(strategy)}
     made = {"teacher": files, "sources": sources, "generate": rules, "objective": spell(objective.config)}
@@ -72,14 +72,14 @@ def _key(
 
 
 def _kept(file: Path, key: str, count: int) -> list[str | None] | None:
-    """Read cached targets, None if there are none; raise RunError for an invalid file."""
+    """Read cached targets; return None without a cache. Raise RunError if the file is invalid."""
     if not file.is_file():
         return None
     found = read_json(file)
     targets = found.get("targets") if isinstance(found, dict) and found.get("key") == key else None
     if isinstance(targets, list) and len(targets) == count and all(isinstance(one, str | None) for one in targets):
         return targets
-    raise RunError(f"{file}: holds no targets of these examples; delete it, and they are written again")
+    raise RunError(f"{file}: does not contain the targets of these examples; delete it to generate them again")
 
 
 def _written(
@@ -111,4 +111,4 @@ def _writer(teacher: TeacherRun, strategy: Config, generate: Generate, device: t
 
 
 def _no_draft(path: str) -> tuple[StepDecoder, Tokenizer]:
-    raise UsageError(f"train.teacher.sequences: the draft {path} would change nothing of the texts; leave it out")
+    raise UsageError(f"train.teacher.sequences: the draft model {path} would not change the outputs; remove it")

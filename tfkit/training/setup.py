@@ -39,10 +39,7 @@ from tfkit.training.widths import check_widths
 
 @dataclass(frozen=True)
 class Task:
-    """A model with its data; `recipe` has the number of labels filled in.
-
-    `hashes` are those of examples not read from files.
-    """
+    """Model with its data. `recipe` has the number of labels filled in; `hashes` cover examples not from files."""
 
     recipe: Recipe
     model: Model
@@ -69,10 +66,10 @@ def prepare(
     initial: bool = True,
     labels: tuple[str, ...] = (),
 ) -> Task:
-    """Read the data and build the model; a resumed run passes its `tokenizer` and `labels`.
+    """Read the data and build the model. A resumed run passes its `tokenizer` and `labels`.
 
-    `initial` loads initial weights; unnecessary for a resumed run. Raise UsageError and DataError for invalid setups; a
-    model too large for the machine is rejected before it is allocated.
+    `initial` loads initial weights, which a resumed run does not need. Raise UsageError or DataError for invalid
+    setups; a model too large for the machine is rejected before it is allocated.
     """
     data, objective = _needed(recipe)
     _check_files(recipe, initial, tokenizer)
@@ -117,7 +114,7 @@ def prepare(
 
 
 def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
-    """Sizes known only from the training corpus: vocabulary, and number of labels."""
+    """Return the sizes known only from the training corpus: vocabulary, and number of labels."""
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
     split = Split(data.train, objective, is_sharded(recipe, data.train))
@@ -127,7 +124,7 @@ def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
 
 
 def steps_of(recipe: Recipe) -> int:
-    """Number of optimizer steps; reads the training data if the recipe sets epochs."""
+    """Return the number of optimizer steps, reading the training data if the recipe sets epochs."""
     if recipe.train.steps is not None:
         return recipe.train.steps
     data, objective = _needed(recipe)
@@ -141,7 +138,7 @@ def steps_of(recipe: Recipe) -> int:
 
 
 def _counted(recipe: Recipe, train: Feed, reporter: Reporter | None = None) -> int:
-    """Return the number of optimizer steps, converting epochs; raise RecipeError for settings that exceed them."""
+    """Return the number of optimizer steps, converting epochs. Raise RecipeError for settings that exceed them."""
     steps, epochs = recipe.train.steps, recipe.train.epochs
     if steps is not None or epochs is None:
         return steps or 0
@@ -157,13 +154,13 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
         missing = " and ".join(name for name in ("data", "objective") if getattr(recipe, name) is None)
         task = named_like(recipe.name.partition("-")[0], shipped_tasks())
         hint = f". Did you mean '{task}'?" if task else ""
-        text = f"to be trained, a recipe says its {missing}; this one describes a model only"
+        text = f"training requires {missing} in the recipe; this one only describes a model"
         raise UsageError(f"{recipe.name}: {text}{hint}")
     return recipe.data, recipe.objective.build()
 
 
 def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
-    """Raise RecipeError for missing files required by this training."""
+    """Raise RecipeError for missing files that this training requires."""
     needed = ["data.train", "data.valid", "data.test", "data.longer", "generate", "train.teacher"]
     needed += [] if tokenizer is not None else ["data.tokenizer"]
     needed += ["train.init_from", "model"] if initial else []
@@ -172,18 +169,18 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
         raise RecipeError(missing)
     source = recipe.train.initial
     if initial and source is not None and RunFolder(Path(source.run)).holds_quantized:
-        text = f"{source.run} holds quantized weights, which cannot be trained; name the run that it was made of"
+        text = f"{source.run} contains quantized weights, which cannot be trained; use the run they were quantized from"
         raise RecipeError([recipe.fault("train.init_from", text)])
 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
-    """Fit the tokenizer on all fields of the objective; a source-target pair, each on its own field."""
+    """Fit the tokenizer on all fields of the objective; fit each of a source-target pair on its own field."""
     rows, there = objective.rows, split.given
     wanted = rows.read_fields(there)
     missing = [field for field in wanted if field not in there]
     if missing:
         raise DataError(
-            f"{split.corpus.name()}: {objective.part_name} reads {' and '.join(wanted)}, and the examples "
+            f"{split.corpus.name()}: {objective.part_name} requires {' and '.join(wanted)}, but the examples "
             f"have {' and '.join(there) or 'nothing'}"
         )
     found: list[Tokenizer] = []
@@ -210,7 +207,7 @@ def _learned(config: TokenizerFacts.Config, split: Split, fields: Sequence[str])
 
 
 def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[str, ...]) -> Recipe:
-    """Learn the labels; return the recipe with their number."""
+    """Learn the labels and return the recipe with their number."""
     objective.rows.labels = labels
     if objective.rows.labelled:
         learn(objective.rows, split.examples)
@@ -227,7 +224,7 @@ def _check_classes(blueprint: Blueprint, objective: Objective, split: Split) -> 
 
 
 def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
-    """Architecture for the tokenizer's vocabulary; raise RecipeError on conflicts."""
+    """Return the architecture for the tokenizer's vocabulary. Raise RecipeError on conflicts."""
     try:
         return recipe.blueprint(tokenizer.sizes)
     except RecipeError as error:
@@ -242,7 +239,7 @@ def check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer,
         if plan.vocab_size is not None and plan.vocab_size < size:
             text = f"{plan.vocab_size} is less than the {size} tokens of the tokenizer"
             path = f"model.{plan.side}.vocab_size"
-            faults.append(recipe.fault(path, f"{text}; write vocab_size: tokenizer ({learned})"))
+            faults.append(recipe.fault(path, f"{text}; use vocab_size: tokenizer ({learned})"))
     if faults:
         raise RecipeError(faults)
 
@@ -256,7 +253,7 @@ def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> 
 
 
 def longest_example(blueprint: Blueprint, data: Data) -> int | None:
-    """Maximum tokens per example, by the model and data.batch.length."""
+    """Return the maximum tokens per example, limited by the model and data.batch.length."""
     longest = section_rules.longest_example(blueprint, data)
     return None if longest is None else longest.tokens
 
@@ -276,7 +273,7 @@ def _model(
 def _taught(
     teacher: TeacherRun, objective: Objective, model: Model, device: torch.device, reporter: Reporter
 ) -> Distillation | None:
-    """Distillation loss, or None if the teacher only generated the targets."""
+    """Create the distillation loss, or return None if the teacher only generated the targets."""
     if not teacher.settings.is_read:
         return None
     taught = Distillation(teacher.settings, objective, teacher.model(device), model)
@@ -290,7 +287,7 @@ def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter)
     size = blueprint.last.vocab_size or 0
     unused = max(0, size - tokenizer.vocab_size) + len(tokenizer.gaps)
     if unused:
-        reporter.say(f"{unused:,} of {size:,} ids are no token of the tokenizer: they are never written")
+        reporter.say(f"{unused:,} of {size:,} ids are not tokens of the tokenizer and are never generated")
 
 
 def _announce(model: Model, train: Feed, valid: Feed | None, examples: int, reporter: Reporter) -> None:
@@ -299,6 +296,6 @@ def _announce(model: Model, train: Feed, valid: Feed | None, examples: int, repo
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
     stays = f", {frozen:,} of them frozen" if frozen else ""
     reporter.say(f"{counted(count, 'parameter')}{stays}, on {describe(train.device)}")
-    held_out = "no validation set" if valid is None else f"{counted(len(valid.items), 'row')} of validation"
-    reporter.say(f"{counted(examples, 'example')}, {counted(len(train.items), 'row')} of training, {held_out}")
+    held_out = "no validation set" if valid is None else f"{counted(len(valid.items), 'row')} for validation"
+    reporter.say(f"{counted(examples, 'example')}, {counted(len(train.items), 'row')} for training, {held_out}")
     reporter.say(str(train))

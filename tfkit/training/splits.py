@@ -1,4 +1,4 @@
-"""Data splits of a recipe: errors are reported by file and line before training starts."""
+"""Data splits of a recipe, with errors reported by file and line before training starts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = 10  # examples per split read by a check
 def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault]]:
     """Return the first examples of each split, and the faults of reading them.
 
-    Reads only the beginning of a file. Splits with missing files, or expensive to start, are skipped.
+    Only the beginning of a file is read. Skip splits whose files are missing or whose corpus is slow to start.
     """
     splits = [] if recipe.data is None else recipe.data.splits()
     lacking = tuple(fault.path for fault in recipe.missing_files())
@@ -47,12 +47,12 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
 
 
 def described(value: str) -> str:
-    """Name, shape and range of an array field; empty for a text."""
+    """Return name, shape and range of an array field, or "" for a text."""
     return value.described() if isinstance(value, Vectors) else ""
 
 
 class Split:
-    """The examples of one split, and their conversion to items of an objective."""
+    """Examples of one split, and their conversion to items of an objective."""
 
     def __init__(self, config: Config, objective: Objective, sharded: bool = False) -> None:
         self.config, self.objective, self.sharded = config, objective, sharded
@@ -61,7 +61,7 @@ class Split:
 
     @cached_property
     def examples(self) -> list[Example]:
-        """The examples, read on first access; raise DataError."""
+        """Examples, read on first access. Raise DataError if they are invalid."""
         return self.corpus.examples()
 
     @property
@@ -89,7 +89,7 @@ class Split:
             raise DataError(f"{self.corpus.name()}: {error}") from None
 
     def items(self, tokenizer: Tokenizer, longest: int | None, batch: Batch) -> Sequence[Item]:
-        """Convert the examples to items that fit in a batch; raise DataError."""
+        """Convert the examples to items that fit in a batch. Raise DataError for invalid ones."""
         with self.located():
             items = self.objective.rows.prepare(self._held(tokenizer), tokenizer, longest)
             if batch.tokens is not None and not batch.pack:
@@ -120,14 +120,14 @@ class Split:
         raise DataError(_too_large(self._size(items), most))
 
     def _size_of(self, example: Example, tokenizer: Tokenizer, longest: int | None) -> int:
-        """Tokens of the largest item of an example; 0 if it has none."""
+        """Count the tokens of the largest item of an example; 0 if it has none."""
         try:
             return self._size(self.objective.rows.prepare([example], tokenizer, longest))
         except DataError:
             return 0
 
     def _size(self, items: Sequence[Item]) -> int:
-        """Tokens of the largest item."""
+        """Count the tokens of the largest item."""
         return int(np.asarray(self.objective.rows.lengths(items)).max())
 
     def check_classes(self, head: HeadFacts.Config | None, path: str) -> None:
@@ -140,9 +140,9 @@ class Split:
             for label in self.objective.rows.labels_in(example):
                 seen.add(label)
                 if len(seen) > classes:
-                    text = f"'{label}' is one label more than the {classes} classes of {path}"
+                    text = f"'{label}' exceeds the {classes} classes of {path}"
                     with self.located():
-                        raise ExampleError(number, f"{text}; write num_classes: labels")
+                        raise ExampleError(number, f"{text}; use num_classes: labels")
 
     def check_references(self, metric: Metric) -> None:
         """Raise DataError for an example whose reference the metric cannot use."""
@@ -158,17 +158,17 @@ class Split:
 
 
 def learned_from(data: Data, train: Split) -> str:
-    """Origin of the vocabulary, for messages."""
+    """Return the origin of the vocabulary, for messages."""
     configs = data.tokenizers().values()
     if not configs:
-        return "there is no tokenizer"
+        return "no tokenizer"
     if any(config.part.learns for config in configs):
         return f"the tokenizer learned from {train.corpus.name()}"
-    return f"the tokenizer is {' and '.join(config.told() for config in configs)}"
+    return f"the tokenizer is {' and '.join(config.described() for config in configs)}"
 
 
 def _too_large(size: int, most: int) -> str:
-    return f"{size} tokens are more than a batch of data.batch.tokens: {most}; allow more, or say data.batch.length"
+    return f"{size} tokens exceed data.batch.tokens: {most}; raise it, or set data.batch.length"
 
 
 @contextlib.contextmanager

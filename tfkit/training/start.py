@@ -1,4 +1,4 @@
-"""Checks before a run is continued or replaced, and the messages where that is refused."""
+"""Checks before a run is resumed or replaced, and their error messages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.contents import in_checkpoints
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, QUANTIZED, RESOLVED, WEIGHTS, RunFolder
 
-# what a run is about: with other values it would be another run; steps and intervals may change
-GROUPED = ("train.groups", "train.layer_decay")  # which parameters make a group of the optimizer
+# keys that define a run: with other values it would be another one; steps and intervals may change
+GROUPED = ("train.groups", "train.layer_decay")  # they decide which parameters form a group of the optimizer
 TEACHER = "train.teacher"
 FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", TEACHER, *GROUPED)
 ABSENT = object()
@@ -26,7 +26,7 @@ OFF: tuple[object, ...] = (False, "none", [])
 
 
 def check_ours(folder: RunFolder) -> None:
-    """Raise RunError for a folder that is not free and holds no run."""
+    """Raise RunError for a folder that is not free and contains no run."""
     if folder.path.exists() and not folder.path.is_dir():
         raise RunError(f"{folder}: is a file; a run needs a folder")
     if folder.is_free or folder.holds_run:
@@ -35,36 +35,36 @@ def check_ours(folder: RunFolder) -> None:
         try:
             _ = folder.known
         except RunError as error:
-            raise RunError(f"{error}; it says what this run was made with. Choose another --out") from None
-    raise RunError(f"{folder}: is not empty and holds no run of tfkit; choose another --out")
+            raise RunError(f"{error}; it describes how this run was trained. Choose another --out") from None
+    raise RunError(f"{folder}: not empty and not a run of tfkit; choose another --out")
 
 
 def check_use(folder: RunFolder, resume: bool, force: bool) -> None:
-    """Raise RunError where the run that is there is not to be touched."""
+    """Raise RunError if the existing run must not be changed."""
     if resume and folder.holds_import:
-        begin = f"to begin with its weights say train.init_from: {folder}"
-        raise RunError(f"{folder}: holds an imported model, which has no training to resume; {begin}")
+        begin = f"to start from its weights, use train.init_from: {folder}"
+        raise RunError(f"{folder}: contains an imported model, which has no training to resume; {begin}")
     if resume and folder.holds_quantized:
-        what = f"holds weights in {folder.known[QUANTIZED]}, which cannot be trained"
-        raise RunError(f"{folder}: {what}; resume the run that it was made of, or choose another --out")
+        what = f"contains {folder.known[QUANTIZED]} weights, which cannot be trained"
+        raise RunError(f"{folder}: {what}; resume the run they were quantized from, or choose another --out")
     if not (resume or force):
         raise RunError(f"{folder}: {_what_is_there(folder)}--force replaces it, or choose another --out")
 
 
 def check_nothing_is_lost(folder: RunFolder) -> None:
-    """Raise RunError where training cannot go on, and would lose more than a beginning by beginning again."""
+    """Raise RunError if training cannot resume and a restart would lose results."""
     if there := _worth_keeping(folder):
-        hints = [f"if {path.name} holds its checkpoints, rename it to {CHECKPOINTS}; " for path in _renamed(folder)]
+        hints = [f"if {path.name} contains its checkpoints, rename it to {CHECKPOINTS}; " for path in _renamed(folder)]
         raise RunError(
-            f"{folder}: holds {there}, but no checkpoint to go on from, and --resume deletes nothing; {''.join(hints)}"
-            "--force replaces the run, or choose another --out"
+            f"{folder}: contains {there}, but no checkpoint to resume from, and --resume deletes nothing; "
+            f"{''.join(hints)}--force replaces the run, or choose another --out"
         )
 
 
 def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> None:
-    """Raise RunError when the run in `folder` was started from another model, other data or another objective.
+    """Raise RunError if the run was started from another model, other data or another objective.
 
-    A run whose resolved.yaml is gone is believed. `data` is that of the recipe: files that were moved are the same.
+    Skip the check without a resolved.yaml. `data` is the recipe's: moved files count as unchanged.
     """
     if not (folder / RESOLVED).is_file():
         return
@@ -76,14 +76,14 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
         raise RunError(
-            f"{folder}: was started from another recipe, so it cannot be resumed with this one:\n  "
+            f"{folder}: was started from another recipe and cannot be resumed with this one:\n  "
             + "\n  ".join(found[:5])
             + more
         )
 
 
 def _fixed(recipe: Any, key: str) -> Any:
-    """The value at a key; of the teacher without its folder, since the hash of its weights is on record."""
+    """Return the value at a key; of the teacher without its folder, since its weights are identified by hash."""
     value = _at(recipe, key)
     if key == "data" and isinstance(value, Mapping):
         return {name: option for name, option in value.items() if name != "shards"}  # the batches are the same
@@ -91,14 +91,14 @@ def _fixed(recipe: Any, key: str) -> Any:
 
 
 def _at_one_place(folder: RunFolder, there: Any, data: Data) -> Any:
-    """Return the run's recipe, with each data file at the present place of the file with the recorded hash."""
+    """Return the run's recipe, with each data file at the current path of the file with the recorded hash."""
     places = moved(folder.known.get(DATA), file_hashes(data))
     corpora = _at(there, "data")
     return _test_by_name({**there, "data": _replaced(corpora, places)} if isinstance(corpora, Mapping) else there)
 
 
 def _test_by_name(recipe: Any) -> Any:
-    """Reduce the files of the test split to their names: training does not read them."""
+    """Reduce the files of the test split to their names, since training does not read them."""
     test = _at(recipe, "data.test")
     if not isinstance(test, Mapping):
         return recipe
@@ -122,23 +122,23 @@ def _replaced(value: Any, places: Mapping[str, str]) -> Any:
 
 def _what_is_there(folder: RunFolder) -> str:
     if folder.holds_import:
-        return "holds an imported model; "
+        return "contains an imported model; "
     if folder.holds_quantized:
-        return f"holds a run in {folder.known[QUANTIZED]}; "
+        return f"contains a run in {folder.known[QUANTIZED]}; "
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None:
         there = _worth_keeping(folder)
         if there:
-            return f"holds {there}, but no checkpoint; "
-        return "holds a run that never came to a checkpoint; --resume starts it again, "
+            return f"contains {there}, but no checkpoint; "
+        return "contains a run without a checkpoint; --resume restarts it, "
     progress = read_progress(checkpoint)
     if progress.finished:
-        return f"holds a finished run of {progress.step:,} steps; "
-    return f"holds a run that stopped at step {progress.step:,}; --resume continues it, "
+        return f"contains a finished run of {progress.step:,} steps; "
+    return f"contains a run that stopped at step {progress.step:,}; --resume continues it, "
 
 
 def _worth_keeping(folder: RunFolder) -> str:
-    """Name the files that a run without a checkpoint would lose by starting again; empty if there are none."""
+    """Name the files that a run without a checkpoint would lose by a restart, or ""."""
     found = [name for name in (WEIGHTS, EVALUATION) if (folder / name).exists()]
     found += ["the record of a finished run"] if folder.holds_run and "finished" in folder.known else []
     found += [f"{CHECKPOINTS}/{name}" for name in in_checkpoints(folder.path)[:3]]
@@ -147,7 +147,7 @@ def _worth_keeping(folder: RunFolder) -> str:
 
 
 def _renamed(folder: RunFolder) -> list[Path]:
-    """Folders that look like the checkpoints of the run under another name."""
+    """Return folders that look like the run's checkpoints under another name."""
     places = [path for path in folder.path.iterdir() if path.is_dir() and path.name != CHECKPOINTS]
     return sorted(path for path in places if Checkpoints(path).last() is not None)
 
@@ -159,12 +159,12 @@ def _at(data: Any, path: str) -> Any:
 
 
 def differences(there: Any, here: Any, path: str, sides: tuple[str, str] = ("run", "recipe")) -> Iterator[str]:
-    """Lines that say where two readings differ, by dotted key."""
+    """Yield a line for each difference of two resolved recipes, by dotted key."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in dict.fromkeys([*there, *here]):
             yield from differences(there.get(key, ABSENT), here.get(key, ABSENT), f"{path}.{key}", sides)
     elif there is ABSENT and here in OFF:
-        return  # an option that an older version did not have
+        return  # option added after the version that wrote the run
     elif there != here:
         yield f"{path}: {_shown(there)} in the {sides[0]}, {_shown(here)} in the {sides[1]}"
 

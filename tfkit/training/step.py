@@ -35,9 +35,9 @@ class StepSums:
 def accumulate(
     model: Model, feed: Feed, places: Places, count: int, precision: str, taught: Distillation | None = None
 ) -> StepSums:
-    """Run `count` batches forward and backward; the gradients still have to be multiplied by `factor`.
+    """Run `count` batches forward and backward. The caller multiplies the gradients by `factor`.
 
-    The loss is the objective's, or the distillation loss if `taught` is given.
+    The loss is the objective's, or the distillation loss if `taught` is set.
     """
     totals, targets = [], []
     read: Tensor | int = 0
@@ -57,9 +57,9 @@ def accumulate(
 
 
 def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
-    """Number of input tokens on all sides, without padding.
+    """Count the input tokens on all sides, without padding.
 
-    Without a mask, the item lengths are used, which may be upper bounds if tokens are sampled.
+    Without a mask, use the item lengths, which may be upper bounds if tokens are sampled.
     """
     items = np.hstack([np.asarray(row, dtype=np.int64) for row in indices])
     sides = np.asarray(feed.lengths).reshape(len(feed.items), -1)[items].sum(axis=0).tolist()
@@ -68,7 +68,7 @@ def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
 
 
 def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
-    """Number of non-padding positions of one side, at most `bound`."""
+    """Count the non-padding positions of one side, at most `bound`."""
     if name == "inputs_embeds":  # the lengths of arrays are known
         return bound
     for mask in (name.replace("input_ids", "attention_mask"), "segment_ids"):

@@ -22,16 +22,16 @@ from tfkit.training.needs import NEEDS, Need, installed_version
 
 
 def downloaded_run(address: str) -> Path:
-    """Download a run from the hub; raise UsageError or DataError, and RunError if it is not a run."""
+    """Download a run from the hub. Raise UsageError or DataError, or RunError if it is not a run."""
     folder = downloaded(repository(address), (*PUBLISHED, SUMS, f"{KEPT}/*"), address)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
-            raise RunError(f"{address}: holds no run of tfkit: it has no {name}")
+            raise RunError(f"{address}: not a run of tfkit: {name} is missing")
     return folder
 
 
 def run_folder(recipe: str | Path) -> RunFolder | None:
-    """Run folder of a resolved.yaml; None for other recipes."""
+    """Return the run folder of a resolved.yaml, or None for other recipes."""
     path = Path(recipe)
     folder = RunFolder(path.parent)
     return folder if path.name == RESOLVED and path.is_file() and folder.holds_run else None
@@ -46,7 +46,7 @@ def saved_recipe(
 ) -> Recipe:
     """Load the recipe of a run, importing third-party code as permitted.
 
-    Raise RunError with all missing parts and their remedies; warn of changed code.
+    Raise RunError with all missing parts and their remedies. Warn about changed code.
     """
     problems: list[str] = []
     names = [name for each in imports if (name := _import(each, f"--import {each}: ", problems)) is not None]
@@ -63,24 +63,24 @@ def saved_recipe(
 
 
 def needs_of(folder: RunFolder) -> list[Need]:
-    """Third-party code of a run, from its environment.json; raise RunError if unreadable."""
+    """Return the third-party code of a run, from its environment.json. Raise RunError if unreadable."""
     file = folder / ENVIRONMENT
     known = read_json(file) if file.is_file() else {}
     try:
         return TypeAdapter(list[Need]).validate_python(known.get(NEEDS, []))
     except (ValidationError, AttributeError):
-        raise RunError(f"{file}: what it says of `{NEEDS}` cannot be read") from None
+        raise RunError(f"{file}: its entry `{NEEDS}` cannot be read") from None
 
 
 def changes(needs: Sequence[Need]) -> Iterator[str]:
-    """Yield a sentence for each package or file that has changed since the run was created."""
+    """Yield a message for each package or file that has changed since the run was created."""
     for need in needs:
         version = installed_version(need.distribution) if need.distribution is not None and need.used else None
         if version is not None and version != need.version:
-            yield f"was made with {need.distribution} {need.version}, and {version} is installed"
+            yield f"created with {need.distribution} {need.version}; {version} is installed"
         elif need.sha256 is not None:
             yield from (
-                f"{file} has changed since this run was made, so that its parts may compute something else"
+                f"{file} has changed since this run was created; results may differ"
                 for file, sha256 in _sources(need)
                 if sha256 != need.sha256
             )
@@ -110,7 +110,7 @@ def _supply(need: Need, folder: RunFolder, trust: bool, problems: list[str]) -> 
         return []
     name = _import(place, f"{folder}: ", problems)
     if name is not None and need.missing:
-        problems.append(f"{place}: registers no {', '.join(need.missing)}, which the run {folder} needs")
+        problems.append(f"{place}: does not register {', '.join(need.missing)}, which the run {folder} needs")
     return [name] if name is not None else []
 
 
@@ -123,15 +123,15 @@ def _import(name: str | Path, place: str, problems: list[str]) -> str | None:
 
 
 def _sentence(need: Need, place: str | None) -> str:
-    """Missing code of a run, and how to provide it."""
+    """Describe the missing code of a run, and how to provide it."""
     parts = ", ".join(need.missing)
     package = f"{need.distribution} {need.version}" if need.distribution is not None else "an installed package"
     if need.door == "plugin":
         broken = "".join(f"; {problem}" for problem in REGISTRY.problems)
         return f"the plugin {need.name} of {package} ({parts}): install it" + broken
     if need.door == "python":
-        return f"{parts}, which {need.name} registered: import it again first, or give --import with a file that does"
+        return f"{parts}, registered by {need.name}: import it first, or pass a file that does to --import"
     if place is None:
-        return f"the parts in {need.name} ({parts}), which is gone: give --import with the place where it is now"
+        return f"the parts in {need.name} ({parts}), which is missing: pass its new path to --import"
     where = place if is_file(need.name) else f"the module {place}"
-    return f"the parts in {where} ({parts}): give --import {place} or --trust"
+    return f"the parts in {where} ({parts}): use --import {place} or --trust"

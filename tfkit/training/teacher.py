@@ -16,7 +16,7 @@ from tfkit.core.errors import RecipeError, RunError
 from tfkit.core.options import LayerPair, layer_pairs
 from tfkit.core.slots import AttentionFacts
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.strategy.speculative import unlike
+from tfkit.generation.strategy.speculative import difference_between
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import sections
@@ -36,7 +36,7 @@ HERE = "train.teacher"
 
 @dataclass(frozen=True)
 class TeacherRun:
-    """A run as a teacher: architecture, tokenizer, labels, and the student's settings for it."""
+    """Run that serves as a teacher: architecture, tokenizer, labels, and the student's settings for it."""
 
     folder: RunFolder
     settings: sections.Teacher
@@ -55,7 +55,7 @@ class TeacherRun:
 
 
 def load_teacher(recipe: Recipe) -> TeacherRun | None:
-    """Load the recipe's teacher without weights; raise RecipeError if the folder is invalid."""
+    """Load the recipe's teacher without weights. Raise RecipeError if the folder is invalid."""
     settings = recipe.train.teacher
     if settings is None:
         return None
@@ -63,7 +63,7 @@ def load_teacher(recipe: Recipe) -> TeacherRun | None:
     try:
         for name in (RESOLVED, WEIGHTS):
             if not (folder / name).is_file():
-                raise RunError(f"{folder / name}: is missing; a teacher is a run that has been trained or imported")
+                raise RunError(f"{folder / name}: is missing; a teacher must be a trained or imported run")
         record.check(folder, record.SMALL)
         own = saved_recipe(folder, imports=recipe.imports)
         labels, tokenizer = read_labels(folder), load_tokenizer(folder)
@@ -76,7 +76,7 @@ def load_teacher(recipe: Recipe) -> TeacherRun | None:
 
 @dataclass(frozen=True)
 class Pupil:
-    """Properties of the student known before its model is built."""
+    """Properties of the student that are known before its model is built."""
 
     blueprint: Blueprint
     tokenizer: Tokenizer
@@ -100,15 +100,17 @@ def check_lengths(recipe: Recipe, teacher: TeacherRun, feed: Feed) -> None:
     longest = np.asarray(feed.lengths).reshape(len(feed.items), -1).max(axis=0).tolist()
     for plan, length in zip(teacher.blueprint.stacks(), longest, strict=False):
         if plan.max_length is not None and length > plan.max_length:
-            text = f"reads {plan.max_length} tokens, and rows have up to {length}"
-            advice = f"say data.batch.length: {plan.max_length}"
+            text = f"accepts {plan.max_length} tokens, but rows have up to {length}"
+            advice = f"set data.batch.length: {plan.max_length}"
             raise RecipeError([recipe.fault(f"{HERE}.run", f"{teacher.folder} {text}; {advice}")])
 
 
 def _vocabulary(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
-    difference = unlike(pupil.tokenizer, teacher.tokenizer) or unlike(pupil.tokenizer.source, teacher.tokenizer.source)
+    difference = difference_between(pupil.tokenizer, teacher.tokenizer) or difference_between(
+        pupil.tokenizer.source, teacher.tokenizer.source
+    )
     if difference:
-        own = f"take its own: data.tokenizer: {{type: file, path: {teacher.folder / TOKENIZER}}}"
+        own = f"use its tokenizer: data.tokenizer: {{type: file, path: {teacher.folder / TOKENIZER}}}"
         yield Problem("", f"has another vocabulary: {difference}; {own}")
 
 
@@ -123,7 +125,7 @@ def _direction(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     objective, found = pupil.objective, direction_of(teacher.blueprint)
     if objective.reads is not None and found != objective.reads and found not in objective.also:
         wanted = WANTED[objective.reads]
-        yield Problem("", f"is {WANTED[found]}; '{objective.part_name}' is learned from {wanted}")
+        yield Problem("", f"is {WANTED[found]}; '{objective.part_name}' requires {wanted}")
 
 
 def _head(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
@@ -133,24 +135,24 @@ def _head(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     what = "head" if name is None else f"head '{name}'"
     if head is None or not serves(head.part, objective.heads):
         has = f"has no {what}" if head is None else f"has a {what} of type '{head.part.part_name}'"
-        yield Problem("", f"{has}; '{objective.part_name}' is learned from {' or '.join(objective.heads)}")
+        yield Problem("", f"{has}; '{objective.part_name}' requires {' or '.join(objective.heads)}")
         return
     own, there = pupil.blueprint.last.vocab_size, blueprint.last.vocab_size
     if not objective.rows.labelled and own != there:
-        yield Problem("", f"predicts {there} ids, and this model {own}; say model.vocab_size: {there}")
+        yield Problem("", f"predicts {there} ids, this model {own}; set model.vocab_size: {there}")
 
 
 def _calls(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     gives, name = pupil.objective.gives, pupil.objective.part_name
     for plan in teacher.blueprint.stacks():
         if plan.reads_vectors:
-            yield Problem("", f"reads vectors, and '{name}' hands over the ids of tokens")
+            yield Problem("", f"reads vectors, but '{name}' provides token ids")
         for need in sorted(plan.needs - gives):
-            yield Problem("", f"needs {need} with every call, which '{name}' does not hand over")
+            yield Problem("", f"requires {need}, which '{name}' does not provide")
         lacking = plan.without("padding") if "attention_mask" in gives else []
         lacking += plan.without("packing") if pupil.packed else []
         for part in lacking:
-            yield Problem("", f"has the {part}, which cannot read the batches of '{name}'")
+            yield Problem("", f"has {part}, which does not support the batches of '{name}'")
 
 
 def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
@@ -162,8 +164,8 @@ def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
         pairs += [] if own is None or there is None else [(own, there, f"{HERE}.hidden{pair.at}")]
     for own, there, at in pairs:
         if own.d_model != there.d_model and not settings.projection:
-            text = f"has d_model {there.d_model}, and this model {own.d_model}"
-            yield Problem("", f"{text}; say projection: true, or leave this out", at=at)
+            text = f"has d_model {there.d_model}, this model {own.d_model}"
+            yield Problem("", f"{text}; set projection: true, or remove this", at=at)
 
 
 def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
@@ -178,9 +180,9 @@ def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
                 text = f"has no layer {pair.other}: its {pair.side} has layers 0 to {plan.num_layers - 1}"
                 yield Problem("", text, at=at)
             elif name == "attention" and not shows_attention(plan, pair.other):
-                yield Problem("", f"has no attention in layer {pair.other} that hands out its weights", at=at)
+                yield Problem("", f"has no attention in layer {pair.other} that exposes its weights", at=at)
             elif name == "attention" and (heads := _heads(plan, pair.other)) != _heads(own, pair.own):
-                text = f"has {heads} heads in layer {pair.other}, and this model {_heads(own, pair.own)}"
+                text = f"has {heads} heads in layer {pair.other}, this model {_heads(own, pair.own)}"
                 yield Problem("", f"{text}; attention weights are compared head by head", at=at)
 
 

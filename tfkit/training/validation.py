@@ -22,13 +22,13 @@ class ValidationScores:
 
 
 def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:
-    """Nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses."""
+    """Return nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses."""
     total, count = total_loss(model, feed, precision)
     return total / count if count else float("nan")
 
 
 def total_loss(model: Model, feed: Feed, precision: str = "float32", batches: int | None = None) -> tuple[float, int]:
-    """Total nats and number of targets, over all or the first `batches` of `feed`."""
+    """Return total nats and number of targets, over all or the first `batches` of `feed`."""
     before = model.training
     model.eval()
     total, count = 0.0, 0

@@ -8,7 +8,7 @@ from tfkit.training.folder import SOURCE_TOKENIZER, TARGET_TOKENIZER, TOKENIZER,
 
 
 def tokenizer_files(folder: RunFolder) -> tuple[str, ...]:
-    """Names of the run's existing tokenizer files."""
+    """Return the names of the run's existing tokenizer files."""
     return tuple(name for name in TOKENIZERS if (folder / name).is_file())
 
 
@@ -22,7 +22,7 @@ def check_tokenizer(folder: RunFolder) -> None:
 
 
 def load_tokenizer(folder: RunFolder) -> Tokenizer:
-    """Read the tokenizer of a run; raise RunError for a missing file, DataError for an invalid one."""
+    """Read the tokenizer of a run. Raise RunError for a missing file, DataError for an invalid one."""
     check_tokenizer(folder)
     if (folder / TARGET_TOKENIZER).is_file():
         return Tokenizer.load(folder / TARGET_TOKENIZER).beside(Tokenizer.load(folder / SOURCE_TOKENIZER))
@@ -30,7 +30,7 @@ def load_tokenizer(folder: RunFolder) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: RunFolder) -> None:
-    """Write the tokenizer of a run; raise DataError."""
+    """Write the tokenizer of a run. Raise DataError if it cannot be written."""
     if tokenizer.source is tokenizer:
         tokenizer.save(folder / TOKENIZER)
         return

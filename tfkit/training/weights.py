@@ -37,7 +37,7 @@ class Weights:
 
     @classmethod
     def of(cls, model: nn.Module) -> Weights:
-        """Weights of `model`, not copied; the first of tied names owns the tensor."""
+        """Collect the weights of `model` without copying. The first of tied names owns the tensor."""
         first: dict[tuple[object, ...], str] = {}
         tensors: dict[str, Tensor] = {}
         tied: dict[str, str] = {}
@@ -51,7 +51,7 @@ class Weights:
         return cls(tensors, tied, entry_of(model.blueprint) if isinstance(model, Model) else {})
 
     def by_name(self) -> dict[str, Tensor]:
-        """All tensors by name, including tied names."""
+        """Return all tensors by name, including tied names."""
         return self.tensors | {name: self.tensors[owner] for name, owner in self.tied.items() if owner in self.tensors}
 
     def save(self, path: Path) -> None:
@@ -61,11 +61,11 @@ class Weights:
 
     @classmethod
     def read(cls, path: Path) -> Weights:
-        """Read a file of tfkit or third parties; raise RunError with the file."""
+        """Read a file of tfkit or third parties. Raise RunError if it is invalid."""
         tensors, metadata = read_tensors(path)
         entry = read_entry(path, metadata)
         try:
-            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))  # older files: own entry
+            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))  # older files: separate entry
         except (ValueError, RecursionError):
             tied = None
         if not isinstance(tied, dict):
@@ -85,41 +85,41 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata of a safetensors file; raise RunError with the file."""
+    """Read tensors and metadata of a safetensors file. Raise RunError if it is invalid."""
     with opened(path) as file:
         names = file.keys()
         return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
 
 
 def tensor_names(path: Path) -> list[str]:
-    """Names of the tensors in a safetensors file; raise RunError with the file."""
+    """Return the names of the tensors in a safetensors file. Raise RunError if it is invalid."""
     with opened(path) as file:
         return list(file.keys())
 
 
 def saved_dtype(path: Path) -> torch.dtype:
-    """Dtype of a file's floating-point tensors, float32 if mixed; raise RunError with the file."""
+    """Return the dtype of a file's floating-point tensors, float32 if mixed. Raise RunError if it is invalid."""
     dtypes = _dtypes(path)
     halves = {HALVES[name] for name in dtypes if name in HALVES}
     return halves.pop() if len(halves) == 1 and "F32" not in dtypes else torch.float32
 
 
 def _dtypes(path: Path) -> set[str]:
-    """Dtype names of a file's tensors."""
+    """Return the dtype names of a file's tensors."""
     with opened(path) as file:
         names = file.keys()
         return {file.get_slice(name).get_dtype() for name in names}
 
 
 def holds_int8(path: Path) -> bool:
-    """True if a file stores weights in int8; raise RunError with the file."""
+    """True if a file stores weights in int8. Raise RunError if it is invalid."""
     return "I8" in _dtypes(path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load all tensors of `model` from `path`, dequantizing int8; warn of NaN and infinite values.
+    """Load all tensors of `model` from `path`, dequantizing int8. Warn about NaN and infinite values.
 
-    Raise RunError for missing or unknown tensors, other shapes, and integers in place of floats.
+    Raise RunError for missing or unknown tensors, wrong shapes, and integers instead of floats.
     """
     stored, wanted = Weights.read(path), model.state_dict()
     found = Weights(restored_rows(path, stored.tensors), stored.tied).by_name()
@@ -140,7 +140,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Warn of tensors in a file with NaN or infinite values."""
+    """Warn about tensors in a file with NaN or infinite values."""
     names = not_finite(tensors)
     if names:
         what = f"{len(names)} of {len(tensors)} tensors hold NaN or infinite numbers: {some(names)}"
@@ -148,15 +148,15 @@ def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """Name of a tensor's dtype without module: int32."""
+    """Return the name of a tensor's dtype without its module: int32."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Names of tensors with NaN or infinite values."""
+    """Return the names of tensors with NaN or infinite values."""
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
     if not floats:
         return []
-    # a NaN makes both bounds NaN; `isfinite` on all values is fifteen times slower
+    # a NaN makes both bounds NaN; `isfinite` on all values is 15 times slower
     bounds = torch.stack([torch.stack(tensor.detach().aminmax()).isfinite().all() for tensor in floats.values()])
     return [name for name, finite in zip(floats, bounds.tolist(), strict=True) if not finite]

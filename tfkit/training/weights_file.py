@@ -28,14 +28,14 @@ KEYS = ("tfkit", "model")  # keys of the recipe, which is self-contained
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file for reading; raise RunError with the file."""
+    """Open a safetensors file for reading. Raise RunError if it is missing or invalid."""
     if not path.is_file():
-        raise RunError(f"{path}: there is no such file")
+        raise RunError(f"{path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: is no whole safetensors file: {error}") from None
+        raise RunError(f"{path}: not a complete safetensors file: {error}") from None
 
 
 def is_weights_file(path: str | Path) -> bool:
@@ -55,7 +55,7 @@ def with_digest(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Parse tfkit's metadata entry, empty if missing; raise RunError with the file."""
+    """Parse tfkit's metadata entry; return {} if missing. Raise RunError if it is invalid."""
     try:
         entry = json.loads(metadata.get(ENTRY, "{}"))
     except (ValueError, RecursionError):
@@ -68,19 +68,17 @@ def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
 def recipe_in(
     path: Path, imports: Sequence[str | Path] = (), sets: Sequence[str] = (), variants: Sequence[str] = ()
 ) -> Recipe:
-    """Load the model's recipe from a weight file, importing no code but `imports`.
+    """Load the model's recipe from a weight file, importing no code except `imports`.
 
-    Raise RunError for files without a recipe or damaged ones, RecipeError if the model cannot be built.
+    Raise RunError for files that are damaged or lack a recipe, RecipeError if the model cannot be built.
     """
     with opened(path) as file:
         entry = read_entry(path, file.metadata() or {})
     recipe = entry.get(RECIPE)
     if recipe is None:
-        raise RunError(
-            f"{path}: holds no recipe: tfkit did not write it, or an older version did; load its run's folder"
-        )
+        raise RunError(f"{path}: contains no recipe: not written by tfkit, or by an older version; load its run folder")
     if not isinstance(recipe, dict) or sorted(recipe) != sorted(KEYS) or _digest(recipe) != entry.get(DIGEST):
-        raise RunError(f"{path}: its recipe has changed since it was written; the file is damaged, or was edited")
+        raise RunError(f"{path}: its recipe has changed since it was written; the file is damaged or was edited")
     return load_saved(recipe, sets=sets, variants=variants, imports=imports, label=str(path))
 
 

@@ -20,7 +20,7 @@ LENGTH = 4
 
 
 def check_widths(blueprint: Blueprint) -> None:
-    """Raise UsageError if a custom part changes the shape of its input; nothing is allocated."""
+    """Raise UsageError if a custom part changes the shape of its input. Nothing is allocated."""
     own = tuple(part for part in own_parts() if part.part_slot in KEEPERS)
     model = build_sample(blueprint) if own else None
     parts = [] if model is None else [module for module in model.modules() if isinstance(module, own)]

@@ -150,7 +150,7 @@ def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -
     if any(rest) and not both[short].is_cut:
         counts = [f"{'more than ' * side.is_cut}{count + more}" for side, more in zip(both, rest, strict=True)]
         raise DataError(
-            f"{first} has {counts[0]} lines, {second} has {counts[1]}: they must belong together line by line"
+            f"{first} has {counts[0]} lines, {second} has {counts[1]}; parallel files need equal numbers of lines"
         )
 
 
@@ -176,15 +176,15 @@ def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
 def _reading(path: str | Path) -> Iterator[None]:
     """Convert errors of reading a file within the block to DataError."""
     if os.path.isdir(path):
-        raise DataError(f"{path}: this is a folder, a file was expected")
+        raise DataError(f"{path}: is a folder; expected a file")
     try:
         yield
     except RunError as error:
         raise DataError(str(error)) from None
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise DataError(f"{path}: the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _undecodable(path: str | Path, error: UnicodeDecodeError, encoding: str, lines: int = 0) -> DataError:
@@ -192,7 +192,7 @@ def _undecodable(path: str | Path, error: UnicodeDecodeError, encoding: str, lin
     line = lines + error.object[: error.start].decode(encoding, errors="replace").count("\n") + 1
     bad = error.object[error.start : error.end].hex(" ")
     return DataError(
-        f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; say the file's encoding (encoding: latin-1?)"
+        f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; set the file's encoding (encoding: latin-1?)"
     )
 
 
@@ -201,6 +201,6 @@ def _check_memory(path: str | Path, size: int) -> None:
     free = free_memory()
     if free is not None and size * DECODED > free:
         raise DataError(
-            f"{path}: has {gigabytes(size)}, and this machine {gigabytes(free)} of memory free, of which its "
-            f"text takes {DECODED} times as much; split the file"
+            f"{path}: has {gigabytes(size)}, and its text needs {DECODED} times as much memory, but only "
+            f"{gigabytes(free)} are free; split the file"
         )

@@ -1,1 +1,1 @@
-"""Resolved recipes: every value with its origin."""
+"""The table of a resolved recipe: a row for each value, with its origin; and its text."""

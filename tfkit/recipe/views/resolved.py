@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
-from tfkit.core.shape import Side
 from tfkit.recipe.architecture.context import spelled_masks
-from tfkit.recipe.architecture.layers import DistinctLayers
-from tfkit.recipe.architecture.pattern import PatternEntry
-from tfkit.recipe.architecture.resolve import ModelResolver
-from tfkit.recipe.architecture.stack import LAST_STATE, StackText
-from tfkit.recipe.keys import LAYER, MODEL, STACK
-from tfkit.recipe.text.node import Node, given, items, mapping, quoted, shorten
-from tfkit.recipe.views.origin import Notes, Value, one_line, origin
+from tfkit.recipe.architecture.stack import LAST_STATE
+from tfkit.recipe.keys import LAYER, STACK, SUBLAYERS
+from tfkit.recipe.text.node import quoted, shorten
+from tfkit.recipe.views.row import Notes, RecipeRow, one_line
 
 LEFT_OUT = object()  # sentinel: omit the key
 Label = tuple[int, int]  # layer label: (plan number, negative entry), or (-1, pattern entry) if shared
@@ -28,7 +23,7 @@ WIDTH, SHORTEST = 114, 32  # maximum line width without comment sign, minimum wi
 RESERVED = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
-def resolved_text(name: str, recipe: Value) -> str:
+def resolved_text(name: str, recipe: RecipeRow) -> str:
     """Format `resolved.yaml`; loads to an equal Blueprint."""
     title = f"# {one_line(name)}, every value spelled out; after each stands where it comes from."
     return "\n".join([title, *_lines(recipe, 0)]) + "\n"
@@ -109,19 +104,25 @@ def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
     return bool(blueprint.type.part.sides[plan.side])
 
 
-def layer_values(plan: LayerPlan, causal: bool) -> dict[str, Any]:
-    """Return the keys of one layer."""
-    own: dict[str, Any] = {"mask": one_or_many(spelled_masks(plan.mask, causal))}
-    if plan.position is None:
-        own["position"] = LEFT_OUT
-    layer = {name: own[name] if name in own else held(plan, key) for name, key in LAYER.items() if name == key.field}
-    layer["sublayers"] = [re.sub(r"_\d+$", "", sublayer.name) for sublayer in plan.sublayers]
+def layer_columns(plan: LayerPlan) -> dict[str, Any]:
+    """Return all values of one layer by key: its own, and the part and norm of each sublayer."""
+    columns = {name: getattr(plan, name) for name, key in LAYER.items() if name == key.field}
+    columns["sublayers"] = [re.sub(r"_\d+$", "", sublayer.name) for sublayer in plan.sublayers]
     for sublayer in plan.sublayers:
-        layer[sublayer.name] = sublayer.config
-        if sublayer.norm != plan.norm:
-            layer[f"{sublayer.name}_norm"] = sublayer.norm
-    # unset flags are omitted
-    return {name: value for name, value in layer.items() if value is not LEFT_OUT and value is not False}
+        columns |= {sublayer.name: sublayer.config, f"{sublayer.name}_norm": sublayer.norm}
+    return columns
+
+
+def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str, Any]:
+    """Return the keys of one layer in recipe notation, without what holds by default; with `every`, all keys."""
+    columns = layer_columns(plan)
+    norms = {f"{sublayer.name}_norm" for sublayer in plan.sublayers if sublayer.norm == plan.norm}
+    unset = {*norms, *(name for name in ("position", "shared") if columns[name] in (None, False))}
+    columns["mask"] = one_or_many(spelled_masks(plan.mask, causal))
+    columns["position"] = one_or_many(plan.position)
+    if every:
+        return dict.fromkeys(SUBLAYERS) | columns
+    return {name: value for name, value in columns.items() if name not in unset}
 
 
 def kind_names(plan: StackPlan) -> dict[str, list[int]]:
@@ -203,14 +204,14 @@ def _per_layer(texts: Sequence[Any]) -> Any:
     return {"per_layer": list(texts)}
 
 
-def one_or_many(parts: Sequence[Config]) -> Any:
+def one_or_many(parts: Sequence[Config] | None) -> Any:
     """Return parts in recipe notation: none, one, or a list."""
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else list(parts)
 
 
-def _lines(value: Value, depth: int) -> Iterator[str]:
+def _lines(value: RecipeRow, depth: int) -> Iterator[str]:
     """Format a mapping in block style, each value with its origin."""
     indent = "  " * depth
     for child in value.children():
@@ -223,9 +224,9 @@ def _lines(value: Value, depth: int) -> Iterator[str]:
             yield f"{text}  # {_comment(child, max(WIDTH - len(text), SHORTEST))}"
 
 
-def _comment(value: Value, width: int) -> str:
+def _comment(value: RecipeRow, width: int) -> str:
     """Format the origin on one line; only descriptions of defaults are truncated."""
-    found = origin(value)
+    found = value.origin
     return found.short() if found.place is not None else shorten(found.short(), width)
 
 
@@ -253,92 +254,3 @@ def notes(file: str, text: str) -> Notes:
         if mark and value.strip():
             found[file, number] = comment
     return found
-
-
-OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys with another form in resolved.yaml
-
-
-@dataclass(frozen=True)
-class StackTrace:
-    """Source text of one stack.
-
-    `text` is the stack as written, with `encoder:` or `decoder:` merged; `node` has the keys of resolved.yaml;
-    `layers` are the texts of all layers in order, `entries` their pattern entries.
-    """
-
-    text: StackText
-    node: Node
-    layers: Sequence[Node]
-    entries: Sequence[PatternEntry]
-    distinct: DistinctLayers
-
-    @property
-    def keys(self) -> Mapping[str, Node]:
-        """The stack's keys as written."""
-        return self.text.keys
-
-    def layer(self, index: int, plan: LayerPlan) -> Node:
-        """Return the source text of layer `index` with this plan."""
-        return _layer(self.distinct, self.layers[index], plan)
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Source text of a model; `model` has the keys of resolved.yaml."""
-
-    model: Node
-    stacks: Mapping[Side, StackTrace]
-
-
-def trace(resolver: ModelResolver, blueprint: Blueprint) -> Trace:
-    """Return the text from which `resolver` built `blueprint`."""
-    written = mapping(resolver.node)
-    stacks = {plan.side: _stack(resolver, plan) for plan in blueprint.stacks()}
-    children = {key: node for key, node in written.items() if key in MODEL and key not in ("encoder", "decoder")}
-    for side, stack in stacks.items():
-        children |= {side: stack.node} if len(stacks) > 1 else mapping(stack.node)
-    heads = {} if resolver.heads is None else resolver.heads.written
-    if "head" in children:
-        children["head"] = heads.get("model.head", children["head"])
-    named = {name: heads.get(node.path, node) for name, node in mapping(written.get("heads")).items()}
-    if named:
-        children["heads"] = replace(written["heads"], value=named)
-    return Trace(replace(resolver.node, value=children), stacks)
-
-
-def _stack(resolver: ModelResolver, plan: StackPlan) -> StackTrace:
-    text, distinct = resolver.texts[plan.side], resolver.layers[plan.side]
-    firsts = [distinct.texts[plan.order.index(kind)] for kind in range(len(plan.layers))]
-    layers = [_layer(distinct, node, layer) for node, layer in zip(firsts, plan.layers, strict=True)]
-    node = replace(resolver.node, value=_stack_nodes(text, plan, layers))
-    return StackTrace(text, node, distinct.texts, resolver.entries[plan.side], distinct)
-
-
-def _stack_nodes(text: StackText, plan: StackPlan, layers: Sequence[Node]) -> dict[str, Node]:
-    keys = text.keys
-    found = {name: node for name, node in keys.items() if name in STACK and name not in OF_LAYERS} | text.written
-    if "pattern" in keys:
-        found.setdefault("num_layers", keys["pattern"])
-    held = _held(keys.get("position"), plan.max_length) if given(keys, "max_length") is None else None
-    if held is not None:
-        found["max_length"] = held
-    names = kind_names(plan)
-    if not names:
-        return found | {"layer": layers[0]}
-    found["layer"] = replace(text.node, value={"norm": node} if (node := layers[0].get("norm")) else {})
-    found["layers"] = replace(text.node, value={name: layers[kinds[0]] for name, kinds in names.items()})
-    return found | ({"pattern": keys["pattern"]} if "pattern" in keys else {})
-
-
-def _held(positions: Node | None, length: int | None) -> Node | None:
-    """Return a position's `max_length` if equal to `length`."""
-    nodes = (given(mapping(item), "max_length") for item in items(positions))
-    return next((node for node in nodes if node is not None and node.value == length), None)
-
-
-def _layer(distinct: DistinctLayers, node: Node, plan: LayerPlan) -> Node:
-    """Return the text of a layer, with the stack's position if it has none."""
-    layer, of_stack = distinct.layers.written(node), distinct.layers.stack.written.get("position")
-    if plan.position is not None or of_stack is None:
-        return layer
-    return replace(layer, value={**mapping(layer), "position": of_stack})

@@ -2,18 +2,18 @@
 
 | type | choose it when |
 |---|---|
-| perplexity | a language model is judged by the text it did not see |
-| bits_per_character | language models with unlike tokens are compared |
-| accuracy | texts have a class, or words a tag |
+| perplexity | language models are compared on held-out text |
+| bits_per_character | language models with different tokenizers are compared |
+| accuracy | texts have a class, or words have a tag |
 | macro_f1 | rare classes count as much as frequent ones |
 | entity_f1 | tags mark entities: B-place, I-place, O |
-| pearson | a text has a number, and its size matters |
-| spearman | a text has a number, and only the order matters |
+| pearson | texts have numbers, and their magnitude matters |
+| spearman | texts have numbers, and only their order matters |
 | bleu | translations are compared with published ones |
-| chrf | translations into a language of rich word forms, or short texts |
+| chrf | the target language has rich morphology, or texts are short |
 | rouge | summaries are compared with published ones |
-| exact_match | there is one right answer |
-| grammatical | any sentence of the corpus `lano` is right |
+| exact_match | there is exactly one right answer |
+| grammatical | any sentence of the corpus `lano` is correct |
 """
 
 from tfkit.training.metric.base import LossMetric, Metric, TextMetric, as_compared, length_of, ranges

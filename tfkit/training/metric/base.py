@@ -27,7 +27,7 @@ Bounds = Annotated[tuple[PositiveInt, ...], BeforeValidator(as_tuple), AfterVali
 
 
 class Metric(MetricFacts):
-    """Base of metrics; `reads` selects the method it implements."""
+    """Base class of metrics; `reads` selects the method it implements."""
 
     class Config(MetricFacts.Config, RecipeConfig):
         """Options of all metrics."""
@@ -37,7 +37,7 @@ class Metric(MetricFacts):
 
     @classmethod
     def measures(cls) -> str:
-        """Capability that it requires of an objective."""
+        """Return the capability that the metric requires of an objective."""
         if cls.reads == "text":
             return cls.compares
         return "characters" if cls.per_character else "likelihood"
@@ -46,46 +46,44 @@ class Metric(MetricFacts):
         """Raise UsageError for an unusable reference; called before training starts."""
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """Score generated texts against the references in order; raise UsageError."""
+        """Score generated texts against the references in order. Raise UsageError for metrics of the loss."""
         raise UsageError(f"{self.part_name} is computed from the {self.reads}, not from texts")
 
     def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
-        """Additional scores by length range; none by default."""
+        """Return additional scores by length range; none by default."""
         return {}
 
     def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Additional scores of a baseline that copies from the sources; none by default."""
+        """Return additional scores of a baseline that copies from the sources; none by default."""
         return {}
 
     def from_loss(self, nats_per_target: float) -> float:
-        """Score of a loss in nats per target; raise UsageError."""
+        """Convert a loss in nats per target to a score. Raise UsageError for metrics of texts."""
         raise UsageError(f"{self.part_name} is computed from {self.reads}s, not from the loss")
 
 
 class LossMetric(Metric):
-    """Base of metrics computed from the loss."""
+    """Base class of metrics computed from the loss."""
 
     reads: ClassVar = "loss"
 
 
 class TextMetric(Metric):
-    """Base of metrics that compare texts with `compare`."""
+    """Base class of metrics that compare texts with `compare`."""
 
     reads: ClassVar = "text"
 
     class Config(Metric.Config):
         """Options of all text metrics."""
 
-        by_length: Bounds = Field(
-            (), description="also the score of each range of lengths: [4, 8] makes 1-4, 5-8 and 9+"
-        )
+        by_length: Bounds = Field((), description="also score ranges of lengths: [4, 8] adds 1-4, 5-8 and 9+")
 
         def scores(self) -> tuple[str, ...]:
             name = self.part.part_name
             return (name, *(f"{name}.{part}" for part in ranges(self.by_length)))
 
     def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
-        """Scores of the nonempty ranges in `by_length`."""
+        """Return the scores of the nonempty ranges in `by_length`."""
         bounds = self.config.by_length if isinstance(self.config, TextMetric.Config) else ()
         groups: dict[int, list[int]] = defaultdict(list)
         for row, length in enumerate(lengths if bounds else ()):
@@ -97,13 +95,13 @@ class TextMetric(Metric):
         }
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """Corpus-level score; raise UsageError if the numbers of texts differ or are zero."""
+        """Compute the corpus-level score. Raise UsageError if the numbers of texts differ or are zero."""
         if len(outputs) != len(references):
             raise UsageError(
                 f"{self.part_name} compares each output with its reference: got {len(outputs)} and {len(references)}"
             )
         if not outputs:
-            raise UsageError(f"{self.part_name} has nothing to compare: there are no outputs")
+            raise UsageError(f"{self.part_name} has no outputs to compare")
         return self.compare(list(outputs), list(references))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
@@ -112,7 +110,7 @@ class TextMetric(Metric):
 
 
 def ranges(bounds: Sequence[int]) -> tuple[str, ...]:
-    """Names of the length ranges with these upper bounds, plus the open one: 1-4, 5-8, 9+; empty without bounds."""
+    """Name the length ranges with these upper bounds, plus the open one: 1-4, 5-8, 9+; () without bounds."""
     firsts = [1, *(bound + 1 for bound in bounds)]
     inner = [f"{first}-{last}" if first < last else str(last) for first, last in zip(firsts, bounds, strict=False)]
     return (*inner, f"{firsts[-1]}+") if bounds else ()
@@ -124,10 +122,10 @@ def as_compared(metric: Metric, example: Mapping[str, str], text: str) -> str:
 
 
 def length_of(example: Mapping[str, str], fields: Sequence[str]) -> int:
-    """Length (or difficulty) of an example: its `length`, set by probes, or the number of words in these fields."""
+    """Return the length (or difficulty) of an example: `length`, set by probes, or the words in these fields."""
     return int(example["length"]) if "length" in example else sum(len(example[field].split()) for field in fields)
 
 
 def sacrebleu_metrics(metric: str) -> Any:
-    """Import `sacrebleu.metrics`; raise UsageError with installation instructions."""
+    """Import `sacrebleu.metrics`. Raise UsageError with installation instructions."""
     return optional("sacrebleu.metrics", "train", f"{metric} needs")

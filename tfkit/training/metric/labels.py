@@ -16,13 +16,13 @@ from tfkit.training.metric.base import TextMetric
 
 @register("metric", "accuracy")
 class Accuracy(TextMetric):
-    """100 * (words equal to the reference's word at that place) / words; a label is one word, a tag too."""
+    """100 * (words equal to the reference's word at the same position) / words; a label or tag is one word."""
 
     class Config(TextMetric.Config):
         """Options of accuracy."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Percentage of correct words."""
+        """Return the percentage of correct words."""
         pairs = [(one.split(" "), other.split(" ")) for one, other in zip(outputs, references, strict=True)]
         right = sum(word == wanted for one, other in pairs for word, wanted in zip(one, other, strict=False))
         return 100.0 * right / sum(max(len(one), len(other)) for one, other in pairs)
@@ -30,7 +30,7 @@ class Accuracy(TextMetric):
 
 @register("metric", "macro_f1")
 class MacroF1(TextMetric):
-    """100 * mean over classes of 2 * true positives / (predicted + wanted) (van Rijsbergen 1979).
+    """100 * mean over classes of 2 * true positives / (predicted + expected) (van Rijsbergen 1979).
 
     Classes are all words in outputs and references: labels or tags.
     """
@@ -39,7 +39,7 @@ class MacroF1(TextMetric):
         """Options of macro_f1."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Mean F1 in percent."""
+        """Return the mean F1 in percent."""
         predicted: Counter[str] = Counter()
         wanted: Counter[str] = Counter()
         right: Counter[str] = Counter()
@@ -57,9 +57,9 @@ Entity = tuple[str, int, int]  # (type, first word, last word)
 
 @register("metric", "entity_f1")
 class EntityF1(TextMetric):
-    """100 * 2 * right / (predicted + wanted) entities, each right as a whole (Tjong Kim Sang and De Meulder 2003).
+    """100 * 2 * correct / (predicted + expected) entities, correct as a whole (Tjong Kim Sang and De Meulder 2003).
 
-    Tags B-type, I-type, O (also E- and S-) are parsed as by conlleval and seqeval: an entity ends at the first tag that
+    Tags B-type, I-type, O (also E- and S-) are parsed as in conlleval and seqeval: an entity ends at the first tag that
     cannot continue it, and I-type starts one unless it continues an entity of this type.
     """
 
@@ -77,7 +77,7 @@ class EntityF1(TextMetric):
         entities(reference.split(" "))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """F1 over all entities in percent; 0 if there are none."""
+        """Return the F1 over all entities in percent; 0 if there are none."""
         predicted, wanted, right = 0, 0, 0
         for output, reference in zip(outputs, references, strict=True):
             one, other = entities(output.split(" ")), entities(reference.split(" "))
@@ -101,10 +101,12 @@ def entities(tags: list[str]) -> set[Entity]:
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """Split a tag into prefix and type; raise UsageError for an invalid tag."""
+    """Split a tag into prefix and type. Raise UsageError for an invalid tag."""
     prefix, _, kind = tag.partition("-")
     if prefix not in ("B", "I", "E", "S", "O") or (prefix == "O" and kind):
-        raise UsageError(f"entity_f1 reads tags such as B-place, I-place and O, got '{tag}'; take accuracy or macro_f1")
+        raise UsageError(
+            f"entity_f1 requires tags such as B-place, I-place and O, got '{tag}'; use accuracy or macro_f1"
+        )
     return prefix, kind
 
 
@@ -113,20 +115,20 @@ SAMPLES = (("0.5", "-2", "3"), ("1", "3", "-1e1"))
 
 
 def numbers(texts: Sequence[str], metric: str) -> Floats:
-    """Parse texts as numbers; raise UsageError."""
+    """Parse texts as numbers. Raise UsageError for other texts."""
     values = np.asarray([_number(text, metric) for text in texts], dtype=np.float64)
     return values
 
 
 def correlation(one: Floats, other: Floats) -> float:
-    """Pearson's r in percent; 0 if undefined because one side is constant."""
+    """Compute Pearson's r in percent; 0 if undefined because one side is constant."""
     one, other = one - one.mean(), other - other.mean()
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))
     return 100.0 * float(np.clip((one * other).sum() / size, -1, 1)) if size else 0.0
 
 
 def ranks(values: Floats) -> Floats:
-    """Ranks from 1; ties share their mean rank."""
+    """Rank values from 1; ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     shared: Floats = (last - (counts - 1) / 2)[place]
@@ -157,13 +159,13 @@ class Pearson(TextMetric):
         numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The correlation, -100 to 100; 0 if one side is constant."""
+        """Return the correlation, -100 to 100; 0 if one side is constant."""
         return correlation(numbers(outputs, self.part_name), numbers(references, self.part_name))
 
 
 @register("metric", "spearman")
 class Spearman(TextMetric):
-    """100 * Pearson's r of the ranks of outputs and references, equal ones sharing a rank (Spearman 1904)."""
+    """100 * Pearson's r of the ranks of outputs and references; ties share their mean rank (Spearman 1904)."""
 
     samples = SAMPLES
     compares: ClassVar = "numbers"
@@ -175,5 +177,5 @@ class Spearman(TextMetric):
         numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """The correlation, -100 to 100; 0 if one side is constant."""
+        """Return the correlation, -100 to 100; 0 if one side is constant."""
         return correlation(*(ranks(numbers(texts, self.part_name)) for texts in (outputs, references)))

@@ -19,7 +19,7 @@ class Perplexity(LossMetric):
         """Options of perplexity."""
 
     def from_loss(self, nats_per_target: float) -> float:
-        """Perplexity, or inf on overflow."""
+        """Compute the perplexity, or inf on overflow."""
         try:
             return math.exp(nats_per_target)
         except OverflowError:

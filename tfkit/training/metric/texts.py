@@ -29,7 +29,7 @@ class ExactMatch(TextMetric):
         """Options of exact_match."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Percentage of exact matches."""
+        """Return the percentage of exact matches."""
         right = sum(output == reference for output, reference in zip(outputs, references, strict=True))
         return 100.0 * right / len(outputs)
 
@@ -45,7 +45,7 @@ class Bleu(TextMetric):
 
         lowercase: bool = Field(False, description="ignore case")
         tokenize: Literal["13a", "intl", "char", "zh"] | None = Field(
-            "13a", description="how texts are cut into words; none: they are cut already, by spaces"
+            "13a", description="tokenization into words; none: already tokenized, split at spaces"
         )
 
     def __init__(self, config: Config) -> None:
@@ -54,15 +54,15 @@ class Bleu(TextMetric):
         self.tokenize = config.tokenize or "none"
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Corpus BLEU, 0 to 100."""
-        # force: suppress sacrebleu's warning about tokenized texts, which are intended here
+        """Compute corpus BLEU, 0 to 100."""
+        # force: suppress sacrebleu's warning about tokenized texts, which are intended
         bleu = sacrebleu_metrics("bleu").BLEU(lowercase=self.lowercase, tokenize=self.tokenize, force=True)
         return float(bleu.corpus_score(outputs, [references]).score)
 
 
 @register("metric", "chrf")
 class Chrf(TextMetric):
-    """F-score of character n-grams, recall counting beta = 2 times (Popovic 2015, aclanthology.org/W15-3049)."""
+    """F-score of character n-grams, with recall weighted beta = 2 times (Popovic 2015, aclanthology.org/W15-3049)."""
 
     package: ClassVar = "sacrebleu"
 
@@ -78,7 +78,7 @@ class Chrf(TextMetric):
         self.options = {"lowercase": config.lowercase, "char_order": config.char_order, "word_order": config.word_order}
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Corpus score, 0 to 100."""
+        """Compute the corpus score, 0 to 100."""
         chrf = sacrebleu_metrics("chrf").CHRF(**self.options)
         return float(chrf.corpus_score(outputs, [references]).score)
 
@@ -112,8 +112,10 @@ class Rouge(TextMetric):
     class Config(TextMetric.Config):
         """Options of rouge."""
 
-        of: RougeOrder = Field("L", description="words, pairs of words, or the longest common subsequence")
-        lead: bool = Field(False, description="also what the first sentence of each source scores, to compare with")
+        of: RougeOrder = Field(
+            "L", description="unit of comparison: 1 (words), 2 (word pairs), or L (longest common subsequence)"
+        )
+        lead: bool = Field(False, description="also score the first sentence of each source, as a baseline")
 
         def scores(self) -> tuple[str, ...]:
             name, *ranges = super().scores()
@@ -127,14 +129,14 @@ class Rouge(TextMetric):
         self.of = config.of
 
     def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Score of the lead baseline, if `lead` is set."""
+        """Score the lead baseline, if `lead` is set."""
         if not self.config.lead:
             return {}
         leads = [first_sentence(source)[0] for source in sources]
         return {self.config.scores()[-1]: self.score(leads, references)}
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Mean F1 in percent; texts without words score 0."""
+        """Return the mean F1 in percent; texts without words score 0."""
         pairs = zip(outputs, references, strict=True)
         return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
 
@@ -158,7 +160,7 @@ def grams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
 
 
 def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
+    """Compute the length of the longest common subsequence."""
     best = [0] * (len(other) + 1)
     for word in one:
         before = 0  # previous row, previous column
@@ -171,9 +173,9 @@ def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
 
 @register("metric", "grammatical")
 class Grammatical(TextMetric):
-    """100 * (sources that an output makes a sentence of the corpus `lano`) / outputs, whatever the reference.
+    """100 * (outputs that complete their source to a sentence of the corpus `lano`) / outputs, ignoring references.
 
-    Its options define the same grammar as those of the corpus (Allen-Zhu and Li 2023, arXiv 2305.13673).
+    The options define the same grammar as those of the corpus (Allen-Zhu and Li 2023, arXiv 2305.13673).
     """
 
     compares: ClassVar = "continuations"
@@ -182,14 +184,14 @@ class Grammatical(TextMetric):
         """Options of grammatical."""
 
         depth: Depth = Field(3, description="levels of the grammar")
-        breadth: Breadth = Field(3, description="symbols of a level, and words")
-        rules: Rules = Field(3, description="rules of each symbol")
-        grammar_seed: Seed = Field(1, description="of the rules")
+        breadth: Breadth = Field(3, description="symbols per level, and words")
+        rules: Rules = Field(3, description="rules per symbol")
+        grammar_seed: Seed = Field(1, description="seed of the grammar rules")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if not Grammar(self.depth, self.breadth, self.rules, self.grammar_seed).possible:
-                yield Problem("rules", f"{self.breadth} symbols have not so many different rules")
+                yield Problem("rules", f"{self.breadth} symbols do not allow that many distinct rules")
 
     config: Config
 
@@ -203,9 +205,9 @@ class Grammatical(TextMetric):
     def check_reference(self, reference: str) -> None:
         if not self.grammar.derives(reference.split()):
             raise UsageError(
-                f"'{reference}' is no sentence of the grammar of {self.part_name}; give it the corpus's options"
+                f"'{reference}' is not a sentence of the grammar of {self.part_name}; use the options of the corpus"
             )
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Percentage of outputs that the grammar derives."""
+        """Return the percentage of outputs that the grammar derives."""
         return 100.0 * sum(self.grammar.derives(output.split()) for output in outputs) / len(outputs)

@@ -2,18 +2,18 @@
 
 | type | choose it when |
 |---|---|
-| seq2seq | one text becomes another: an encoder-decoder learns to write the target, given the source (the original) |
-| completion | one text becomes another: a decoder writes the target after the source (instructions, answers) |
-| causal_lm | text is continued: a decoder learns the next token (GPT-style) |
-| masked_lm | text is understood: an encoder learns to fill in hidden tokens (BERT-style) |
-| next_sentence | the same, with pairs of texts: whether one follows the other (BERT) |
-| replaced_token | the same with less computation: an encoder finds tokens that a generator replaced (ELECTRA) |
-| span_corruption | an encoder-decoder learns from text alone, to write hidden spans (T5) |
-| denoising | an encoder-decoder learns from text alone, to reconstruct corrupted text (BART) |
-| classification | a text, or two, has a class |
+| seq2seq | texts are mapped to texts: an encoder-decoder predicts the target from the source (the original) |
+| completion | texts are mapped to texts: a decoder continues the source with the target (instructions, answers) |
+| causal_lm | text is generated: a decoder predicts the next token (GPT-style) |
+| masked_lm | text is encoded: an encoder predicts masked tokens (BERT-style) |
+| next_sentence | text pairs are encoded: as masked_lm, and the encoder predicts if one text follows the other (BERT) |
+| replaced_token | compute is scarce: an encoder detects tokens that a generator replaced (ELECTRA) |
+| span_corruption | an encoder-decoder is pretrained on plain text: it predicts masked spans (T5) |
+| denoising | an encoder-decoder is pretrained on plain text: it restores corrupted text (BART) |
+| classification | texts or text pairs have a class |
 | token_classification | every word has a tag: parts of speech, entities |
-| span | the answer to a question is a piece of a text |
-| regression | a text, or two, has a number |
+| span | the answer to a question is a span of a text |
+| regression | texts or text pairs have a number |
 """
 
 from tfkit.training.objective.base import Answers, Loss, Objective, Prediction

@@ -21,7 +21,7 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows
 
 @dataclass(frozen=True)
 class Loss:
-    """`total`: differentiable sum of nats over `count` targets."""
+    """Differentiable sum of nats, `total`, over `count` targets."""
 
     total: Tensor
     count: int
@@ -31,7 +31,7 @@ Prediction = dict[str, Any]  # JSON-serializable answer to one example
 
 
 class Answers(AnswersFacts):
-    """Base of answers: computed by `predict` if `predicts`, else generated."""
+    """Base class of answers: computed by `predict` if `predicts`, else generated."""
 
     rows: Rows
 
@@ -40,30 +40,30 @@ class Answers(AnswersFacts):
         self.rows = objective.rows
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Answer each example without reading its reference; raise UsageError, DataError."""
-        raise UsageError(f"a model that was trained for {self.objective.part_name} predicts nothing for a text")
+        """Answer each example without reading its reference. Raise UsageError or DataError for unusable examples."""
+        raise UsageError(f"a model trained with {self.objective.part_name} makes no predictions for texts")
 
     def text(self, prediction: Prediction) -> str:
         """Convert a prediction to the text compared by metrics."""
         raise UsageError(f"{self.objective.part_name} makes no predictions")
 
     def wanted(self, example: Example) -> str:
-        """Reference of an example, as the text compared by metrics."""
+        """Return the reference of an example, as the text compared by metrics."""
         return example[self.reference] if self.reference is not None else ""
 
 
 class Objective(ObjectiveFacts):
-    """Base of objectives: subclasses define `loss`, and `rows_type` for data preparation."""
+    """Base class of objectives: subclasses define `loss`, and `rows_type` for data preparation."""
 
     class Config(ObjectiveFacts.Config, RecipeConfig):
         """Options of all objectives."""
 
         def shortest(self, facts: RecipeFacts) -> int:
-            """Minimum number of tokens in a row."""
+            """Return the minimum number of tokens in a row."""
             return 1
 
         def source_roles(self) -> tuple[str, ...]:
-            """Special tokens around a source, required of a separate source tokenizer."""
+            """Return the special tokens around a source, required of a separate source tokenizer."""
             return ()
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
@@ -76,16 +76,16 @@ class Objective(ObjectiveFacts):
                 roles = self.part.rows_type.required
                 for role in self.source_roles() if path.endswith(".source") else roles:
                     if tokenizer.has(role) is False:
-                        text = f"'{self.part.part_name}' needs a special token for {role}; name one, such as <{role}>"
+                        text = f"'{self.part.part_name}' requires a special token for {role}; add one, such as <{role}>"
                         yield Problem(role, text, at=f"{path}.special_tokens")
 
         def _no_room(self, facts: RecipeFacts) -> Iterator[Problem]:
             least, name = self.shortest(facts), self.part.part_name
             if facts.longest is not None and facts.longest.tokens < least:
-                text = f"'{name}' needs rows of {least} tokens or more, special tokens among them"
-                yield Problem("", f"{text}; this allows {facts.longest.tokens}", at=facts.longest.at)
+                text = f"'{name}' requires rows of at least {least} tokens, special tokens included"
+                yield Problem("", f"{text}; the limit is {facts.longest.tokens}", at=facts.longest.at)
             if facts.batch_tokens is not None and facts.batch_tokens < least:
-                yield Problem("tokens", f"a row of '{name}' has {least} tokens or more", at="data.batch")
+                yield Problem("tokens", f"a row of '{name}' has at least {least} tokens", at="data.batch")
 
         def _vectors(self, facts: RecipeFacts) -> Iterator[Problem]:
             if facts.blueprint is None or "inputs_embeds" in self.part.gives:
@@ -93,11 +93,11 @@ class Objective(ObjectiveFacts):
             for place, plan in enumerate(facts.blueprint.stacks()):
                 read = facts.reads_vectors and not place
                 if read and not plan.reads_vectors:
-                    text = f"the {plan.side} reads the ids of tokens, and data.train gives vectors"
-                    yield Problem("embedding", f"{text}; say features or patches", at=f"model.{plan.side}")
+                    text = f"the {plan.side} reads token ids, but data.train provides vectors"
+                    yield Problem("embedding", f"{text}; use features or patches", at=f"model.{plan.side}")
                 elif plan.reads_vectors and not read:
-                    text = f"the {plan.side} reads vectors, and '{self.part.part_name}' hands over the ids of tokens"
-                    yield Problem("embedding", f"{text}; say embedding: tokens", at=f"model.{plan.side}")
+                    text = f"the {plan.side} reads vectors, but '{self.part.part_name}' provides token ids"
+                    yield Problem("embedding", f"{text}; use embedding: tokens", at=f"model.{plan.side}")
 
     rows_type: ClassVar[type[Rows]] = Rows
     answers_type: ClassVar[type[Answers] | None] = None
@@ -111,19 +111,19 @@ class Objective(ObjectiveFacts):
         self.module: nn.Module | None = None  # trained together with the model
 
     def attach(self, model: Model) -> None:
-        """Bind to the model to be trained; raise UsageError if it is unsuitable."""
+        """Bind to the model to be trained. Raise UsageError if it is unsuitable."""
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Loss of `model` on `batch`; label smoothing and auxiliary losses in training only."""
+        """Compute the loss of `model` on `batch`, with label smoothing and auxiliary losses only in training."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Result of a simple method on the same targets, for comparison."""
+        """Return the result of a simple method on the same targets, for comparison."""
         return None
 
 
 def text_fields(objective: Objective) -> list[str]:
-    """Input fields of a trained model: all fields but the reference."""
+    """Return the input fields of a trained model: all fields but the reference."""
     reference = None if objective.answers is None else objective.answers.reference
     return [field for field in objective.rows.fields if field != reference]
 
@@ -134,7 +134,7 @@ def predicts(objective: Objective) -> bool:
 
 
 def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
-    """Loss of a decoder at the predicted positions.
+    """Compute the loss of a decoder at the predicted positions.
 
     No attention mask is needed: right padding is hidden by the causal mask.
     """
@@ -148,7 +148,7 @@ def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
 
 
 def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """Sum of nats over `labels`, computing logits only at positions `predicted`; `hidden` is [batch time d_model].
+    """Sum the nats over `labels`, computing logits only at positions `predicted`; `hidden` is [batch time d_model].
 
     Raise UsageError if the model has no token head.
     """
@@ -159,14 +159,14 @@ def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.
 def token_logits(model: Model, hidden: Tensor, batch: Batch) -> Tensor:
     """Return the logits [n vocab_size] that predict `labels` [n], in float32 or float64.
 
-    For losses that need all logits at once. `hidden` is [batch time d_model]. Raise UsageError without a token head.
+    Used by losses that need all logits at once. `hidden` is [batch time d_model]. Raise UsageError without token head.
     """
     logits: Tensor = _token_head(model)(_predicted(hidden, batch))
     return wide(logits)
 
 
 def _predicted(hidden: Tensor, batch: Batch) -> Tensor:
-    """Hidden states [n d_model] at the positions that predict `labels`."""
+    """Select the hidden states [n d_model] at the positions that predict `labels`."""
     rows = hidden.flatten(0, 1)  # [batch*time d_model]
     return rows.index_select(0, batch["predicted"]) if "predicted" in batch else rows
 
@@ -174,9 +174,7 @@ def _predicted(hidden: Tensor, batch: Batch) -> Tensor:
 def _token_head(model: Model) -> Any:
     if not hasattr(model.head, "loss"):
         what = "no head" if model.head is None else with_article(type(model.head).__name__)
-        raise UsageError(
-            f"the objective predicts tokens, and the model has {what}; give it a head such as language_model"
-        )
+        raise UsageError(f"the objective predicts tokens, but the model has {what}; use a head such as language_model")
     return model.head_of_last
 
 

@@ -26,7 +26,7 @@ class CausalRows(TextRows):
     config: CausalLm.Config
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text`, one token longer than their row: blocks of the stream, or framed texts."""
+        """Return items `text`, one token longer than their row: blocks of the stream, or framed texts."""
         self.bind(tokenizer)
         ids = self._ids(examples, "text", tokenizer)
         self._left_out(int((ids.lengths == 0).sum()), len(ids), "the text is empty")
@@ -39,16 +39,16 @@ class CausalRows(TextRows):
     def _block(self, max_length: int | None) -> int:
         if self.config.block is None and max_length is None:
             raise UsageError(
-                "causal_lm joins the texts and cuts them into blocks; say objective.block, the tokens of a row"
+                "causal_lm joins the texts and splits them into blocks; set objective.block, the tokens per row"
             )
         if self.config.block is not None and max_length is not None and self.config.block > max_length:
             raise UsageError(
-                f"objective.block is {self.config.block}, and the model or data.batch.length allows {max_length} tokens"
+                f"objective.block is {self.config.block}, but the model or data.batch.length allows {max_length} tokens"
             )
         return self.config.block or max_length or 0
 
     def _stream(self, texts: TokenIds) -> Stream:
-        """Join the texts, separated by the end token."""
+        """Concatenate the texts, separated by the end token."""
         stream = Stream(texts, self.tokens.special.get("end"))
         if stream.end is None and len(stream.full) > 1:
             logger.warning(
@@ -58,20 +58,20 @@ class CausalRows(TextRows):
 
     def _rows(self, texts: TokenIds, max_length: int | None) -> Sequence[Item]:
         full, fitting = int((texts.lengths > 0).sum()), self._rows_of(texts, max_length)
-        why = f"shorter than 2 tokens or longer than {max_length} (join: true would cut them)"
+        why = f"shorter than 2 tokens or longer than {max_length} (join: true would split them)"
         self._left_out(full - len(fitting), full, why)
         return self._usable(fitting, full, why)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """As in TextRows; raise UsageError for blocks, which are full."""
+        """Pack as in TextRows. Raise UsageError for blocks, which are full."""
         if self.config.join:
             raise UsageError(
-                "blocks of joined texts are full already and cannot be packed; say join: false or pack: false"
+                "blocks of joined texts are already full and cannot be packed; set join: false or pack: false"
             )
         return super().collate_packed(rows, length, rng)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A prefix to continue; an empty one starts with the start token, or with end if texts are joined."""
+        """Return a prefix to continue; an empty one starts with the start token, or with end if texts are joined."""
         first = self.tokens.special.get("start" if not self.config.join else "end")
         return list(ids) if first is None or (self.config.join and ids) else [first, *ids]
 
@@ -87,9 +87,11 @@ class CausalLm(Objective):
     class Config(Objective.Config):
         """Options of causal_lm."""
 
-        join: bool = Field(True, description="join the texts to one stream, cut into blocks; false: one row per text")
+        join: bool = Field(
+            True, description="join the texts into one stream, split into blocks; false: one row per text"
+        )
         block: PositiveInt | None = Field(
-            None, description="tokens per row of the stream; none: as many as the model reads"
+            None, description="tokens per row of the stream; none: the model's maximum length"
         )
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
@@ -97,32 +99,32 @@ class CausalLm(Objective):
             if self.join:
                 yield from self._blocks(facts)
             elif self.block is not None:
-                yield Problem("block", "with join: false each text is a row of its own; leave block out")
+                yield Problem("block", "with join: false each text is a separate row; remove block")
 
         def _blocks(self, facts: RecipeFacts) -> Iterator[Problem]:
             """Check that the block length is defined and fits the model and a batch."""
             longest, block = facts.longest, self.block
             if block is None and longest is None and facts.reads_data and facts.blueprint is not None:
-                text = "joined texts are cut into rows; say block, the tokens of a row, or model.max_length"
+                text = "joined texts are split into rows; set block, the tokens per row, or model.max_length"
                 yield Problem("block", text)
             if block is not None and longest is not None and block > longest.tokens:
-                yield Problem("block", f"{block} is more than the {longest.tokens} tokens of {longest.at}")
+                yield Problem("block", f"{block} exceeds the {longest.tokens} tokens of {longest.at}")
             rows = block or (longest.tokens if longest is not None else None)
             if rows is not None and facts.batch_tokens is not None and rows > facts.batch_tokens:
                 text = f"a row of {rows} tokens does not fit in a batch of data.batch.tokens: {facts.batch_tokens}"
-                yield Problem("block", f"{text}; say fewer tokens per row")
+                yield Problem("block", f"{text}; use fewer tokens per row")
             if facts.packed:
-                text = "blocks of joined texts are full and cannot be packed; say join: false, or pack: false"
+                text = "blocks of joined texts are full and cannot be packed; set join: false, or pack: false"
                 yield Problem("pack", text, at="data.batch")
 
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy over all real targets."""
+        """Compute the cross-entropy over all real targets."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """N-gram model; joined texts are evaluated as one stream, with context across blocks."""
+        """Return the loss of an n-gram model; joined texts are evaluated as one stream, with context across blocks."""
         train, valid = column(train_items, "text"), column(valid_items, "text")
         if not self.config.join:
             return ngram_baseline(train, valid, self.rows.tokens.size)

@@ -31,11 +31,11 @@ class LabelledRows(ReadingRows):
     vectors_for = "text"
 
     def labels_in(self, example: Example) -> Sequence[str]:
-        """The example's label."""
+        """Return the example's label."""
         return [example["label"]] if example.get("label") else []
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text` and `label`; texts are truncated to the model's maximum length.
+        """Return items `text` and `label`; texts are truncated to the model's maximum length.
 
         Examples with a label unknown to the training corpus have no loss, but metrics include them.
         """
@@ -55,13 +55,13 @@ class LabelledRows(ReadingRows):
         return self._usable(kept, len(items), why)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Inputs, and `labels` [rows]."""
+        """Collate inputs, and `labels` [rows]."""
         labels = np.concatenate([item["label"] for item in items]).astype(np.int64)
         return super().collate(items, rng) | {"labels": torch.from_numpy(labels)}
 
 
 class Labels(ReadingAnswers):
-    """The most likely label of a text."""
+    """Most likely label of a text."""
 
     reference = "label"
     metrics = ("accuracy", "macro_f1")
@@ -80,17 +80,17 @@ class Labels(ReadingAnswers):
         return predictions
 
     def text(self, prediction: Prediction) -> str:
-        """The label as one word."""
+        """Return the label as one word."""
         return one_word(prediction["label"])
 
     def wanted(self, example: Example) -> str:
-        """The label as one word."""
+        """Return the label as one word."""
         return one_word(example["label"])
 
 
 @register("objective", "classification")
 class Classification(Reading):
-    """Loss = -log p(label | text), or of two texts where the corpus gives `second` (Devlin et al. 2018: 1810.04805)."""
+    """Loss = -log p(label | text), or of two texts if the corpus has `second` (Devlin et al. 2018: 1810.04805)."""
 
     rows_type = LabelledRows
     answers_type = Labels
@@ -100,7 +100,9 @@ class Classification(Reading):
     class Config(Reading.Config):
         """Options of classification."""
 
-        label_smoothing: Share = Field(0.0, description="share of the target spread over all classes, in training only")
+        label_smoothing: Share = Field(
+            0.0, description="fraction of the target distributed over all classes, in training only"
+        )
 
     config: Config
 
@@ -109,15 +111,17 @@ class Classification(Reading):
         head = head_of(model, self.config.head)
         check_classes(head, self.rows.labels)
         if head.config.has_independent_classes():
-            raise UsageError("the head's classes are independent, for texts of several; classification trains others")
+            raise UsageError(
+                "the head's classes are independent, for multi-label data; classification requires exclusive classes"
+            )
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Cross-entropy of `logits` [rows classes]."""
+        """Compute the cross-entropy of `logits` [rows classes]."""
         smoothing = self.config.label_smoothing if training else 0.0
         return cross_entropy(logits, batch["labels"], smoothing), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Label frequencies of the training examples."""
+        """Score the label frequencies of the training examples."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent label", found.loss, found.accuracy)

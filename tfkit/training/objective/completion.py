@@ -35,7 +35,7 @@ class CompletionRows(Rows):
     required = ("start", "end")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `source` and `target` (start, tokens, end); a row is one token shorter than both together."""
+        """Return items `source` and `target` (start, tokens, end); a row is one token shorter than both together."""
         self.bind(tokenizer)
         sources = self._ids(examples, "source", tokenizer)
         targets = self._ids(examples, "target", tokenizer)
@@ -56,11 +56,11 @@ class CompletionRows(Rows):
         return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """[items]: positions in the model."""
+        """Return positions in the model, [items]."""
         return sizes(items, "source") + sizes(items, "target") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` [rows longest], target `labels` [n], and their positions `predicted` [n]."""
+        """Collate `input_ids` [rows longest], target `labels` [n], and their positions `predicted` [n]."""
         return self._batch([[item] for item in items], None)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
@@ -92,7 +92,7 @@ class CompletionRows(Rows):
 
 
 class Completions(Answers):
-    """The generated target."""
+    """Generated targets."""
 
     reference = "target"
     predicts = False
@@ -114,16 +114,16 @@ class Completion(Objective):
         """Options of completion."""
 
         def shortest(self, facts: RecipeFacts) -> int:
-            return 3  # source, start and one token; the end token is predicted only
+            return 3  # source, start and one token; the end token is only predicted
 
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy over real target tokens; the source has no loss."""
+        """Compute the cross-entropy over real target tokens; the source has no loss."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """N-gram model of the targets, ignoring the source."""
+        """Return the loss of an n-gram model of the targets, ignoring the source."""
         train, valid = (column(items, "target") for items in (train_items, valid_items))
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 

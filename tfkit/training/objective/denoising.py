@@ -37,11 +37,11 @@ class DenoisingRows(RewritingRows):
             self._ends[[id_ for token, id_ in vocabulary.items() if token.endswith(SENTENCE_ENDS)]] = True
 
     def _budget(self, length: int) -> int:
-        """Number of tokens to hide."""
+        """Return the number of tokens to hide."""
         return round(length * self.config.probability)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items 2]; masks never outnumber hidden tokens, so the source is no longer than the framed text."""
+        """Return positions [items 2]; masks never outnumber hidden tokens, so the source fits the framed text."""
         return np.asarray([(len(item["text"]) + 2, len(item["text"]) + 1) for item in items])
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
@@ -75,13 +75,13 @@ class DenoisingRows(RewritingRows):
         return np.asarray([id_ for piece in pieces for id_ in piece], dtype=np.int32)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Encoder input, framed as in training."""
+        """Frame a source as in training."""
         return [self.tokens.special["start"], *ids, self.tokens.special["end"]]
 
 
 @register("objective", "denoising")
 class Denoising(Rewriting):
-    """Loss = -log p(text | spoiled text): spans become one mask each, sentences are shuffled (Lewis et al. 2019: BART).
+    """Loss = -log p(text | corrupted text): spans are masked, sentences are shuffled (Lewis et al. 2019: BART).
 
     Span lengths are Poisson distributed; a span of length 0 inserts a mask. A sentence ends with a token that ends in a
     full stop, a question mark or an exclamation mark. arXiv 1910.13461.
@@ -92,6 +92,6 @@ class Denoising(Rewriting):
     class Config(Rewriting.Config):
         """Options of denoising."""
 
-        probability: float = Field(0.3, ge=0, lt=1, description="share of the tokens that masks hide")
-        mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
-        shuffle: bool = Field(True, description="put the sentences of a text in another order")
+        probability: float = Field(0.3, ge=0, lt=1, description="fraction of the tokens to mask")
+        mean_span: float = Field(3.0, ge=1, description="mean length of a masked span, in tokens")
+        shuffle: bool = Field(True, description="shuffle the sentences of a text")

@@ -23,9 +23,9 @@ def learn(rows: Rows, examples: Sequence[Example]) -> None:
 
 
 def unknown(labels: Iterable[str], known: Sequence[str]) -> str:
-    """Message about validation examples excluded because their labels are unknown."""
+    """Explain why validation examples are excluded: their labels are unknown."""
     others = sorted(set(labels) - set(known))
-    return f"the training corpus has no {', '.join(map(repr, others[:6]))}" + ", ..." * (len(others) > 6)
+    return f"the training corpus lacks {', '.join(map(repr, others[:6]))}" + ", ..." * (len(others) > 6)
 
 
 def check_classes(head: Any, labels: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ def check_classes(head: Any, labels: Sequence[str]) -> None:
     classes = head.output.out_features if hasattr(head, "output") else len(labels)
     if labels and classes < len(labels):
         raise UsageError(
-            f"the head has {classes} classes and the training corpus {len(labels)} labels; write num_classes: labels"
+            f"the head has {classes} classes, but the training corpus has {len(labels)} labels; use num_classes: labels"
         )
 
 
@@ -43,5 +43,5 @@ def one_word(label: str) -> str:
 
 
 def named(labels: Sequence[str], classes: int) -> list[str]:
-    """Names of the classes: labels, or numbers if unknown."""
+    """Return the names of the classes: labels, or numbers if unknown."""
     return [labels[number] if number < len(labels) else str(number) for number in range(classes)]

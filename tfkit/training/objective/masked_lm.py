@@ -45,7 +45,7 @@ class MaskedRows(Rows):
         self._ordinary = np.zeros(0, dtype=np.int64)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer; special tokens (including unknown) are neither masked nor used as replacements."""
+        """Bind to the tokenizer. Special tokens (including unknown) are neither masked nor used as replacements."""
         super().bind(tokenizer)
         self.maskable = np.ones(self.tokens.size, dtype=np.bool_)
         self.maskable[list(self.tokens.special.values())] = False
@@ -54,7 +54,7 @@ class MaskedRows(Rows):
             self._inside = continuations(tokenizer)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text`: tokens with available start and end; long texts are split."""
+        """Return items `text`: tokens with available start and end; long texts are split."""
         self.bind(tokenizer)
         ids, room = self._ids(examples, "text", tokenizer), self._room(max_length)
         starts, owners = _cut(ids, room)
@@ -67,7 +67,7 @@ class MaskedRows(Rows):
             lambda place: {"text": self.tokens.framed(ids.between(int(starts[place]), int(ends[place])))},
             {"text": ends - starts + frame},
         )
-        why = "the text is empty, or all unknown tokens"
+        why = "the text is empty, or has only unknown tokens"
         self._left_out(dropped, len(ids), why)
         return self._usable(items, len(ids), why)
 
@@ -81,20 +81,20 @@ class MaskedRows(Rows):
         return np.concatenate(found)
 
     def _room(self, max_length: int | None) -> int | None:
-        """Text tokens that fit in a row, excluding start and end."""
+        """Return the number of text tokens that fit in a row, excluding start and end."""
         if max_length is None:
             return None
         room = max_length - ("start" in self.tokens.special) - ("end" in self.tokens.special)
         if room < 1:
-            raise DataError(f"rows of {max_length} tokens have no room for a text between start and end; allow more")
+            raise DataError(f"rows of {max_length} tokens are too short for a text between start and end; allow more")
         return room
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """[items]: positions in the model."""
+        """Return positions in the model, [items]."""
         return sizes(items, "text")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Masked `input_ids`, `labels`, `predicted`; `attention_mask` if there is padding."""
+        """Collate masked `input_ids`, `labels`, `predicted`, and `attention_mask` if there is padding."""
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch = self._hide(ids, real, rng)
         if not real.all():
@@ -133,7 +133,7 @@ class MaskedRows(Rows):
 
 
 class Fills(Answers):
-    """The most likely tokens for each mask in a text."""
+    """Most likely tokens for each mask in a text."""
 
     rows: MaskedRows
 
@@ -148,7 +148,7 @@ class Fills(Answers):
         rows = [self._with_masks(number, text, mask, tokenizer) for number, text in enumerate(texts, 1)]
         for number, ids in enumerate(rows, 1):
             if longest is not None and len(ids) > longest:
-                what = f"of {len(ids)} tokens is longer than the {longest} that this model reads"
+                what = f"of {len(ids)} tokens exceeds the model's maximum length of {longest}"
                 raise PromptError("text", number, what)
         predictions: list[Prediction] = [{}] * len(rows)
         with torch.inference_mode():
@@ -164,7 +164,7 @@ class Fills(Answers):
         """Encode text `number` with its masks."""
         parts = text.split(mask)
         if len(parts) < 2:
-            raise PromptError("text", number, f"has no mask: write {mask} where a word is missing, got {text[:60]!r}")
+            raise PromptError("text", number, f"has no mask: write {mask} in place of a word, got {text[:60]!r}")
         # if tokens include the preceding space, the mask replaces both; otherwise spaces are not tokens
         joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
         parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
@@ -175,7 +175,7 @@ class Fills(Answers):
         return self.rows.tokens.framed(inner)
 
     def _fills(self, model: Model, rows: Sequence[Ids], tokenizer: Tokenizer) -> list[list[list[dict[str, Any]]]]:
-        """Most likely tokens for each mask of each row."""
+        """Return the most likely tokens for each mask of each row."""
         ids, real = padded(rows, self.rows.tokens.pad)
         device = next(model.parameters()).device
         masked = torch.from_numpy(ids == self.rows.tokens.special["mask"]).to(device)
@@ -208,13 +208,13 @@ class MaskedLm(Objective):
     class Config(Objective.Config):
         """Options of masked_lm."""
 
-        probability: PositiveFloat = Field(0.15, le=1, description="share of the tokens that are to be predicted")
-        mask_share: float = Field(0.8, ge=0, le=1, description="share of those that the mask token hides")
+        probability: PositiveFloat = Field(0.15, le=1, description="fraction of the tokens to predict")
+        mask_share: float = Field(0.8, ge=0, le=1, description="fraction of those that the mask token replaces")
         random_share: float = Field(
-            0.1, ge=0, le=1, description="share of those that a random token replaces; the rest stays"
+            0.1, ge=0, le=1, description="fraction of those that a random token replaces; the rest is unchanged"
         )
 
-        whole_words: bool = Field(False, description="choose words, not tokens: all the tokens of a word or none")
+        whole_words: bool = Field(False, description="choose whole words: all tokens of a word or none")
 
         def shortest(self, facts: RecipeFacts) -> int:
             return 1 + bool(facts.token("start")) + bool(facts.token("end"))
@@ -223,16 +223,14 @@ class MaskedLm(Objective):
         def _shares(self) -> MaskedLm.Config:
             both = self.mask_share + self.random_share
             if both > 1 + 1e-9:
-                raise ValueError(
-                    f"mask_share and random_share are shares of the same tokens: at most 1 together, got {both:g}"
-                )
+                raise ValueError(f"mask_share and random_share add up to {both:g}; their maximum is 1")
             return self
 
     config: Config
     rows: MaskedRows
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy at the chosen positions; logits are computed only there."""
+        """Compute the cross-entropy at the chosen positions; logits are computed only there."""
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),
@@ -244,7 +242,7 @@ class MaskedLm(Objective):
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Unigram baseline: token frequencies of the training texts."""
+        """Score unigrams: token frequencies of the training texts."""
         train = np.concatenate(evenly(column(train_items, "text"), TRAIN_LIMIT)[:])
         valid = np.concatenate(evenly(column(valid_items, "text"), VALID_LIMIT)[:])
         return unigram_baseline(
@@ -261,7 +259,7 @@ def _cut(texts: TokenIds, room: int | None) -> tuple[Ids, Ids]:
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
-    """Tokens as text, with id and probability."""
+    """Return tokens as text, with id and probability."""
     texts = (tokenizer.decode([id_]).strip() or tokenizer.readable_token(id_) for id_ in ids)
     named = zip(texts, ids, probabilities, strict=True)
     return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

@@ -28,13 +28,13 @@ class NextSentenceRows(MaskedRows):
     """Pairs of consecutive or random texts, masked."""
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `first`, its successor `second`, and a random `other` text, without special tokens."""
+        """Return items `first`, its successor `second`, and a random `other` text, without special tokens."""
         self.bind(tokenizer)
         found = self._encoded(examples, "text", tokenizer)
         texts = [text for text in found if len(text) and self.maskable[text].any()]
-        self._left_out(len(found) - len(texts), len(found), "the text is empty, or all unknown tokens")
+        self._left_out(len(found) - len(texts), len(found), "the text is empty, or has only unknown tokens")
         if len(texts) < 3:
-            raise DataError(f"next_sentence needs three texts that are not empty or more, got {len(texts)}")
+            raise DataError(f"next_sentence requires at least three nonempty texts, got {len(texts)}")
         free = None if max_length is None else max(2, self._free(max_length))
         strangers = np.random.default_rng(len(texts)).integers(len(texts) - 2, size=len(texts) - 1)
         items: list[Item] = []
@@ -46,26 +46,26 @@ class NextSentenceRows(MaskedRows):
         return items
 
     def _free(self, longest: int) -> int:
-        """Number of text tokens of a pair in a row of `longest`."""
+        """Return the number of text tokens of a pair in a row of `longest`."""
         free = longest - len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         if free < 2:
-            raise DataError(f"rows of {longest} tokens have no room for two texts; allow more")
+            raise DataError(f"rows of {longest} tokens are too short for two texts; allow more")
         return free
 
     def _pair(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Framed pair and its token types."""
+        """Return the framed pair and its token types."""
         start, end = self.tokens.special.get("start"), self.tokens.special.get("end")
         before = wrapped(first, start, self.tokens.special.get("separator", end))
         after = wrapped(second, end=end)
         return np.concatenate((before, after)), np.repeat([0, 1], [len(before), len(after)]).astype(np.int32)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items]: upper bounds of positions in the model."""
+        """Return upper bounds of positions in the model, [items]."""
         extra = len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         return np.asarray([extra + len(item["first"]) + max(len(item["second"]), len(item["other"])) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Masked `input_ids`, `token_type_ids`, and the classes `follows` [rows]."""
+        """Collate masked `input_ids`, `token_type_ids`, and the classes `follows` [rows]."""
         classes = rng.integers(2, size=len(items))
         pairs = [
             self._pair(item["first"], item["second" if class_ == NEXT else "other"])
@@ -83,8 +83,8 @@ class NextSentenceRows(MaskedRows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Packing is not supported for pairs."""
-        raise UsageError("batches of next_sentence cannot be packed; say data.batch.pack: false")
+        """Raise UsageError: pairs cannot be packed."""
+        raise UsageError("batches of next_sentence cannot be packed; set data.batch.pack: false")
 
 
 @register("objective", "next_sentence")
@@ -111,20 +111,20 @@ class NextSentence(MaskedLm):
             yield from super().check_recipe(facts)
             head = facts.head("next_sentence")
             if head is not None and head.classes() == 1:
-                text = "'next_sentence' has two classes: what follows, and what does not"
+                text = "'next_sentence' has two classes: next sentence, and random sentence"
                 yield Problem("num_classes", text, at="model.heads.next_sentence")
             if head is not None and head.has_independent_classes():
-                text = "the classes of 'next_sentence' exclude each other; leave independent out"
+                text = "the classes of 'next_sentence' are exclusive; remove independent"
                 yield Problem("independent", text, at="model.heads.next_sentence")
 
     def attach(self, model: Model) -> None:
         """Check that the classifier has at least two classes."""
         classes = head_of(model, "next_sentence").output.out_features
         if classes < 2:
-            raise UsageError(f"next_sentence has two classes, and model.heads.next_sentence {classes}")
+            raise UsageError(f"next_sentence has two classes, but model.heads.next_sentence has {classes}")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Sum of the mean cross-entropies of masked tokens and of pairs."""
+        """Sum the mean cross-entropies of masked tokens and of pairs."""
         real = batch.get("attention_mask")
         out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
         total, count = token_loss(model, out.hidden, batch), len(batch["labels"])
@@ -133,7 +133,7 @@ class NextSentence(MaskedLm):
         return finished(total, out.auxiliary_loss, count, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """None, since the loss is a sum of two."""
+        """Return None, since the loss is a sum of two."""
         return None
 
 

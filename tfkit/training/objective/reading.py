@@ -25,14 +25,14 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, pa
 
 
 class ReadingRows(Rows):
-    """Base of rows with one or two framed texts; subclasses add targets to items and batches.
+    """Base class of rows with one or two framed texts; subclasses add targets to items and batches.
 
     Items hold `text` (ids), `types` (0 and 1, for pairs) and `marked` (mask of tokens with global attention).
     """
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.template: Frame | None = None  # template of an imported tokenizer; None: by the roles of special tokens
+        self.template: Frame | None = None  # template of an imported tokenizer; None: derived from the special tokens
 
     @property
     def _frame(self) -> Frame:
@@ -40,11 +40,11 @@ class ReadingRows(Rows):
         return Frame.of_roles(self.tokens.special) if self.template is None else self.template
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items]: positions in the model."""
+        """Return positions in the model, [items]."""
         return np.asarray([item_length(item) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Model inputs without targets."""
+        """Collate model inputs without targets."""
         return text_batch(items, self.tokens.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
@@ -52,7 +52,7 @@ class ReadingRows(Rows):
         return [*self._frame.before, *ids, *self._frame.after]
 
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> Sequence[Item]:
-        """Items without targets, each with at least one token. Logs truncations."""
+        """Return items without targets, each with at least one token. Log truncations."""
         if self.plan is not None:
             return self.vectors(examples)
         self.bind(tokenizer)
@@ -64,7 +64,7 @@ class ReadingRows(Rows):
             items.append(item if len(item["text"]) else alone(self.tokens.pad))
         if cut:
             logger.warning(
-                "%s: %s of %s texts are cut to %s tokens", self._name, f"{cut:,}", f"{len(items):,}", longest
+                "%s: %s of %s texts are truncated to %s tokens", self._name, f"{cut:,}", f"{len(items):,}", longest
             )
         return items
 
@@ -77,18 +77,18 @@ class ReadingRows(Rows):
 
 
 class ReadingAnswers(Answers):
-    """Base of answers computed by a head over a text."""
+    """Base class of answers computed by a head over a text."""
 
     objective: Reading
     rows: ReadingRows
     of_tokens: ClassVar[bool] = False  # True if the head has an output per token
 
     def _text_items(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> Sequence[Item]:
-        """Items of the examples, truncated to the model's maximum length."""
+        """Return items of the examples, truncated to the model's maximum length."""
         return self.rows._texts(examples, tokenizer, model.blueprint.last.max_length)
 
     def _logits(self, model: Model, items: Sequence[Item]) -> list[Tensor]:
-        """Head output of each item, on the CPU; padding is removed from per-token outputs."""
+        """Compute the head's output for each item, on the CPU; per-token outputs exclude padding."""
         outputs: list[Tensor] = [torch.empty(0)] * len(items)
         rows, device = self.rows, next(model.parameters()).device
         with torch.inference_mode():
@@ -102,7 +102,7 @@ class ReadingAnswers(Answers):
 
 
 class Reading(Objective):
-    """Base of objectives that train one head over one or two texts."""
+    """Base class of objectives that train one head over one or two texts."""
 
     rows_type: ClassVar[type[ReadingRows]] = ReadingRows
     answers_type: ClassVar[type[ReadingAnswers] | None] = ReadingAnswers
@@ -113,7 +113,9 @@ class Reading(Objective):
     class Config(Objective.Config):
         """Options of the reading objectives."""
 
-        head: str | None = Field(None, description="which of the model's `heads` is trained; none: its `head`")
+        head: str | None = Field(
+            None, description="name of the trained head among the model's `heads`; none: its `head`"
+        )
 
         def trained_head(self) -> str | None:
             return self.head
@@ -126,32 +128,32 @@ class Reading(Objective):
             head = facts.head(self.head)
             if head is not None and head.has_independent_classes():
                 name = self.part.part_name
-                text = f"'{name}' trains classes that exclude each other; leave independent out"
+                text = f"'{name}' requires exclusive classes; remove independent"
                 yield Problem("independent", text, at="model.head" if self.head is None else f"model.heads.{self.head}")
 
     config: Config
     rows: ReadingRows
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Summed loss of the head's output, and its number of targets."""
+        """Return the summed loss of the head's output, and its number of targets."""
         raise NotImplementedError(f"{type(self).__name__} has no head_loss")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Loss of the head's output."""
+        """Compute the loss of the head's output."""
         logits, auxiliary = head_output(self.config.head, model, batch)
         total, count = self.head_loss(wide(logits), batch, training)
         return finished(total, auxiliary, count, training)
 
 
 def item_length(item: Item) -> int:
-    """Positions of an item in the model."""
+    """Return the positions of an item in the model."""
     return int(item["positions"][0]) if "vectors" in item else len(item["text"])
 
 
 def text_batch(items: Sequence[Item], pad: int) -> Batch:
-    """`input_ids`, `marked`, and `attention_mask` and `token_type_ids` if needed.
+    """Collate `input_ids`, `marked`, and `attention_mask` and `token_type_ids` if needed.
 
-    For vectors, `inputs_embeds` instead of ids.
+    Vectors give `inputs_embeds` instead of ids.
     """
     if "vectors" in items[0]:
         marks, _ = padded([first_of(item_length(item)) for item in items], 0)
@@ -167,7 +169,7 @@ def text_batch(items: Sequence[Item], pad: int) -> Batch:
 
 
 def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) -> Item:
-    """Item of one text, or of two with a separator; the longer one is truncated to fit `longest` tokens.
+    """Create an item of one text, or of two with a separator, truncating the longer one to fit `longest` tokens.
 
     The first token is marked, as a possible text representation. Raise DataError if no text fits.
     """
@@ -183,15 +185,15 @@ def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) ->
 
 
 def room_in(frame: Frame, longest: int) -> int:
-    """Text tokens that fit in a row of `longest` besides start and end; raise DataError if fewer than two."""
+    """Count the text tokens that fit in a row of `longest` besides start and end. Raise DataError if below 2."""
     free = longest - frame.around
     if free < 2:
-        raise DataError(f"rows of {longest} tokens have no room for a text between start and end; allow more")
+        raise DataError(f"rows of {longest} tokens are too short for a text between start and end; allow more")
     return free
 
 
 def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Output of the named head for a batch, and the auxiliary loss."""
+    """Return the output of the named head for a batch, and the auxiliary loss."""
     real = batch.get("attention_mask")
     read = {name: batch[name] for name in ("input_ids", "inputs_embeds") if name in batch}
     out = model(**read, attention_mask=real, with_heads=False, **inputs_of(model, batch))
@@ -204,7 +206,7 @@ def joined(*pieces: Sequence[int] | Ids) -> Ids:
 
 
 def alone(id_: int) -> Item:
-    """Item for an empty text without special tokens."""
+    """Create an item for an empty text without special tokens."""
     return {"text": np.asarray([id_], dtype=np.int32), "marked": np.ones(1, dtype=np.int32)}
 
 
@@ -214,7 +216,7 @@ def is_text(example: Example) -> bool:
 
 
 def texts_of(example: Example) -> dict[str, str]:
-    """Input fields copied to a prediction."""
+    """Return the input fields copied to a prediction."""
     return {field: example[field] for field in ("vectors", "text", "second") if field in example}
 
 
@@ -229,24 +231,24 @@ def cut_pair(first: Ids, second: Ids, free: int | None) -> tuple[Ids, Ids]:
 
 
 def first_of(length: int) -> Ids:
-    """Mask of the first of `length` tokens."""
+    """Return the mask of the first of `length` tokens."""
     marks = np.zeros(length, dtype=np.int32)
     marks[:1] = 1
     return marks
 
 
 def head_of(model: Model, name: str | None) -> Any:
-    """Return the head called `name`, or the model's `head`; raise UsageError if missing."""
+    """Return the head called `name`, or the model's `head`. Raise UsageError if missing."""
     if name is None and model.head is not None:
         return model.head
     if name is not None and name in model.heads:
         return model.heads[name]
     what = "head" if name is None else f"head '{name}'"
-    raise UsageError(f"the objective trains the model's {what}, and there is none")
+    raise UsageError(f"the objective trains the model's {what}, which is missing")
 
 
 def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """Additional model inputs besides ids and mask."""
+    """Return the additional model inputs besides ids and mask."""
     if model.blueprint.encoder is not None and model.blueprint.decoder is not None:
         return read_again(model, batch)
     plan = model.blueprint.last
@@ -259,10 +261,10 @@ def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
 
 
 def read_again(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """Decoder inputs that repeat the text after the start token, for its hidden states (Lewis et al. 2019: BART)."""
+    """Repeat the text in the decoder, after the start token, for its hidden states (Lewis et al. 2019: BART)."""
     ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
     if start is None:
-        raise UsageError("the decoder begins with model.special_ids.start, which the recipe does not say")
+        raise UsageError("the decoder starts with model.special_ids.start, which the recipe does not set")
     again = {"decoder_input_ids": torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)}
     # a position is real if the token it represents is
     return again | ({"decoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {})

@@ -28,7 +28,7 @@ class NumberedRows(ReadingRows):
     tokenized = ("text", "second")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text` and numeric `label`; texts are truncated to the model's maximum length."""
+        """Return items `text` and numeric `label`; texts are truncated to the model's maximum length."""
         labels = self._column(examples, "label")
         items = self._texts(examples, tokenizer, max_length)
         kept = [
@@ -40,13 +40,13 @@ class NumberedRows(ReadingRows):
         return self._usable(kept, len(items), "the texts are empty")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Inputs, and numeric `labels` [rows]."""
+        """Collate inputs, and numeric `labels` [rows]."""
         labels = np.concatenate([item["label"] for item in items])
         return super().collate(items, rng) | {"labels": torch.from_numpy(labels)}
 
 
 class Numbers(ReadingAnswers):
-    """The predicted number of a text."""
+    """Predicted number of a text."""
 
     reference = "label"
     metrics = ("pearson", "spearman")
@@ -61,13 +61,13 @@ class Numbers(ReadingAnswers):
         ]
 
     def text(self, prediction: Prediction) -> str:
-        """The number."""
+        """Return the number as text."""
         return repr(prediction["value"])
 
 
 @register("objective", "regression")
 class Regression(Reading):
-    """Loss = (value - label)^2 of a text, or of two where the corpus gives `second` (Devlin et al. 2018: STS-B)."""
+    """Loss = (value - label)^2 of a text, or of two if the corpus has `second` (Devlin et al. 2018: STS-B)."""
 
     rows_type = NumberedRows
     answers_type = Numbers
@@ -75,11 +75,11 @@ class Regression(Reading):
     capabilities = frozenset({"numbers"})  # no likelihood: squared error
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Squared error of `logits` [rows]: twice the NLL of a unit normal, up to a constant."""
+        """Sum the squared error of `logits` [rows]: twice the NLL of a unit normal, up to a constant."""
         return F.mse_loss(logits, batch["labels"].to(logits.dtype), reduction="sum"), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Mean label of the training examples."""
+        """Score the mean label of the training examples."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         return Baseline("mean label", float(((valid - train.mean()) ** 2).mean()))
 
@@ -90,5 +90,5 @@ def _number(text: str, example: int) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ExampleError(example, f"the label is '{text}'; regression learns numbers")
+        raise ExampleError(example, f"the label is '{text}'; regression requires numbers")
     return number

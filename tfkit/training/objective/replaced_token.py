@@ -33,7 +33,7 @@ class ReplacedRows(MaskedRows):
     """Rows of masked_lm, with original tokens and random numbers for sampling replacements."""
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Batch of masked_lm, with `original` ids, mask `real`, and a uniform number per masked token (`draws`)."""
+        """Collate as masked_lm, adding `original` ids, mask `real`, and a uniform number per masked token (`draws`)."""
         batch = super().collate(items, rng)
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
@@ -41,12 +41,12 @@ class ReplacedRows(MaskedRows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Packing is not supported."""
+        """Raise UsageError: packing is not supported."""
         return Rows.collate_packed(self, rows, length, rng)
 
 
 class Replacements(Answers):
-    """The probability of each token of being a replacement."""
+    """Probability of each token of being a replacement."""
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Return the `tokens` of each text with their probabilities of being `replaced`."""
@@ -98,19 +98,21 @@ class ReplacedToken(MaskedLm):
     class Config(MaskedLm.Config):
         """Options of replaced_token."""
 
-        mask_share: float = Field(1.0, ge=0, le=1, description="share of the chosen tokens that the mask token hides")
-        random_share: float = Field(0.0, ge=0, le=1, description="share of those that a random token replaces")
-        generator: dict[str, Any] = Field(
-            description="the `model:` of a smaller encoder with a head masked_lm; its vocab_size is the model's"
+        mask_share: float = Field(
+            1.0, ge=0, le=1, description="fraction of the chosen tokens that the mask token replaces"
         )
-        weight: NonNegativeFloat = Field(50.0, description="factor on the discriminator's loss")
-        shared: bool = Field(True, description="the generator looks tokens up in the model's own table")
+        random_share: float = Field(0.0, ge=0, le=1, description="fraction of those that a random token replaces")
+        generator: dict[str, Any] = Field(
+            description="`model:` of a smaller encoder with a masked_lm head, without vocab_size"
+        )
+        weight: NonNegativeFloat = Field(50.0, description="factor of the discriminator's loss")
+        shared: bool = Field(True, description="share the token table between generator and model")
 
         @field_validator("generator")
         @classmethod
         def _right(cls, model: dict[str, Any]) -> dict[str, Any]:
             if "vocab_size" in model:
-                raise ValueError("the generator's vocab_size is the model's; leave it out")
+                raise ValueError("the generator's vocab_size is the model's; remove it")
             try:
                 found = blueprint_of({**model, "vocab_size": 8})
             except RecipeError as error:
@@ -118,18 +120,18 @@ class ReplacedToken(MaskedLm):
                     "; ".join(f"{fault.path.removeprefix('model.')}: {fault.message}" for fault in error.faults)
                 ) from None
             if found.decoder is not None or found.head is None or not hasattr(found.head.part, "loss"):
-                raise ValueError("a generator is a model of type encoder with a head masked_lm")
+                raise ValueError("a generator must be a model of type encoder with a masked_lm head")
             if found.last.reads_vectors:
-                raise ValueError("embedding: a generator reads the ids of tokens; say tokens")
+                raise ValueError("embedding: a generator reads token ids; use tokens")
             return model
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             plan = blueprint_of({**self.generator, "vocab_size": 8}).last
             for lacking in plan.without("padding"):
-                yield Problem("generator", f"{lacking} cannot leave padding out, which 'replaced_token' hands over")
+                yield Problem("generator", f"{lacking} cannot mask padding, which 'replaced_token' requires")
             for name in sorted(plan.needs):
-                yield Problem("generator", f"'replaced_token' hands over no {name}, which the generator needs")
+                yield Problem("generator", f"'replaced_token' does not provide {name}, which the generator requires")
             yield from self._reads_less(plan, facts)
             yield from self._other_width(plan, facts)
 
@@ -139,21 +141,21 @@ class ReplacedToken(MaskedLm):
                 return
             if facts.longest is not None and facts.longest.tokens <= most:
                 return
-            text = f"the generator reads {most} tokens, and the texts may be longer"
-            yield Problem("generator.max_length", f"{text}; allow as many as the model, or say data.batch.length")
+            text = f"the generator's maximum is {most} tokens, but texts may be longer"
+            yield Problem("generator.max_length", f"{text}; raise it to the model's, or set data.batch.length")
 
         def _other_width(self, plan: StackPlan, facts: RecipeFacts) -> Iterator[Problem]:
             own = None if facts.blueprint is None else facts.blueprint.encoder
             if not self.shared or own is None or own.table_width is None or own.table_width == plan.table_width:
                 return
-            text = f"the generator's token table is {plan.table_width} wide and the model's {own.table_width}"
-            advice = f"say d_embedding: {own.table_width} in the generator's embedding, or shared: false"
+            text = f"the generator's token table is {plan.table_width} wide, the model's {own.table_width}"
+            advice = f"set d_embedding: {own.table_width} in the generator's embedding, or shared: false"
             yield Problem("generator", f"{text}; {advice}")
 
     config: Config
 
     def attach(self, model: Model) -> None:
-        """Build the generator; raise UsageError if it cannot share the token table."""
+        """Build the generator. Raise UsageError if it cannot share the token table."""
         vocab_size = model.blueprint.last.vocab_size
         blueprint = blueprint_of({**self.config.generator, "vocab_size": vocab_size})
         parameter = next(model.parameters())
@@ -166,7 +168,7 @@ class ReplacedToken(MaskedLm):
         self.module = generator
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Weighted discriminator loss per real token plus generator loss per masked token."""
+        """Sum the weighted discriminator loss per real token and the generator loss per masked token."""
         if self.module is None:
             self.attach(model)
         generator: Any = self.module
@@ -186,7 +188,7 @@ class ReplacedToken(MaskedLm):
         return Loss(total + sum(auxiliary) * count if training and auxiliary else total, count)
 
     def _replaced(self, generator: Any, hidden: Tensor, batch: Batch) -> Tensor:
-        """Original ids with generator samples at masked positions."""
+        """Return the original ids with generator samples at masked positions."""
         features = hidden.flatten(0, 1)[batch["predicted"]]  # [m d_model]
         totals = wide(generator.head(features)).softmax(-1).cumsum(-1)  # [m vocab_size]
         points = batch["draws"][:, None].to(totals.dtype) * totals[:, -1:]
@@ -196,19 +198,19 @@ class ReplacedToken(MaskedLm):
         return ids.view_as(batch["original"])
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """None, since the loss is a sum of two."""
+        """Return None, since the loss is a sum of two."""
         return None
 
 
 def _share(generator: nn.Module, model: Model) -> None:
-    """Tie the generator's token embeddings to the model's; raise UsageError if widths differ."""
+    """Tie the generator's token embeddings to the model's. Raise UsageError if widths differ."""
     own: Any = generator.stack("encoder").embedding.tokens  # type: ignore[operator]
     embedding: Any = model.stack("encoder").embedding
     table = embedding.tokens.weight
     if own.weight.shape != table.shape:
         raise UsageError(
-            f"replaced_token: the generator's token table is {own.weight.shape[1]} wide and the model's "
-            f"{table.shape[1]}; say d_embedding: {table.shape[1]} in the generator's embedding, or shared: false"
+            f"replaced_token: the generator's token table is {own.weight.shape[1]} wide, the model's "
+            f"{table.shape[1]}; set d_embedding: {table.shape[1]} in the generator's embedding, or shared: false"
         )
     before = own.weight
     for module in generator.modules():

@@ -31,27 +31,27 @@ class RewritingRows(Rows):
         raise NotImplementedError(f"{type(self).__name__} has no spoiled")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text`, unframed; long texts are split, single tokens dropped."""
+        """Return items `text`, unframed; long texts are split, single tokens dropped."""
         self.bind(tokenizer)
         texts = self._encoded(examples, "text", tokenizer)
         room = max(map(len, texts), default=0) if max_length is None else self._room(max_length)
         pieces = [text[at : at + room] for text in texts for at in range(0, len(text), max(1, room))]
         items: list[Item] = [{"text": piece} for piece in pieces if len(piece) > 1]
-        why = "the text has no two tokens"
+        why = "the text has fewer than two tokens"
         self._left_out(sum(len(text) < 2 for text in texts), len(texts), why)
         return self._usable(items, len(texts), why)
 
     def _room(self, longest: int) -> int:
-        """Maximum text length that fits on both sides."""
+        """Return the maximum text length that fits on both sides."""
         room = longest
         while room > 1 and self.lengths([{"text": np.zeros(room, np.int32)}]).max() > longest:
             room -= 1
         if room < 2:
-            raise DataError(f"rows of {longest} tokens have no room for {self._name}; allow more")
+            raise DataError(f"rows of {longest} tokens are too short for {self._name}; allow more")
         return room
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` if sources are padded."""
+        """Collate `input_ids`, `decoder_input_ids`, and `attention_mask` if sources are padded."""
         pairs = [self.spoiled(item["text"], rng) for item in items]
         return pair_batch([source for source, _ in pairs], [target for _, target in pairs], self.tokens.pad)
 
@@ -74,7 +74,7 @@ class Rewriting(Objective):
             return 4  # both sides of a text of two tokens, with start and end
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy over real target tokens."""
+        """Compute the cross-entropy over real target tokens."""
         # No decoder mask: right padding is hidden by the causal mask.
         out = model(
             input_ids=batch["input_ids"],

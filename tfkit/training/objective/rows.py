@@ -28,7 +28,7 @@ Item = dict[str, Ids]  # token ids of one training example, by name
 Batch = dict[str, Tensor]  # inputs of the loss, on the CPU until the training loop moves them
 Example = Mapping[str, str]
 
-ENCODED_AT_ONCE = 10_000  # texts; bounds the memory of the tokenizer's intermediate objects
+ENCODED_AT_ONCE = 10_000  # maximum texts per call, to bound the tokenizer's memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TokenFacts:
 
     @property
     def pad(self) -> int:
-        """Padding id. Any id works, since padding has no loss and is not attended to."""
+        """Padding id; any id works, since padding has no loss and is not attended to."""
         return self.special.get("pad", 0)
 
     def framed(self, text: Ids) -> Ids:
@@ -100,7 +100,7 @@ def column(items: Sequence[Item], name: str) -> ItemColumn:
 
 
 class Rows(RowsFacts):
-    """Base of data preparation for objectives. Call `bind` (or `prepare`, which does) first.
+    """Base class of data preparation for objectives. Call `bind` (or `prepare`, which does) first.
 
     A `prepare` that reads the examples by `_ids` works on token shards too.
     """
@@ -119,7 +119,7 @@ class Rows(RowsFacts):
             self.plan, self.fields = plan, self.read_fields(("vectors",))  # type: ignore[misc]
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer; raise DataError if a required special token is missing."""
+        """Bind to the tokenizer. Raise DataError if a required special token is missing."""
         self._check_roles(tokenizer, self.required)
         self.tokens = TokenFacts.of(tokenizer)
 
@@ -128,8 +128,8 @@ class Rows(RowsFacts):
         if missing:
             there = ", ".join(tokenizer.special_ids) or "none"
             raise DataError(
-                f"{self._name} needs a special token for {' and '.join(missing)}; the tokenizer has {there}. "
-                f"Name one in the tokenizer's special_tokens, such as {{{missing[0]}: <{missing[0]}>}}"
+                f"{self._name} requires a special token for {' and '.join(missing)}; the tokenizer has {there}. "
+                f"Add one to the tokenizer's special_tokens, such as {{{missing[0]}: <{missing[0]}>}}"
             )
 
     @property
@@ -140,36 +140,38 @@ class Rows(RowsFacts):
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Convert examples to items of at most the model's maximum length.
 
-        Logs dropped examples with the reason; raise DataError if none are left or a field is missing.
+        Log dropped examples with the reason. Raise DataError if none are left or a field is missing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no prepare")
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Positions of each item in the model, [items] or [items sides]."""
+        """Return the positions of each item in the model, [items] or [items sides]."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate one row per item; randomness comes from `rng` only."""
+        """Collate one row per item; all randomness comes from `rng`."""
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Collate several items per row of `length`, separated by segments; raise UsageError if unsupported."""
-        raise UsageError(f"batches of {self._name} cannot be packed; say data.batch.pack: false")
+        """Collate several items per row of `length`, separated by segments. Raise UsageError if unsupported."""
+        raise UsageError(f"batches of {self._name} cannot be packed; set data.batch.pack: false")
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
         """Add the special tokens that a trained model expects around a text."""
         return list(ids)
 
     def labels_in(self, example: Example) -> Sequence[str]:
-        """Labels of an example, if the objective learns labels."""
+        """Return the labels of an example, if the objective learns labels."""
         return ()
 
     def _column(self, examples: Sequence[Example], field: str) -> list[str]:
-        """Return one field of all examples; raise ExampleError if it is missing."""
+        """Return one field of all examples. Raise ExampleError if it is missing."""
         for number, example in enumerate(examples, 1):
             if field not in example:
                 there = ", ".join(example) or "nothing"
-                raise ExampleError(number, f"{self._name} reads {' and '.join(self.fields)}; it has {there}")
+                raise ExampleError(
+                    number, f"{self._name} requires {' and '.join(self.fields)}; the example has {there}"
+                )
         return [example[field] for example in examples]
 
     def _ids(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> TokenIds:
@@ -179,47 +181,47 @@ class Rows(RowsFacts):
         return TokenIds.of(self._encoded(examples, field, tokenizer))
 
     def _encoded(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
-        """Encode one field of all examples; raise ExampleError if it is missing."""
+        """Encode one field of all examples. Raise ExampleError if it is missing."""
         texts = self._column(examples, field)
         slices = (texts[start : start + ENCODED_AT_ONCE] for start in range(0, len(texts), ENCODED_AT_ONCE))
         with located(texts, tokenizer):
             return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
 
     def vectors(self, examples: Sequence[Example]) -> Sequence[Item]:
-        """Items `vectors` and their number of `positions`; raise ExampleError for unsuitable arrays."""
+        """Return items `vectors` and their number of `positions`. Raise ExampleError for unsuitable arrays."""
         plan = self.plan
         if plan is None:
-            raise UsageError(f"{self._name} reads vectors for a model whose first stack does")
+            raise UsageError(f"{self._name} requires a model whose first stack reads vectors")
         items: list[Item] = []
         pictures = plan.embedding is not None and plan.embedding.part.reads_pictures
         for number, name in enumerate(self._column(examples, "vectors"), 1):
             if not isinstance(name, Vectors):
-                raise ExampleError(number, f"{name!r} is a text, and this model reads vectors")
+                raise ExampleError(number, f"{name!r} is a text, but this model reads vectors")
             array = name.array[..., None] if pictures and name.array.ndim == 2 else name.array
             if pictures and items and array.shape != items[0]["vectors"].shape:
                 sizes = [list(one.shape) for one in (array, items[0]["vectors"])]
-                raise ExampleError(number, f"a picture of shape {sizes[0]}, and the first has {sizes[1]}; use one size")
+                raise ExampleError(number, f"a picture has shape {sizes[0]}, the first has {sizes[1]}; use one size")
             try:
                 positions = length_of(plan, array.shape)
             except ValueError as error:
                 raise ExampleError(number, str(error)) from None
             longest = positions if plan.max_length is None else plan.max_length
-            if positions > longest or (pictures and positions != longest):  # another size is another patch grid
-                text = f"takes {positions:,} positions, and the {plan.side}'s max_length is {plan.max_length:,}"
+            if positions > longest or (pictures and positions != longest):  # another size gives another patch grid
+                text = f"requires {positions:,} positions, but the {plan.side}'s max_length is {plan.max_length:,}"
                 raise ExampleError(number, f"{text}; set max_length: {positions}")
             items.append({"vectors": array, "positions": np.asarray([positions])})
         return items
 
     def _usable(self, items: Sequence[Item], examples: int, why: str) -> Sequence[Item]:
-        """Return `items`; raise DataError if empty."""
+        """Return `items`. Raise DataError if empty."""
         if not len(items):
-            raise DataError(f"{self._name}: not one of {counted(examples, 'example')} can be used: {why}")
+            raise DataError(f"{self._name}: none of {counted(examples, 'example')} can be used: {why}")
         return items
 
     def _left_out(self, number: int, of: int, why: str) -> None:
         """Log the number of dropped examples."""
         if number:
-            logger.warning("%s: %s of %s left out: %s", self._name, f"{number:,}", counted(of, "example"), why)
+            logger.warning("%s: %s of %s dropped: %s", self._name, f"{number:,}", counted(of, "example"), why)
 
 
 class TextRows(Rows):
@@ -228,7 +230,7 @@ class TextRows(Rows):
     fields = ("text",)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text`, one token longer than their row."""
+        """Return items `text`, one token longer than their row."""
         self.bind(tokenizer)
         texts = self._ids(examples, "text", tokenizer)
         why = "the text is empty, or has a single token"
@@ -245,11 +247,11 @@ class TextRows(Rows):
         return Items(lambda place: {"text": self.tokens.framed(texts[kept[place]])}, {"text": framed[kept]})
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """[items]: positions in the model."""
+        """Return positions in the model, [items]."""
         return sizes(items, "text") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids`, `labels` and positions `predicted`."""
+        """Collate `input_ids`, `labels` and positions `predicted`."""
         return next_tokens([item["text"] for item in items], self.tokens.pad)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
@@ -265,7 +267,7 @@ class TextRows(Rows):
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A prefix to continue, after the start token if defined."""
+        """Return a prefix to continue, after the start token if defined."""
         start = self.tokens.special.get("start")
         return list(ids) if start is None else [start, *ids]
 
@@ -285,7 +287,7 @@ def located(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[None]:
 
 
 def length_of(plan: StackPlan, sizes: Sequence[int]) -> int:
-    """Positions of an array of these sizes in a stack; raise ValueError if it is unsuitable."""
+    """Return the positions of an array of these sizes in a stack. Raise ValueError if it is unsuitable."""
     if plan.embedding is not None:
         return plan.embedding.length_of(sizes, plan.shape())
     if len(sizes) != 2 or sizes[1] != plan.d_model:
@@ -294,7 +296,7 @@ def length_of(plan: StackPlan, sizes: Sequence[int]) -> int:
 
 
 def vector_batch(arrays: Sequence[Array]) -> Batch:
-    """`inputs_embeds`, and `attention_mask` if lengths differ."""
+    """Collate `inputs_embeds`, and `attention_mask` if lengths differ."""
     batch = {"inputs_embeds": pad_sequence([torch.from_numpy(array) for array in arrays], batch_first=True)}
     lengths = torch.tensor([len(array) for array in arrays])
     if lengths.min() < lengths.max():
@@ -322,7 +324,7 @@ def padded(
 
 
 def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
-    """Teacher forcing: rows without their last tokens as `input_ids` [rows longest], next tokens as `labels` [n].
+    """Shift rows for teacher forcing: `input_ids` [rows longest] without last tokens, next tokens as `labels` [n].
 
     `predicted` [n] holds the label positions in the flattened input_ids; it is omitted if that is all of them.
     """
@@ -335,7 +337,7 @@ def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
 
 
 def packed_places(rows: Sequence[Sequence[int]], length: int) -> tuple[Ids, Ids]:
-    """Position and segment ids [rows length] for pieces of these lengths; padding is segment 0."""
+    """Return position and segment ids [rows length] for pieces of these lengths; padding is segment 0."""
     positions = np.zeros((len(rows), length), dtype=np.int64)
     segments = np.zeros((len(rows), length), dtype=np.int64)
     for row, pieces in enumerate(rows):

@@ -40,13 +40,13 @@ class Seq2SeqRows(Rows):
     config: Seq2Seq.Config
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to both tokenizers; raise DataError for a missing special token."""
+        """Bind to both tokenizers. Raise DataError for a missing special token."""
         super().bind(tokenizer)
         self._check_roles(tokenizer.source, self.config.source_roles())
         self.source = TokenFacts.of(tokenizer.source)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `source`, framed as configured, and `target` (start, tokens, end: one longer than its row)."""
+        """Return items `source`, framed as configured, and `target` (start, tokens, end: one longer than its row)."""
         self.bind(tokenizer)
         if self.plan is not None:
             return self._of_vectors(examples, tokenizer, max_length)
@@ -69,7 +69,7 @@ class Seq2SeqRows(Rows):
         return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
     def _of_vectors(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `vectors`, `positions` and `target`."""
+        """Return items `vectors`, `positions` and `target`."""
         targets = self._encoded(examples, "target", tokenizer)
         ends = self.tokens.special["start"], self.tokens.special["end"]
         found = [
@@ -82,13 +82,13 @@ class Seq2SeqRows(Rows):
         return self._usable(found, len(examples), why)
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """[items 2]: positions in encoder and decoder."""
+        """Return positions in encoder and decoder, [items 2]."""
         vectors = self.plan is not None
         read = np.asarray([int(item["positions"][0]) for item in items]) if vectors else sizes(items, "source")
         return np.stack((read, sizes(items, "target") - 1), axis=1)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """`input_ids` and `decoder_input_ids`; `attention_mask` if sources are padded."""
+        """Collate `input_ids`, `decoder_input_ids`, and `attention_mask` if sources are padded."""
         if self.plan is not None:
             batch = next_tokens([item["target"] for item in items], self.tokens.pad)
             batch["decoder_input_ids"] = batch.pop("input_ids")
@@ -104,7 +104,7 @@ class Seq2SeqRows(Rows):
 
 
 class Translations(Answers):
-    """The generated target."""
+    """Generated targets."""
 
     reference = "target"
     predicts = False
@@ -127,21 +127,21 @@ class Seq2Seq(Objective):
         """Options of seq2seq."""
 
         label_smoothing: Share = Field(
-            0.0, description="share of the target spread over the vocabulary, in training only"
+            0.0, description="fraction of the target distributed over the vocabulary, in training only"
         )
-        source_start: bool = Field(False, description="begin the source with the start token, as the target is")
-        source_end: bool = Field(True, description="end the source with the end token, as the target is")
+        source_start: bool = Field(False, description="start the source with the start token, like the target")
+        source_end: bool = Field(True, description="end the source with the end token, like the target")
 
         def source_roles(self) -> tuple[str, ...]:
             return ("start",) * self.source_start + ("end",) * self.source_end
 
         def shortest(self, facts: RecipeFacts) -> int:
-            return 2  # start and one token; the end token is predicted only
+            return 2  # start and one token; the end token is only predicted
 
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Cross-entropy over real target tokens; label smoothing in training only, so validation is in plain nats."""
+        """Compute the cross-entropy over real target tokens; labels are smoothed only in training."""
         # No decoder mask: right padding is hidden by the causal mask, and kernels have a fast path without one.
         out = model(
             input_ids=batch.get("input_ids"),
@@ -154,7 +154,7 @@ class Seq2Seq(Objective):
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """N-gram model of the targets, ignoring the source."""
+        """Return the loss of an n-gram model of the targets, ignoring the source."""
         train, valid = (column(items, "target") for items in (train_items, valid_items))
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 

@@ -30,7 +30,7 @@ class SpanRows(ReadingRows):
     fields = ("question", "context", "answer")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text` (question and context), with token masks `inside` (context) and `answer`.
+        """Return items `text` (question and context), with token masks `inside` (context) and `answer`.
 
         Examples whose answer is not in the context are dropped, as are windows without it.
         """
@@ -46,7 +46,7 @@ class SpanRows(ReadingRows):
                 marks[first + span[0] : first + span[1] + 1] = 1
                 items.append(item | {"answer": marks})
                 found.add(number)
-        why = "the answer does not stand in the context"
+        why = "the answer is not in the context"
         self._left_out(len(examples) - len(found), len(examples), why)
         return self._usable(items, len(examples), why)
 
@@ -65,7 +65,7 @@ class SpanRows(ReadingRows):
             extra = self._frame.around + len(self._frame.between)
             room = len(ids) if longest is None else longest - extra - len(question)
             if room < 2:
-                text = f"a question of {len(question)} tokens leaves no room for its context in {longest} tokens"
+                text = f"a question of {len(question)} tokens leaves no space for its context in {longest} tokens"
                 raise ExampleError(number + 1, text)
             for start in range(0, max(1, len(ids) - room // 2), max(1, room // 2)) if room < len(ids) else (0,):
                 piece = np.asarray(ids[start : start + room], dtype=np.int32)
@@ -78,7 +78,7 @@ class SpanRows(ReadingRows):
                 yield number, item | {"inside": inside, "marked": marked}, places[start : start + room], len(piece)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Inputs, `labels` [rows 2] (start and end positions), and `inside` [rows width], the context mask."""
+        """Collate inputs, `labels` [rows 2] (start and end positions), and `inside` [rows width], the context mask."""
         answers = [np.flatnonzero(item["answer"]) for item in items]
         labels = np.asarray([(answer[0], answer[-1]) for answer in answers], dtype=np.int64)
         inside = padded([item["inside"] for item in items], 0)[0].astype(np.bool_)
@@ -86,7 +86,7 @@ class SpanRows(ReadingRows):
 
 
 class AnswerSpans(ReadingAnswers):
-    """The most likely span of the context."""
+    """Most likely span of the context."""
 
     objective: SpanObjective
     rows: SpanRows
@@ -121,7 +121,7 @@ class AnswerSpans(ReadingAnswers):
         return self.objective.config.longest_answer
 
     def text(self, prediction: Prediction) -> str:
-        """The answer text."""
+        """Return the answer text."""
         return str(prediction["answer"])
 
 
@@ -140,7 +140,7 @@ class SpanObjective(Reading):
     class Config(Reading.Config):
         """Options of span."""
 
-        longest_answer: PositiveInt = Field(30, description="tokens of the longest answer that is looked for")
+        longest_answer: PositiveInt = Field(30, description="maximum tokens of an answer")
 
         def shortest(self, facts: RecipeFacts) -> int:
             between = facts.token("separator") or facts.token("end")
@@ -150,14 +150,14 @@ class SpanObjective(Reading):
     rows: SpanRows
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Cross-entropy of `logits` [rows time 2] over context positions."""
+        """Compute the cross-entropy of `logits` [rows time 2] over context positions."""
         allowed = logits.masked_fill(~batch["inside"][:, :, None], -torch.inf)  # [rows time 2]
         both = allowed.transpose(1, 2).flatten(0, 1)  # [rows*2 time]
         return cross_entropy(both, batch["labels"].flatten()), len(both)
 
 
 def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
-    """First and last token covering characters begin..end; None if some are not covered."""
+    """Return the first and last token covering characters begin..end, or None if some are not covered."""
     touching = [token for token, (first, last) in enumerate(places) if first < end and last > begin]
     if not touching or places[touching[0]][0] > begin or places[touching[-1]][1] < end:
         return None
@@ -165,7 +165,7 @@ def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
 
 
 def best_span(logits: Tensor, longest: int) -> tuple[float, int, int, float]:
-    """Score, start, end and probability of the most likely span of `logits` [time 2], at most `longest` tokens."""
+    """Return score, start, end and probability of the best span of `logits` [time 2], at most `longest` tokens."""
     begins, ends = logits.double().unbind(dim=1)
     scores = begins[:, None] + ends[None, :]  # [begin end]
     allowed = torch.ones_like(scores, dtype=torch.bool).triu() & torch.ones_like(scores, dtype=torch.bool).tril(

@@ -30,26 +30,26 @@ class SpanCorruptionRows(RewritingRows):
         self._sentinels: tuple[int, ...] = ()
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer; raise DataError unless it has two sentinels."""
+        """Bind to the tokenizer. Raise DataError unless it has two sentinels."""
         super().bind(tokenizer)
         found: list[int] = []
         while (name := SENTINEL.format(len(found))) in tokenizer:
             found.append(tokenizer.id(name))
         if len(found) < 2:
             raise DataError(
-                "span_corruption hides spans after the tokens <extra_id_0>, <extra_id_1>, ..., and the tokenizer has "
-                f"{len(found)} of them; say data.tokenizer.special_tokens: {{sentinels: 100}}"
+                "span_corruption replaces spans by the tokens <extra_id_0>, <extra_id_1>, ..., but the tokenizer has "
+                f"{len(found)} of them; set data.tokenizer.special_tokens: {{sentinels: 100}}"
             )
         self._sentinels = tuple(found)
 
     def _sizes(self, length: int) -> tuple[int, int]:
-        """Numbers of hidden tokens and spans; each span is preceded by a visible token."""
+        """Return the numbers of hidden tokens and spans; each span is preceded by a visible token."""
         hidden = min(max(round(length * self.config.probability), 1), length - 1)
         spans = max(round(hidden / self.config.mean_span), 1)
         return hidden, min(spans, hidden, length - hidden, len(self._sentinels) - 1)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """[items 2], independent of the choice of spans."""
+        """Return positions [items 2], independent of the choice of spans."""
         return np.asarray([self._positions(len(item["text"])) for item in items])
 
     def _positions(self, length: int) -> tuple[int, int]:
@@ -87,11 +87,11 @@ class SpanCorruption(Rewriting):
     class Config(Rewriting.Config):
         """Options of span_corruption."""
 
-        probability: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are hidden")
+        probability: float = Field(0.15, gt=0, lt=1, description="fraction of the tokens to hide")
         mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if facts.lacks("sentinel_1"):
-                text = "'span_corruption' hides spans after tokens of their own, two or more; say sentinels: 100"
+                text = "'span_corruption' requires at least two sentinel tokens; set sentinels: 100"
                 yield Problem("sentinels", text, at="data.tokenizer.special_tokens")

@@ -41,11 +41,11 @@ class TaggedRows(ReadingRows):
     labelled = True
 
     def labels_in(self, example: Example) -> Sequence[str]:
-        """The example's tags."""
+        """Return the example's tags."""
         return words_of(example.get("tags", ""))
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Items `text`, `firsts` (mask of word-initial tokens) and `tags`; long texts are split.
+        """Return items `text`, `firsts` (mask of word-initial tokens) and `tags`; long texts are split.
 
         Words with a tag unknown to the training corpus have no loss, but metrics include them.
         """
@@ -61,7 +61,9 @@ class TaggedRows(ReadingRows):
                 marks[firsts] = 1
                 items.append(item | {"firsts": marks, "tags": numbers[known]})
         self._tell_unknown(tags)
-        return self._usable(items, len(examples), "the texts are empty, or have no tag of the training corpus")
+        return self._usable(
+            items, len(examples), "the texts are empty, or none of their tags is in the training corpus"
+        )
 
     def _tell_unknown(self, tags: Sequence[str]) -> None:
         """Warn about words excluded from the loss because of unknown tags."""
@@ -69,7 +71,7 @@ class TaggedRows(ReadingRows):
         number = sum(tag not in self.labels for tag in every)
         if number:
             of = f"{number:,} of {len(every):,}"
-            logger.warning("%s: %s tags left out: %s", self._name, of, unknown(every, self.labels))
+            logger.warning("%s: %s tags dropped: %s", self._name, of, unknown(every, self.labels))
 
     def _numbers(self, tags: str, text: str, number: int) -> Ids:
         words = words_of(text)
@@ -98,7 +100,7 @@ class TaggedRows(ReadingRows):
                 yield number, {"text": row, "firsts": marks, "marked": first_of(len(row))}, words[inside]
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Inputs, `labels` [words], and their positions `predicted` [words] in the flattened rows."""
+        """Collate inputs, `labels` [words], and their positions `predicted` [words] in the flattened rows."""
         batch = super().collate(items, rng)
         width = batch["input_ids"].shape[1]
         places = [np.flatnonzero(item["firsts"]) + row * width for row, item in enumerate(items)]
@@ -108,7 +110,7 @@ class TaggedRows(ReadingRows):
 
 
 class Tags(ReadingAnswers):
-    """The most likely tag of each word."""
+    """Most likely tag of each word."""
 
     rows: TaggedRows
     reference = "tags"
@@ -146,7 +148,7 @@ class Tags(ReadingAnswers):
         return NO_ENTITY if NO_ENTITY in self.rows.labels or not self.rows.labels else self.rows.labels[0]
 
     def text(self, prediction: Prediction) -> str:
-        """The tags, separated by spaces."""
+        """Return the tags, separated by spaces."""
         return " ".join(prediction["tags"])
 
 
@@ -162,7 +164,9 @@ class TokenClassification(Reading):
     class Config(Reading.Config):
         """Options of token_classification."""
 
-        label_smoothing: Share = Field(0.0, description="share of the target spread over all tags, in training only")
+        label_smoothing: Share = Field(
+            0.0, description="fraction of the target distributed over all tags, in training only"
+        )
 
     config: Config
     rows: TaggedRows
@@ -172,13 +176,13 @@ class TokenClassification(Reading):
         check_classes(head_of(model, self.config.head), self.rows.labels)
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Cross-entropy of `logits` [rows time classes] at the first token of each word."""
+        """Compute the cross-entropy of `logits` [rows time classes] at the first token of each word."""
         smoothing = self.config.label_smoothing if training else 0.0
         of_words = logits.flatten(0, 1).index_select(0, batch["predicted"])  # [words classes]
         return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Tag frequencies of the training texts."""
+        """Score the tag frequencies of the training texts."""
         train, valid = (np.concatenate([item["tags"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent tag", found.loss, found.accuracy)
@@ -190,7 +194,7 @@ def words_of(text: str) -> list[str]:
 
 
 def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids]:
-    """Indices of words in `text` (single-spaced) that have tokens, and of their first tokens."""
+    """Return the indices of words in `text` (single-spaced) that have tokens, and of their first tokens."""
     starts = np.cumsum([0] + [len(word) + 1 for word in text.split(" ")])
     words: list[int] = []
     firsts: list[int] = []

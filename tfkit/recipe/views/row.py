@@ -1,4 +1,4 @@
-"""Origin of a recipe value: a file and line, base recipe, variant, kind, command line, or default."""
+"""Rows of a resolved recipe: a key, its value, its description and its origin."""
 
 from __future__ import annotations
 
@@ -11,60 +11,72 @@ from pydantic import BaseModel
 
 from tfkit.core.component import Config, spell
 from tfkit.core.errors import Place
+from tfkit.core.shape import Side
 from tfkit.recipe.keys import sentence
 from tfkit.recipe.overlays import as_part, is_section
 from tfkit.recipe.text.node import Node, inline, items, mapping, shorten, under
+from tfkit.recipe.views.runs import Runs
 
 STACK = re.compile(r"^model\.(encoder|decoder)(?=\.|$)")
-Notes = Mapping[tuple[str, int], str]  # (file, line) -> comment in resolved.yaml
 KIND = re.compile(r"^model\.layers\.(\w+)(?=\.|$)")
+Notes = Mapping[tuple[str, int], str]  # (file, line) -> comment in resolved.yaml
 
 
 @dataclass(frozen=True)
-class Value:
-    """A resolved value: a part, a section, a list or a plain value.
+class RecipeRow:
+    """A resolved value: a part, a section, a list or a plain value, with a row for each value in it.
 
-    `path` is its key in resolved.yaml, `node` its source text (None: default), `sentence` its description.
+    `path` is its key, `node` its source text (None: default), `sentence` its description, and `layers` the equal layers
+    of the stack `side` that have it, made of the kinds `kinds` (None: a value outside the layers).
     """
 
     path: str
     value: Any
     node: Node | None = None
     sentence: str = ""
+    side: Side | None = None
+    layers: Runs | None = None
+    kinds: tuple[str, ...] = ()
+    notes: Notes | None = None  # comments of the run's resolved.yaml, if read from one
+    is_resolved: bool = True  # False: in the merged text, but in no stack or layer
+    where: str = ""  # stacks and layers with this value, if it differs between them
 
-    def children(self) -> list[Value]:
-        """Return the nested values; empty for a plain value."""
+    def children(self) -> list[RecipeRow]:
+        """Return the rows of the nested values; empty for a plain value."""
         if isinstance(self.value, BaseModel):
             return list(self._options(self.value))
         if isinstance(self.value, Mapping):
             nodes = mapping(self.node)
             paths = {key: under(self.path, key) for key in self.value}
             return [
-                Value(path, self.value[key], nodes.get(key), sentence(path) or self.sentence)
+                self._at(path, self.value[key], nodes.get(key), sentence(path) or self.sentence)
                 for key, path in paths.items()
             ]
         if isinstance(self.value, list | tuple) and any(isinstance(item, BaseModel | Mapping) for item in self.value):
             written = [*items(self.node), *[None] * len(self.value)]  # default lists have no source text
             pairs = enumerate(zip(self.value, written, strict=False))
-            return [Value(f"{self.path}[{index}]", item, node, self.sentence) for index, (item, node) in pairs]
+            return [self._at(f"{self.path}[{index}]", item, node, self.sentence) for index, (item, node) in pairs]
         return []
 
-    def _options(self, options: BaseModel) -> Iterator[Value]:
+    def _options(self, options: BaseModel) -> Iterator[RecipeRow]:
         nodes = mapping(None if self.node is None else as_part(self.node))
         owner = self.sentence  # fallback for options without a description
         if isinstance(options, Config):
-            yield Value(under(self.path, "type"), options.part.part_name, nodes.get("type"), owner)
+            yield self._at(under(self.path, "type"), options.part.part_name, nodes.get("type"), owner)
             owner = ""
         for name, field in type(options).model_fields.items():
-            yield Value(under(self.path, name), getattr(options, name), nodes.get(name), field.description or owner)
+            yield self._at(under(self.path, name), getattr(options, name), nodes.get(name), field.description or owner)
 
-    def child(self, key: str) -> Value | None:
-        """Return the value at `key`, a word or `[number]`."""
+    def _at(self, path: str, value: Any, node: Node | None, sentence: str) -> RecipeRow:
+        return replace(self, path=path, value=value, node=node, sentence=sentence)
+
+    def child(self, key: str) -> RecipeRow | None:
+        """Return the row at `key`, a word or `[number]`."""
         path = f"{self.path}{key}" if key.startswith("[") else under(self.path, key)
         return next((child for child in self.children() if child.path == path), None)
 
-    def leaves(self) -> Iterator[Value]:
-        """Yield the plain values in order, or itself if plain."""
+    def leaves(self) -> Iterator[RecipeRow]:
+        """Yield the rows of plain values in order, or itself if plain."""
         children = self.children()
         if not children:
             yield self
@@ -74,6 +86,41 @@ class Value:
     def plain(self) -> Any:
         """Return the value as plain recipe data."""
         return spell(self.value)
+
+    @property
+    def origin(self) -> Origin:
+        """Origin of the value."""
+        return Origin(None, self.sentence) if self.node is None else self._origin(self.node)
+
+    @property
+    def replaced(self) -> list[tuple[Any, Origin]]:
+        """Values that this one replaced with their origins, latest first."""
+        found = []
+        node = self.node
+        while node is not None and (node := node.under) is not None:
+            found.append((node.plain(), replace(self._origin(node), written="")))
+        return found
+
+    @property
+    def dropped(self) -> tuple[Node, ...]:
+        """Options removed by a change of type."""
+        return () if self.node is None else self.node.dropped
+
+    def _origin(self, node: Node) -> Origin:
+        """Return the origin of one text of the value."""
+        noted = (self.notes or {}).get((node.place.file, node.place.line), "")
+        if noted.startswith("default"):
+            return Origin(None, self.sentence)
+        kind = KIND.match(STACK.sub("model", node.path))
+        return Origin(
+            node.place,
+            self.sentence,
+            kind[1] if kind else "",
+            _source(self.path, node.path),
+            STACK.match(self.path) is not None and STACK.match(node.path) is None,
+            _written(node.plain(), self.plain()),
+            noted,
+        )
 
 
 @dataclass(frozen=True)
@@ -132,39 +179,6 @@ class Origin:
         via = re.sub(r"\bbase (?=\S)", "base recipe ", one_line(self.place.via))
         source = ", ".join(word for word in (kind, via) if word)
         return f"{source} ({self.place})" if source else str(self.place)
-
-
-def origin(value: Value, notes: Notes | None = None) -> Origin:
-    """Return the origin of `value`; `notes` are the comments of the run's resolved.yaml, if read from one."""
-    if value.node is None:
-        return Origin(None, value.sentence)
-    return _origin(value.node, value, notes or {})
-
-
-def history(value: Value, notes: Notes | None = None) -> list[tuple[Any, Origin]]:
-    """Return the values that `value` replaced with their origins, latest first."""
-    found = []
-    node = value.node
-    while node is not None and (node := node.under) is not None:
-        found.append((node.plain(), replace(_origin(node, value, notes or {}), written="")))
-    return found
-
-
-def _origin(node: Node, value: Value, notes: Notes) -> Origin:
-    """Return the origin of one text of `value`."""
-    noted = notes.get((node.place.file, node.place.line), "")
-    if noted.startswith("default"):
-        return Origin(None, value.sentence)
-    kind = KIND.match(STACK.sub("model", node.path))
-    return Origin(
-        node.place,
-        value.sentence,
-        kind[1] if kind else "",
-        _source(value.path, node.path),
-        STACK.match(value.path) is not None and STACK.match(node.path) is None,
-        _written(node.plain(), value.plain()),
-        noted,
-    )
 
 
 def _source(path: str, written: str) -> str:

@@ -12,24 +12,24 @@ FEW_RUNS = 4  # in a table
 
 def places(order: Sequence[int]) -> dict[int, Runs]:
     """Return the runs of each kind in a stack's layer order."""
-    found: dict[int, Runs] = {}
+    runs: dict[int, Runs] = {}
     first = 0
     for kind, same in groupby(order):
         after = first + sum(1 for _ in same)
-        found.setdefault(kind, []).append((first, after - 1))
+        runs.setdefault(kind, []).append((first, after - 1))
         first = after
-    return found
+    return runs
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> Runs:
     """Sort runs and merge adjacent ones."""
-    found: Runs = []
+    merged: Runs = []
     for first, last in sorted(runs):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(last, found[-1][1])
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
 def label(runs: Runs) -> str:

@@ -1,0 +1,281 @@
+"""The table of a resolved recipe: a row for each key, with the value, its origin, its description and its layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.errors import UsageError
+from tfkit.core.shape import Side
+from tfkit.core.synonyms import nearest
+from tfkit.recipe.architecture.resolve import ModelResolver
+from tfkit.recipe.keys import MODEL, STACK, TOP, sentence
+from tfkit.recipe.text.node import Node, given, inline, items, mapping
+from tfkit.recipe.text.source import LANGUAGE, parse
+from tfkit.recipe.views.resolved import (
+    causal_by_type,
+    kind_names,
+    layer_values,
+    model_values,
+    one_or_many,
+    resolved_text,
+    stack_values,
+)
+from tfkit.recipe.views.row import Notes, RecipeRow
+from tfkit.recipe.views.runs import places
+
+COMPOSING = ("extends", "variants")
+AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # stack keys shown as written; each layer has the resolved value
+OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys with another form in resolved.yaml
+
+
+@dataclass(frozen=True)
+class RecipeTable:
+    """All rows of a resolved recipe.
+
+    `root` is its merged text, `text` the one of its file `file`, `sections` the values besides `model:`, and `resolver`
+    the source of `blueprint`. `notes` are the comments of the run's resolved.yaml, if read from one.
+    """
+
+    root: Node
+    text: str | None
+    file: str
+    sections: Mapping[str, Any]
+    blueprint: Blueprint
+    resolver: ModelResolver
+    notes: Notes | None = None
+
+    @cached_property
+    def plans(self) -> dict[Side, StackPlan]:
+        """The stacks by side."""
+        return {plan.side: plan for plan in self.blueprint.stacks()}
+
+    @cached_property
+    def _values(self) -> dict[str, dict[str, Any]]:
+        """Values of the model and of each stack by key."""
+        stacks: dict[str, Any] = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
+        return {"model": model_values(self.blueprint), **stacks}
+
+    @cached_property
+    def _nodes(self) -> dict[str, dict[str, Node]]:
+        """Source texts of the model and of each stack by key of resolved.yaml."""
+        written, resolver = mapping(self.resolver.node), self.resolver
+        stacks = {side: self._stack_nodes(plan) for side, plan in self.plans.items()}
+        model = {key: node for key, node in written.items() if key in MODEL and key not in ("encoder", "decoder")}
+        for side, nodes in stacks.items():
+            model |= {side: replace(resolver.node, value=nodes)} if len(stacks) > 1 else nodes
+        heads = {} if resolver.heads is None else resolver.heads.written
+        if "head" in model:
+            model["head"] = heads.get("model.head", model["head"])
+        named = {name: heads.get(node.path, node) for name, node in mapping(written.get("heads")).items()}
+        if named:
+            model["heads"] = replace(written["heads"], value=named)
+        return {"model": model} | {str(side): nodes for side, nodes in stacks.items()}
+
+    def _stack_nodes(self, plan: StackPlan) -> dict[str, Node]:
+        text = self.resolver.texts[plan.side]
+        keys, names = text.keys, kind_names(plan)
+        found = {name: node for name, node in keys.items() if name in STACK and name not in OF_LAYERS} | text.written
+        if "pattern" in keys:
+            found.setdefault("num_layers", keys["pattern"])
+        held = _held(keys.get("position"), plan.max_length) if given(keys, "max_length") is None else None
+        if held is not None:
+            found["max_length"] = held
+        layers = [self._layer_node(plan.side, plan.order.index(kind), layer) for kind, layer in enumerate(plan.layers)]
+        if not names:
+            return found | {"layer": layers[0]}
+        found["layer"] = replace(text.node, value={"norm": node} if (node := layers[0].get("norm")) else {})
+        found["layers"] = replace(text.node, value={name: layers[kinds[0]] for name, kinds in names.items()})
+        return found | ({"pattern": keys["pattern"]} if "pattern" in keys else {})
+
+    def _layer_node(self, side: Side, index: int, plan: LayerPlan) -> Node:
+        """Return the text of a layer with this plan, with the stack's position if it has none."""
+        distinct = self.resolver.layers[side]
+        layer, of_stack = distinct.layers.written(distinct.texts[index]), distinct.layers.stack.written.get("position")
+        if plan.position is not None or of_stack is None:
+            return layer
+        return replace(layer, value={**mapping(layer), "position": of_stack})
+
+    # as text
+
+    def resolved(self, name: str) -> str:
+        """Return the recipe `name` with all values explicit and their origins as comments."""
+        model = replace(self.resolver.node, value=self._nodes["model"])
+        root = replace(self.root, value={**mapping(self.root), "model": model})
+        values = {"tfkit": LANGUAGE, "model": self._values["model"], **self.sections}
+        values.pop("study", None)
+        return resolved_text(name, RecipeRow("", values, root))
+
+    # rows by key
+
+    def find(self, key: str) -> list[RecipeRow]:
+        """Return the rows of the dotted `key`; several if stacks or layers may differ.
+
+        A whole model or stack yields the rows of each key in it. Raises UsageError for invalid keys, with the closest
+        valid one.
+        """
+        steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
+        if not steps or _dotted(steps) != key.strip():
+            raise UsageError(f"'{key}' is no dotted key like model.layer.dropout")
+        if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
+            steps = ["model", *steps]  # parameter-style names: decoder.layers.3
+        if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
+            del steps[1]
+        try:
+            return self._found(steps)
+        except UsageError:
+            row = RecipeRow("", self.root.plain(), self.root, notes=self.notes)
+            for step in steps:
+                row = row.child(step) or RecipeRow("", None)
+            if row.node is None:
+                raise
+            return [replace(row, is_resolved=False)]
+
+    def _found(self, steps: Sequence[str]) -> list[RecipeRow]:
+        path = _dotted(steps)
+        if steps[0] != "model":
+            if steps[0] not in TOP:
+                raise self._unknown(path, steps[0])
+            return self._below([self._section(steps[0])], steps[1:], path)
+        sides, rest = list(self.plans), list(steps[1:])
+        if rest and rest[0] in ("encoder", "decoder"):
+            if rest[0] not in sides:
+                raise UsageError(f"{path}: this model has no {rest[0]}; it has the {sides[0]} alone")
+            sides, rest = [side for side in sides if side == rest[0]], rest[1:]
+        return self._model(sides, rest, path) if rest else self._whole(sides, path)
+
+    def _whole(self, sides: Sequence[Side], path: str) -> list[RecipeRow]:
+        """Return the rows of a model or stack, without keys that are none by default."""
+        own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
+        keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
+        found = [self._model(sides, [key], f"{path}.{key}") for key in keys]
+        return [row for rows in found if any(row.value is not None or row.node for row in rows) for row in rows]
+
+    def _model(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[RecipeRow]:
+        """Return the rows of `steps` below the model or some of its stacks."""
+        key, rest = steps[0], list(steps[1:])
+        top = path.removesuffix(_dotted(["", *rest])) if rest else path
+        if key in MODEL and len(sides) == len(self.plans):
+            return self._below([self._row(top, "model")], rest, path)
+        if key == "layer":
+            return self._below([row for side in sides for row in self._layers(side, top, key, rest)], rest, path)
+        if key == "layers" and rest:
+            name, rest = rest[0], rest[1:]
+            if rows := [row for side in sides for row in self._layers(side, f"{top}.{name}", name, rest)]:
+                return self._below(rows, rest, path)
+            if name.isdecimal():
+                depths = " and ".join(f"the {side} has {self.plans[side].num_layers:,}" for side in sides)
+                raise UsageError(f"{path}: layers are counted from 0, and {depths}")
+            rest = [name, *rest]
+        if key not in STACK:
+            raise self._unknown(path, key)
+        return self._below([self._row(top, side, side) for side in sides], rest, path)
+
+    def _row(self, path: str, owner: str, side: Side | None = None) -> RecipeRow:
+        """Return the row of a key of the model or of a stack."""
+        key = path.rpartition(".")[2]
+        if side is None or key not in AS_WRITTEN:
+            value, node = self._values[owner].get(key), self._nodes[owner].get(key)
+        else:
+            node = self.resolver.texts[side].keys.get(key)
+            value = None if node is None else node.plain()
+        return RecipeRow(path, value, node, sentence(path), side, notes=self.notes)
+
+    def _section(self, key: str) -> RecipeRow:
+        """Return the row of a section other than `model`, or of a key that composes the file."""
+        node = self.root.get(key)
+        value = self.sections.get(key, node.plain() if node is not None and key == "tfkit" else None)
+        if key in COMPOSING:
+            node = None if self.text is None else parse(self.text, self.file)[0].get(key)
+            value = None if node is None else node.plain()
+        return RecipeRow(key, value, node, sentence(key), notes=self.notes)
+
+    def _layers(self, side: Side, path: str, name: str, steps: Sequence[str]) -> Iterator[RecipeRow]:
+        """Yield the layers that `name` refers to, grouped by source text."""
+        plan, entries = self.plans[side], self.resolver.entries[side]
+        causal, wanted = causal_by_type(plan, self.blueprint), self._wanted(side, name, bool(steps))
+        texts: dict[int, int] = {}
+        order = [texts.setdefault(id(node), len(texts)) for node in self.resolver.layers[side].texts]
+        found = places([text if wanted(index) else -1 for index, text in enumerate(order)])
+        for runs in (runs for text, runs in found.items() if text >= 0):
+            first = runs[0][0]
+            layer = plan.layers[plan.order[first]]
+            values = layer_values(layer, causal, every=bool(steps))
+            if steps and layer.position is None:
+                values["position"] = one_or_many(plan.position)
+            node, kinds = self._layer_node(side, first, layer), entries[first].kinds
+            yield RecipeRow(path, values, node, sentence("model.layer"), side, runs, kinds, self.notes)
+
+    def _wanted(self, side: Side, kind: str, deeper: bool) -> Callable[[int], bool]:
+        """Return the layer filter: all, by number, by kind, or by a kind name of resolved.yaml."""
+        plan, entries = self.plans[side], self.resolver.entries[side]
+        if kind == "layer":
+            return lambda index: True
+        if kind.isdecimal():
+            return int(kind).__eq__
+        if kind in mapping(self.resolver.texts[side].keys.get("layers")):  # without further steps: the kind as written
+            return lambda index: deeper and kind in entries[index].kinds
+        numbers = set(kind_names(plan).get(kind, ()))
+        return lambda index: plan.order[index] in numbers
+
+    def _below(self, rows: Sequence[RecipeRow], steps: Sequence[str], path: str) -> list[RecipeRow]:
+        """Descend `steps` in each row that has them; raises UsageError if none has."""
+        found: list[RecipeRow] = []
+        for row in rows:
+            for step in steps:
+                child = row.child(step)
+                if child is None:
+                    break
+                row = child
+            else:
+                found.append(row)
+        if not found:
+            raise self._unknown(path, step, row)
+        return found
+
+    # unknown keys
+
+    def _unknown(self, path: str, step: str, row: RecipeRow | None = None) -> UsageError:
+        """Build the error for a missing key, with what removed it or the closest key."""
+        dropped = () if row is None else row.dropped
+        for lost in dropped:
+            if lost.path.rpartition(".")[2] == step:
+                written = f"it said {inline(lost.plain())} at {lost.place}"
+                old = inline(dropped[0].plain())
+                return UsageError(f"{path}: was dropped when the type changed from {old}; {written}")
+        near = _nearest_key(path, list(self._known()))
+        return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
+
+    def _known(self) -> Iterator[str]:
+        """Yield the recipe's keys in user notation."""
+        yield from TOP
+        for key in self.sections:
+            yield from (leaf.path for leaf in self._section(key).leaves())
+        for row in self._whole(list(self.plans), "model"):
+            of_side = f"model.{row.side}." if row.side and len(self.plans) > 1 else "model."
+            for leaf in row.leaves():
+                yield from dict.fromkeys([leaf.path.replace("model.", of_side, 1), leaf.path])
+
+
+def _nearest_key(path: str, known: Sequence[str]) -> str | None:
+    """Return the key in `known` closest to `path`, by full path or by last word."""
+    words = {key.rpartition(".")[2]: key for key in reversed(known)}
+    last = path.rpartition(".")[2]
+    if last in words:
+        return nearest(path, [key for key in known if key.endswith(f".{last}")]) or words[last]
+    near = nearest(path, list(known))
+    return near or words.get(nearest(last, list(words)) or "")
+
+
+def _dotted(steps: Sequence[str]) -> str:
+    return ".".join(steps).replace(".[", "[")
+
+
+def _held(positions: Node | None, length: int | None) -> Node | None:
+    """Return a position's `max_length` if equal to `length`."""
+    nodes = (given(mapping(item), "max_length") for item in items(positions))
+    return next((node for node in nodes if node is not None and node.value == length), None)
