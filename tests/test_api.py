@@ -32,7 +32,7 @@ def test_build_takes_a_name_a_mapping_or_a_recipe() -> None:
 
 def test_build_refuses_a_vocabulary_that_is_not_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Phrases, "read", lambda *_: pytest.fail("the corpus is read"))
-    with pytest.raises(tfkit.UsageError, match="tokenizer that is not trained yet"):
+    with pytest.raises(tfkit.UsageError, match="depends on an untrained tokenizer"):
         tfkit.build("translate-numbers")
 
 

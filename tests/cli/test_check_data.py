@@ -124,18 +124,18 @@ def test_a_missing_file_of_ones_own_is_a_fault() -> None:
     Path("texts.txt").write_text("fine\n")
     result = check({"type": "text", "files": ["text.txt"]})
     assert result.exit_code == 2
-    assert "data.train.files[0]: there is no file" in result.stderr
+    assert "data.train.files[0]: no such file" in result.stderr
     assert "texts.txt'?" in result.stderr
 
 
 def test_a_missing_file_of_a_shipped_task_is_a_warning_until_it_is_ones_own() -> None:
     shipped = CliRunner().invoke(main, ["check", "tinyshakespeare"])
     assert shipped.exit_code == 0
-    assert "warning: data.train.files: there is no file" in shipped.stderr
+    assert "warning: data.train.files: no such file" in shipped.stderr
     own = CliRunner().invoke(main, ["check", "tinyshakespeare", "--set", "data.train.files=mine.txt"])
     assert own.exit_code == 2
-    assert own.stderr.count("there is no file") == 2
-    assert "--set data.train.files=mine.txt: data.train.files: there is no file" in own.stderr
+    assert own.stderr.count("no such file") == 2
+    assert "--set data.train.files=mine.txt: data.train.files: no such file" in own.stderr
 
 
 def test_all_faults_at_once() -> None:

@@ -181,7 +181,7 @@ def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     assert "remove --field and --output" in refused(
         "generate", run, "--input", file, *two[:2], "--output", "o", "--stream"
     )
-    assert "FILE and --input are the same" in refused("embed", run, "a", "--input", "b")
-    assert "--out and --output are the same" in refused("embed", run, "a", "--out", "b", "--output", "c")
+    assert "FILE and --input are equivalent" in refused("embed", run, "a", "--input", "b")
+    assert "--out and --output are equivalent" in refused("embed", run, "a", "--out", "b", "--output", "c")
     assert "missing input file: use --input FILE" in refused("embed", run)
     assert values(file, "text", "id") == [("The ", "a"), ("fox", "7")]

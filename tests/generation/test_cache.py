@@ -118,7 +118,7 @@ def take_back(cached: Stepper, plain: Stepper, count: int) -> None:
     try:
         cached.rewind(count)
     except UsageError as refused:
-        assert "cannot take tokens back" in str(refused)
+        assert "cannot be rewound" in str(refused)
     else:
         plain.rewind(count)
     tokens = torch.arange(cached.rows) + 5
@@ -300,7 +300,7 @@ def test_so_many_tokens_can_be_taken_back_behind_a_window_and_no_more() -> None:
     state = net.new_state()
     with torch.no_grad():
         net(torch.randint(1, 23, (1, 300)), state=state)
-    with pytest.raises(UsageError, match=r"attention 'multi_head' has forgotten .* of 300 tokens, .* first 236 can"):
+    with pytest.raises(UsageError, match=r"attention 'multi_head' has dropped .* of 300 tokens can be rewound to 236"):
         state.rewind(300 - SLACK - 1)
     assert state.length == 300
     state.rewind(300 - SLACK)
@@ -314,7 +314,7 @@ def test_a_recurrence_takes_nothing_back_and_is_as_it_was() -> None:
         for stepper in (cached, plain):
             stepper.append(torch.tensor([4]))
         agree(cached, plain)
-        with pytest.raises(UsageError, match="mixer 'lstm' keeps a state that cannot take tokens back"):
+        with pytest.raises(UsageError, match="the state of mixer 'lstm' cannot be rewound"):
             cached.rewind(1)
         for stepper in (cached, plain):
             stepper.append(torch.tensor([5]))
@@ -329,7 +329,7 @@ def test_no_more_is_taken_back_than_was_written() -> None:
     stepper = Stepper(net, [[1, 2, 3]])
     with pytest.raises(UsageError, match="cannot rewind 1 tokens; 0 were written"):
         stepper.rewind(1)
-    with pytest.raises(UsageError, match="a state of 0 tokens cannot go back to 2"):
+    with pytest.raises(UsageError, match="a state of 0 tokens cannot be rewound to 2"):
         net.new_state().rewind(2)
 
 

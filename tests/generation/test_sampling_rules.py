@@ -117,7 +117,7 @@ MODEL = {
         ("{type: temperature, temperature: 0}", r"must be at least .*, got 0; .* use generate.strategy: greedy"),
         ("{type: temperature, temperature: -1}", r"at least 1e-06, got -1; .*greedy"),
         ("{type: temperature, temperature: 1.0e-30}", r"at least 1e-06, got 1e-30"),
-        ("{type: temperature, temperature: .nan}", "a number in a recipe is finite"),
+        ("{type: temperature, temperature: .nan}", "numbers must be finite"),
         ("temperature", "needs the option 'temperature'"),
         ("{type: top_k, k: 0}", "must be at least 1"),
         ("{type: top_k, k: 2.5}", "whole number"),

@@ -196,7 +196,7 @@ def test_a_state_that_cannot_go_back_is_refused_before_anything_is_computed(lett
     if not net.caches:
         pytest.skip("it keeps no state")
     net.stack("decoder").register_forward_pre_hook(lambda *_: pytest.fail("computed"))
-    with pytest.raises(UsageError, match=r"drafts must be rewound, and .* keeps a state that cannot"):
+    with pytest.raises(UsageError, match=r"drafts must be rewound, and .* cannot be rewound"):
         written(strategy(None, letters), net, [[1]], 3)
 
 

@@ -64,7 +64,7 @@ def test_prompts_are_texts_or_ids_one_or_many(run: Run) -> None:
         (["a", "b", [-1]], "prompt 3 contains the id -1"),
         (["a", 2.5], "prompt 2 is neither a text nor a list of ids: 2.5"),
         (["a", ["b"]], r"prompt 2 is neither a text nor a list of ids: \['b'\]"),
-        (["a", "\ud800"], "prompt 2 cannot be read: half of a character"),
+        (["a", "\ud800"], "prompt 2 cannot be read: the text contains a lone surrogate"),
         (5, "a prompt is a text or a list of ids, got 5"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Pat
     with pytest.raises(DataError) as caught:
         Source.of(str(tmp_path)).model()
     where = f"{tmp_path / 'config.json'}: rms_norm_eps Infinity"
-    assert str(caught.value) == f"{where}: layer.norm.eps: inf: a number in a recipe is finite"
+    assert str(caught.value) == f"{where}: layer.norm.eps: inf: numbers must be finite"
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])

@@ -263,7 +263,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("kept")
-    with pytest.raises(RunError, match="holds no run of tfkit"):
+    with pytest.raises(RunError, match="not empty and not a run of tfkit"):
         import_model(str(gpt2), foreign, force=True)
 
 

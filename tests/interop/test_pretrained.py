@@ -132,9 +132,7 @@ def test_attentions_of_each_layer(name: str) -> None:
 def test_what_hands_out_no_weights_says_so() -> None:
     layer = {**MODELS["decoder"]["layer"], "attention": {"type": "linear", "num_heads": 4}}
     model = tfkit.build({"tfkit": 1, "model": {**MODELS["decoder"], "layer": layer}})
-    with pytest.raises(
-        tfkit.TfkitError, match=r"hands out attention weights: decoder\.layers\.0\.attention \(linear\)"
-    ):
+    with pytest.raises(tfkit.TfkitError, match=r"exposes attention weights: decoder\.layers\.0\.attention \(linear\)"):
         tfkit.as_pretrained(model)(tokens(1, 4), output_attentions=True)
 
 

@@ -196,7 +196,7 @@ def test_what_the_hub_refuses_is_told_in_words(case: str, place: Hub, run: Run) 
     "name", ["small", "a/b/c", "", "a/", "/b", "a/b.git", "a/../b", "a/b--c", "a/ b", "-a/b", "a/b\n"]
 )
 def test_a_malformed_address_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=r"not the address of a repository on the hub; use hf://user/name"):
+    with pytest.raises(UsageError, match=r"is not the address of a repository on the hub; use hf://user/name"):
         repository(f"hf://{name}")
 
 

@@ -1,7 +1,7 @@
 """Options of parts under test: the part's own `example`, then small values by option name.
 
-New parts of a catalogue or a plugin are therefore tested without further code; if a required option has no known
-value, the error asks the author for an example.
+New parts of a catalogue or a plugin are therefore tested without further code. If a required option has no known value,
+the error asks the author for an example.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tfkit.contracts.expect import Broken
-from tfkit.contracts.samples import given_files, plain_text
+from tfkit.contracts.samples import file_options, plain_text
 from tfkit.core.component import Component
 from tfkit.core.options import PathMark, Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
-# Values by name: set for required options; for others, one at a time as variants.
+# values by name: set for required options; for others, one at a time as variants
 SIZES: dict[str, Any] = {
     "after": 1,
     "alpha": 1.5,
@@ -90,9 +90,9 @@ SIZES: dict[str, Any] = {
     "weight_decay": 0.1,
     "weight_offset": 1.0,
 }
-# Parts for required options that hold a part, by slot.
+# parts for required options that hold a part, by slot
 PARTS = {"feedforward": "mlp", "activation": "gelu", "norm": "layer_norm", "attention": "multi_head"}
-# Slots whose options do not depend on a shape.
+# slots whose options do not depend on a shape
 SHAPELESS = frozenset(
     "init model tokenizer corpus objective optimizer schedule metric logits stop strategy".split()  # noqa: SIM905
 )
@@ -114,14 +114,14 @@ def required(slot: str, name: str) -> dict[str, Any]:
     if slot in SHAPELESS:
         return options
     config = Slot(slot).validate({"type": name, **options})
-    asked = [problem.option for problem in config.check(PLAIN_SHAPE)]
-    return options | {option: SIZES[option] for option in asked if option in SIZES and option not in options}
+    missing = [problem.option for problem in config.check(PLAIN_SHAPE)]
+    return options | {option: SIZES[option] for option in missing if option in SIZES and option not in options}
 
 
 def _example(part: type[Component]) -> dict[str, Any]:
     """Return the example options of the part; paths are relative to its source file."""
     if not isinstance(part.example, Mapping):
-        raise Broken(f"example = {part.example!r}: an example is a mapping of options")
+        raise Broken(f"example = {part.example!r}: expected a mapping of options")
     options = dict(part.example)
     for option, value in options.items():
         field = part.Config.model_fields.get(option)
@@ -130,12 +130,12 @@ def _example(part: type[Component]) -> dict[str, Any]:
     return options
 
 
-def _undefaulted(part: type[Component], given: Mapping[str, Any]) -> dict[str, Any]:
+def _undefaulted(part: type[Component], present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the missing options without a default."""
     fields = part.Config.model_fields
-    options: dict[str, Any] = dict(given_files(part))
+    options: dict[str, Any] = dict(file_options(part))
     for option, field in fields.items():
-        if field.is_required() and option not in given and option not in options:
+        if field.is_required() and option not in present and option not in options:
             options[option] = _value(part, option, field)
     return options
 
@@ -154,8 +154,8 @@ def _value(part: type[Component], option: str, field: Any) -> Any:
     if choices and isinstance(choices[0], str):
         return choices[0]
     raise Broken(
-        f"it cannot be tried: it needs the option '{option}', and what a small value of that is, only its author "
-        f"knows; give the class an example, such as  example = {{'{option}': ...}}"
+        f"it cannot be tested: it needs the option '{option}', for which no small value is known; "
+        f"set an example in the class, such as example = {{'{option}': ...}}"
     )
 
 
@@ -197,7 +197,7 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Invert `frozen`."""
+    """Convert a value of `frozen` back."""
     if isinstance(value, tuple) and value[:1] == ("{}",):
         return {key: thawed(entry) for key, entry in value[1:]}
     if isinstance(value, tuple) and value[:1] == ("[]",):

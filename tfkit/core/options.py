@@ -159,11 +159,11 @@ Norm = Annotated[Config, Slot("norm")]
 class PathMark:
     """Mark of an option that is a path relative to the recipe's file, with the kind of its target."""
 
-    of: Literal["file", "folder of a run", "folder"] = "file"
+    of: Literal["file", "run folder", "folder"] = "file"
 
 
 RecipePath = Annotated[str, PathMark()]
-RunPath = Annotated[str, PathMark("folder of a run")]
+RunPath = Annotated[str, PathMark("run folder")]
 FolderPath = Annotated[str, PathMark("folder")]
 
 

@@ -108,7 +108,7 @@ class AttentionMaps:
         match = next((each for each in self.maps if each.place == place), None)
         if match is None:
             raise UsageError(
-                f"no attention weights of '{place}'; there are: {', '.join(one.place for one in self.maps)}"
+                f"no attention weights of '{place}'; available: {', '.join(one.place for one in self.maps)}"
             )
         return match
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tfkit.contracts.cases import MODEL, Case, cases
-from tfkit.contracts.expect import told
+from tfkit.contracts.expect import describe
 from tfkit.contracts.options import SIZES, required
 from tfkit.core.component import Component
 from tfkit.core.describe import OptionKind, kinds, kinds_of
@@ -41,7 +41,7 @@ def minimal_recipe(part: Part) -> Minimal:
         data = _in_model(part) if part.part_slot in MODEL else _in_section(part)
         load_recipe(data)
     except Exception as error:  # validators of custom parts may raise anything
-        return Minimal(None, told(error, part))
+        return Minimal(None, describe(error, part))
     return Minimal(data)
 
 

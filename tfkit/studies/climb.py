@@ -36,18 +36,18 @@ class Climb:
         if not self._trained(*self.plan.arms[:-1]):
             return "stopped"
         if self.failed:
-            return self._told("no prediction yet: mend what failed, and type the same line again", "failed")
+            return self._conclude("no prediction yet: mend what failed, and type the same line again", "failed")
         results = ladder_results(self.plan, self.folder)
         if results.fit is None:
             for reason in results.reasons:
                 self.say(f"no law: {reason}")
             problem = "" if results.forecast else "the largest size is not trained, since nothing predicts it"
-            return self._told(problem, "failed")
+            return self._conclude(problem, "failed")
         forecast = foreseen(self.plan, self.folder, results.fit)
         self.say(f"{forecast.size}: predicted {shown(forecast.predicted)}, written to {self.folder / FORECAST}")
         if not self._trained(self.plan.held_out):
             return "stopped"
-        return self._told("", "done")
+        return self._conclude("", "done")
 
     def _trained(self, *arms: Arm) -> bool:
         """Train the runs of these arms; return False if stopped by a signal."""
@@ -57,7 +57,7 @@ class Climb:
         self.failed |= {run.name: why for run, why in runner.progress.failed.items()}
         return finished
 
-    def _told(self, problem: str, outcome: Outcome) -> Outcome:
+    def _conclude(self, problem: str, outcome: Outcome) -> Outcome:
         """Write the report and print its summary."""
         results = ladder_results(self.plan, self.folder, self.flops, self.failed)
         LadderReport(results).write(self.folder)

@@ -35,7 +35,7 @@ def study_report(plan: Plan, folder: Path, failed: Mapping[str, str] | None = No
 def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:
     """Return a report comparing runs with the first one; recipes that differ only in the seed form one arm.
 
-    Raises UsageError for folders without a trained run.
+    Raise UsageError for folders without a trained run.
     """
     grouped: list[tuple[object, list[tuple[RunFolder, Recipe, History]]]] = []
     for path in dict.fromkeys(folders):

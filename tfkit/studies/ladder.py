@@ -39,7 +39,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class LadderPlan(Plan):
-    """A plan with one arm per size and budget, the largest size on the largest budget last.
+    """Plan with one arm per size and budget, the largest size on the largest budget last.
 
     Seconds per step are interpolated by FLOPs between the timed smallest and largest sizes.
     """
@@ -53,7 +53,7 @@ class LadderPlan(Plan):
 
     @property
     def held_out(self) -> Arm:
-        """The largest size, which is predicted."""
+        """Largest size, which is predicted."""
         return self.arms[-1]
 
     def size(self, arm: Arm) -> LadderSize:
@@ -98,7 +98,7 @@ class LadderPlan(Plan):
 
     @property
     def problem(self) -> str:
-        """The fault of a plan, which may have been edited; empty if there is none."""
+        """Fault of a plan, which may have been edited; empty if there is none."""
         agree = set(self.size_of) == {arm.name for arm in self.arms}
         agree = agree and set(self.size_of.values()) == {size.name for size in self.sizes}
         return super().problem or ("" if agree else "arms, sizes and size_of do not agree")

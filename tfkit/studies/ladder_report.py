@@ -38,7 +38,7 @@ class LadderReport(ReportFiles):
 
     @property
     def title(self) -> str:
-        """The name of the recipe and the number of its sizes."""
+        """Name of the recipe and the number of its sizes."""
         return f"{self.results.plan.name}: a ladder of {len(self.results.plan.sizes)} sizes"
 
     def lead(self) -> Iterator[str]:
@@ -75,7 +75,7 @@ class LadderReport(ReportFiles):
 
     @property
     def text(self) -> str:
-        """The text of the recipe."""
+        """Text of the recipe."""
         return self.results.plan.text
 
     def as_data(self) -> dict[str, object]:

@@ -52,16 +52,16 @@ class LadderResults:
     flops: float  # that the optimum is given for
     environment: Sequence[tuple[str, str]]
     failed: Mapping[str, str]
-    altered: Mapping[str, str]  # why the files of these runs are not believed
+    altered: Mapping[str, str]  # why the files of these runs are not trusted
 
     @property
     def losses(self) -> dict[int, float]:
-        """The losses of the largest size by seed."""
+        """Losses of the largest size by seed."""
         return {cell.seed: cell.scores[LOSS] for cell in self.arms[-1].cells if LOSS in cell.scores}
 
     @property
     def runs(self) -> Iterator[dict[str, object]]:
-        """A row for each run."""
+        """Row for each run."""
         for arm, result in zip(self.plan.arms, self.arms, strict=True):
             size = self.plan.size(arm)
             known = {"arm": arm.name, "size": size.name, "parameters": size.parameters, "flops": self.plan.flops(arm)}
@@ -71,7 +71,7 @@ class LadderResults:
 
     @property
     def verdict(self) -> str:
-        """The outcome of the prediction."""
+        """Outcome of the prediction."""
         return "" if self.forecast is None else verdict_of(self.forecast, list(self.losses.values()))
 
     @cached_property
@@ -164,7 +164,7 @@ def points_of(plan: LadderPlan, arms: Sequence[ArmResult]) -> tuple[Point, ...]:
 def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
     """Return the saved forecast of a ladder, or compute and save one.
 
-    Raises RunError if the largest size has already been trained without a saved forecast.
+    Raise RunError if the largest size has already been trained without a saved forecast.
     """
     if (folder / FORECAST).exists():
         return read_forecast(folder)

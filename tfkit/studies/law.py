@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and its 95 % interval; None for an unbounded end."""
+    """Value and its 95 % interval; None for an unbounded end."""
 
     value: float
     low: float | None
@@ -60,7 +60,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Law:
-    """The law by the logarithms of E, A / n0^a, a, B / d0^b and b; n0 and d0 are the center of the points."""
+    """Law by the logarithms of E, A / n0^a, a, B / d0^b and b; n0 and d0 are the center of the points."""
 
     logs: tuple[float, ...]
     n0: float
@@ -96,13 +96,13 @@ class Law:
 
 
 def _bounded(logarithm: Vector | float) -> Any:
-    """exp(x), clamped so that the optimizer cannot overflow."""
+    """Return exp(x), clamped so that the optimizer cannot overflow."""
     return np.exp(np.clip(logarithm, -60.0, 60.0))
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """A law with the points that it was fitted to."""
+    """Law with the points that it was fitted to."""
 
     law: Law
     points: tuple[Point, ...]
@@ -264,14 +264,14 @@ def _end(
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The largest fitted size, predicted from the smaller ones."""
+    """Largest fitted size, predicted from the smaller ones."""
 
     predicted: Interval
     point: Point
 
     @property
     def words(self) -> str:
-        """The result as text."""
+        """Result as text."""
         inside = "within" if self.predicted.holds(self.point.loss) else "outside"
         return f"predicted {shown(self.predicted)}, measured {self.point.loss:.4g}: {inside}"
 

@@ -26,7 +26,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of a page: lines, a table with the `kinds` of its rows' last cells, and a picture."""
+    """Section of a page: lines, a table with the `kinds` of its rows' last cells, and a picture."""
 
     title: str
     lines: Sequence[str] = ()
@@ -56,12 +56,12 @@ class ReportFiles(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The title of the page."""
+        """Title of the page."""
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """The text of the recipe."""
+        """Text of the recipe."""
 
     @abstractmethod
     def lead(self) -> Iterator[str]:

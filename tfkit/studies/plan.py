@@ -44,7 +44,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study ready to run; the contents of study.json.
+    """Study ready to run; the contents of study.json.
 
     `identity` is a hash of the baseline's recipe: a folder belongs to one study.
     """
@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def trained(self) -> list[Arm]:
-        """The arms with their own runs."""
+        """Arms with their own runs."""
         return [arm for arm in self.arms if not arm.same_as]
 
     def tuning(self, arm: Arm) -> list[PlannedRun]:
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def tune(self) -> dict[str, list[Any]]:
-        """The values tried for each variant, by key."""
+        """Values tried for each variant, by key."""
         return {key: list(dict.fromkeys(values[key] for values in self.grid)) for key in self.grid[0]}
 
     def seconds(self, arm: Arm) -> float | None:
@@ -157,7 +157,7 @@ class Plan:
 
     @property
     def problem(self) -> str:
-        """The fault of a plan, which may have been edited; empty if there is none."""
+        """Fault of a plan, which may have been edited; empty if there is none."""
         if self.format != FORMAT:
             return f"format: {self.format} is not known here, which reads {FORMAT}"
         empty = [name for name in ("arms", "seeds", "grid", "measure") if not getattr(self, name)]

@@ -59,7 +59,7 @@ def check_free(folder: Path, plan: Plan) -> None:
 def keep_plan(folder: Path, plan: P) -> P:
     """Write the plan to the folder and return it with its date and its changes after results were seen.
 
-    Raises RunError if the folder is not free.
+    Raise RunError if the folder is not free.
     """
     check_free(folder, plan)
     plan = replace(plan, made=datetime.now().astimezone().isoformat(timespec="seconds"))

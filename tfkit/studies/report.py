@@ -49,7 +49,7 @@ class StudyReport(ReportFiles):
 
     @property
     def title(self) -> str:
-        """The name of the study."""
+        """Name of the study."""
         return self.results.name
 
     def lead(self) -> Iterator[str]:

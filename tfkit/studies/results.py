@@ -99,7 +99,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and its verdict."""
+    """Claim and its verdict."""
 
     claim: PaperClaim
     comparison: Comparison
@@ -250,7 +250,7 @@ def results_of(
 
 @dataclass(frozen=True)
 class Table:
-    """The values of a measure by arm and seed, with what all its comparisons share."""
+    """Values of a measure by arm and seed, with what all its comparisons share."""
 
     arms: Mapping[str, ArmResult]
     measure: str
@@ -329,7 +329,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 
 
 def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
-    """Return the results of each arm, and by name why the files of runs are not believed."""
+    """Return the results of each arm, and by name why the files of runs are not trusted."""
     board = Board(plan, folder)
     best = board.best()
     altered: dict[str, str] = {}

@@ -25,7 +25,7 @@ def announce(plan: Plan, jobs: int, console: Console) -> None:
 
 
 class Planning:
-    """Shows the progress of planning on a terminal."""
+    """Display of the progress of planning on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._status = console.status("planning") if console.is_terminal else None
@@ -46,7 +46,7 @@ class Planning:
 
 
 class Watcher:
-    """Shows the progress of a study."""
+    """Display of the progress of a study."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

@@ -148,7 +148,7 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
 
 def laid(base: Mapping[str, Any], *over: Mapping[str, Any]) -> Tree:
     """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
-    return overlays.laid("model", base, *over)
+    return overlays.overlaid("model", base, *over)
 
 
 def lay(model: Tree, over: Mapping[str, Any]) -> None:
