@@ -136,6 +136,10 @@ class Data(Section):
     test: Corpus | None = Field(None, description="test examples for evaluate")
     longer: Corpus | None = Field(None, description="further test examples, such as longer ones")
     batch: Batch = Field(Batch(tokens=4096), description="batching of the examples")
+    shards: bool | None = Field(
+        None,
+        description="read tokens from shards on disk instead of memory; none: for corpora with files of 64 MiB or more",
+    )
 
     @property
     def source_tokenizer(self) -> TokenizerFacts.Config | None:
