@@ -139,7 +139,7 @@ class Study(Section):
     )
     seeds: Seeds = Field(
         3,
-        description="number of seeds per variant, a list of seeds, or {up_to: 20, worth: 0.01}: a variant stops when it "
+        description="number of seeds per variant, a list, or {up_to: 20, worth: 0.01}: a variant stops when it "
         "is better, worse, or its difference surely smaller",
     )
     match: Match | None = Field(None, description="quantity equalized between the variants and the baseline")
