@@ -7,16 +7,22 @@ the error asks the author for an example.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from tfkit.contracts.expect import Broken
 from tfkit.contracts.samples import file_options, plain_text
 from tfkit.core.component import Component
+from tfkit.core.describe import OptionKind, kinds, kinds_of
 from tfkit.core.options import PathMark, Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
+
+Value = TypeVar("Value")
 
 # values by name: set for required options; for others, one at a time as variants
 SIZES: dict[str, Any] = {
@@ -110,7 +116,7 @@ def required(slot: str, name: str) -> dict[str, Any]:
     """
     part = REGISTRY.get(slot, name)
     options = _example(part)
-    options = _undefaulted(part, options) | options
+    options = _undefaulted(part, options)
     if slot in SHAPELESS:
         return options
     config = Slot(slot).validate({"type": name, **options})
@@ -132,40 +138,86 @@ def _example(part: type[Component]) -> dict[str, Any]:
 
 def _undefaulted(part: type[Component], present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the missing options without a default."""
-    fields = part.Config.model_fields
-    options: dict[str, Any] = dict(file_options(part))
-    for option, field in fields.items():
-        if field.is_required() and option not in present and option not in options:
-            options[option] = _value(part, option, field)
-    return options
+    known = dict(file_options(part)) | dict(present)
+    return {**known, **_Tried().options(part.Config, known)}
 
 
-def _value(part: type[Component], option: str, field: Any) -> Any:
-    """Return a small value for a required option."""
-    inner = next((mark.slot for mark in field.metadata if isinstance(mark, Slot)), None)
-    choices = get_args(field.annotation)
-    if option in SIZES:
-        return SIZES[option]
-    if inner is not None:
-        chosen = PARTS.get(inner) or REGISTRY.names(inner)[0]
-        return {"type": chosen, **required(inner, chosen)}
-    if is_path(field):
-        return plain_text()
-    if choices and isinstance(choices[0], str):
-        return choices[0]
-    raise Broken(
-        f"it cannot be tested: it needs the option '{option}', for which no small value is known; "
-        f"set an example in the class, such as example = {{'{option}': ...}}"
-    )
+class Sampler:
+    """Values of options by name, else by type: of several types and values the first, of a slot a small part."""
+
+    named: Mapping[str, object] = SIZES
+    plain: Mapping[type, Sequence[object]] = {bool: (True,), int: (8,), float: (0.5,), dict: ({"text": "text"},)}
+
+    def choose(self, values: Sequence[Value]) -> Value:
+        """Return one of these values."""
+        return values[0]
+
+    def options(self, model: type[BaseModel], given: Iterable[str] = ()) -> dict[str, object]:
+        """Return the required options of a model, besides those `given`."""
+        fields = model.model_fields.items()
+        return {name: self.option(name, field) for name, field in fields if field.is_required() and name not in given}
+
+    def option(self, name: str, field: FieldInfo) -> object:
+        """Return a value of an option."""
+        return self.named[name] if name in self.named else self.value(name, self.choose(list(kinds(field))))
+
+    def part(self, slot: str) -> object:
+        """Return a part of a slot."""
+        name = REGISTRY.names(slot)[0]
+        part = REGISTRY.get(slot, name)
+        return {"type": name, **self.options(part.Config, part.example), **part.example}
+
+    def text(self, name: str, is_path: bool = False) -> str:
+        """Return a text, or the path of a file."""
+        return f"{name}.txt" if is_path else name
+
+    def value(self, name: str, kind: OptionKind) -> object:
+        """Return a value of this type for the option `name`."""
+        slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
+        if slot is not None:
+            return self.part(slot)
+        origin, inner = get_origin(kind.annotation) or kind.annotation, get_args(kind.annotation)
+        if origin is Literal:
+            return self.choose(inner)
+        if origin in (tuple, list, set, frozenset):
+            entries = inner[:1] if inner[1:] in ((), (Ellipsis,)) else inner
+            return [self.value(name, self.choose(list(kinds_of(entry)))) for entry in entries]
+        if origin is str:
+            return self.text(name, any(isinstance(mark, PathMark) for mark in kind.marks))
+        if isinstance(origin, type) and issubclass(origin, BaseModel):
+            return self.options(origin)
+        origin = dict if isinstance(origin, type) and issubclass(origin, Mapping) else origin
+        return self.choose(self.plain.get(origin, (None,)))
 
 
-def is_path(field: Any) -> bool:
+class _Tried(Sampler):
+    """Values that a part can be tried with; raises Broken for a plain value that only the author of the part knows."""
+
+    def part(self, slot: str) -> object:
+        chosen = PARTS.get(slot) or REGISTRY.names(slot)[0]
+        return {"type": chosen, **required(slot, chosen)}
+
+    def option(self, name: str, field: FieldInfo) -> object:
+        return plain_text() if is_path(field) and name not in self.named else super().option(name, field)
+
+    def text(self, name: str, is_path: bool = False) -> str:
+        raise Broken(
+            f"it cannot be tested: it needs the option '{name}', for which no small value is known; "
+            f"set an example in the class, such as example = {{'{name}': ...}}"
+        )
+
+    def value(self, name: str, kind: OptionKind) -> object:
+        slotted = any(isinstance(mark, Slot) for mark in kind.marks)
+        return super().value(name, kind) if slotted or get_origin(kind.annotation) is Literal else self.text(name)
+
+
+def is_path(field: FieldInfo) -> bool:
     """True if an option is a path or a list of paths."""
     marks = [*field.metadata, *(mark for kind in get_args(field.annotation) for mark in get_args(kind))]
     return any(isinstance(mark, PathMark) for mark in marks)
 
 
-def alternatives(option: str, annotation: Any, default: Any) -> Iterator[Any]:
+def alternatives(option: str, annotation: object, default: object) -> Iterator[Any]:
     """Yield alternative values of an option."""
     kinds = _flattened(annotation)
     if option in SIZES and SIZES[option] != default:

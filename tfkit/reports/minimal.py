@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args, get_origin
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from typing import Any, NamedTuple
 
 from tfkit.contracts.cases import MODEL, Case, cases
 from tfkit.contracts.expect import describe
-from tfkit.contracts.options import SIZES, required
+from tfkit.contracts.options import Sampler, required
 from tfkit.core.component import Component
-from tfkit.core.describe import OptionKind, kinds, kinds_of
-from tfkit.core.options import PathMark, Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import CorpusFacts, ObjectiveFacts
 from tfkit.recipe.load import load_recipe
@@ -55,7 +50,7 @@ def _in_section(part: Part) -> Data:
     data = Case("model", topology, topology).recipe()
     key, _, written = SLOTS[part.part_slot].written.partition(": ")
     section, _, name = key.partition(".")
-    options = _options(part)
+    options = {**Sampler().options(part.Config, part.example), **part.example}
     value: Any = {"type": part.part_name, **options} if options else part.part_name
     value = [value] if written.startswith("[") else value
     data[section] = {name: value} if name else value
@@ -87,38 +82,6 @@ def _topology(part: Part) -> str:
 def _corpus(topology: str) -> str:
     """Return a bundled corpus."""
     return "phrases" if topology == "encoder_decoder" else "docstrings"
-
-
-def _options(part: Part) -> Data:
-    """Return the required options: from the part's example, else by option name, else by type."""
-    fields = part.Config.model_fields
-    needed = {name: _value(name, field) for name, field in fields.items() if field.is_required()}
-    return needed | dict(part.example)
-
-
-def _value(name: str, field: FieldInfo) -> Any:
-    return SIZES[name] if name in SIZES else _sample(name, next(kinds(field)))
-
-
-def _sample(name: str, kind: OptionKind) -> Any:
-    """Return an example value."""
-    slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
-    if slot is not None:
-        first = REGISTRY.names(slot)[0]
-        return {"type": first, **_options(REGISTRY.get(slot, first))}
-    origin, inner = get_origin(kind.annotation) or kind.annotation, get_args(kind.annotation)
-    if origin is Literal:
-        return inner[0]
-    if origin in (tuple, list, set, frozenset):
-        entries = inner[:1] if inner[1:] in ((), (Ellipsis,)) else inner
-        return [_sample(name, next(kinds_of(entry))) for entry in entries]
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {"text": "text"}
-    if isinstance(origin, type) and issubclass(origin, BaseModel):
-        return {key: _value(key, field) for key, field in origin.model_fields.items() if field.is_required()}
-    if origin is str:
-        return f"{name}.txt" if any(isinstance(mark, PathMark) for mark in kind.marks) else name
-    return {bool: True, int: 8, float: 0.5}.get(origin)
 
 
 def recipe_text(data: Data, width: int) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, get_args
+from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
+from tfkit.contracts.options import Sampler, Value
 from tfkit.core.errors import RecipeError
-from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Data, Generate, Train
@@ -82,8 +81,9 @@ def grown(random: Random) -> Pairs:
     model += _kinds(random) if random.random() < 0.4 else []
     recipe = Pairs([["tfkit", 1], ["model", model]])
     if random.random() < 0.15:
-        recipe += [["data", _options(Data, random)], ["objective", part("objective", random)]]
-        recipe += [["train", _options(Train, random)], ["generate", _options(Generate, random)]]
+        options = Drawn(random).options
+        recipe += [["data", options(Data)], ["objective", part("objective", random)]]
+        recipe += [["train", options(Train)], ["generate", options(Generate)]]
     return recipe
 
 
@@ -115,59 +115,30 @@ def _kinds(random: Random) -> list[Any]:
 
 def part(slot: str, random: Random) -> Any:
     """Any part of the slot with some of its options; a bare name where it has none."""
-    names = REGISTRY.names(slot)
-    if not names:
-        return "none"
-    name = random.choice(names)
-    options = _options(REGISTRY.get(slot, name).Config, random)
-    return Pairs([["type", name], *options]) if options or random.random() < 0.5 else name
+    return Drawn(random).part(slot) if REGISTRY.names(slot) else "none"
 
 
-def _options(model: type[BaseModel], random: Random) -> Pairs:
-    said = [
-        (name, field) for name, field in model.model_fields.items() if field.is_required() or random.random() < OPTIONAL
-    ]
-    return Pairs([name, option(field, random)] for name, field in said)
+class Drawn(Sampler):
+    """Random values by type; now and then also of an option that has a default."""
 
+    named: Mapping[str, Any] = {}
+    plain: Mapping[type, Sequence[Any]] = {bool: (False, True), int: WHOLE, float: BROKEN}
 
-def option(field: FieldInfo, random: Random) -> Any:
-    """A value of the option's type."""
-    marks = [*field.metadata, *_metadata_in(field.annotation)]
-    slots = [mark.slot for mark in marks if isinstance(mark, Slot)]
-    kinds = _kinds_of(field.annotation)
-    if slots:
-        chosen = None if type(None) in kinds and random.random() < 0.2 else part(slots[0], random)
-        return [chosen] if tuple in kinds else chosen
-    return _value(random.choice(kinds), random)
+    def __init__(self, random: Random) -> None:
+        self.random = random
 
+    def choose(self, values: Sequence[Value]) -> Value:
+        return self.random.choice(values)
 
-def _metadata_in(annotation: Any) -> Iterator[Any]:
-    yield from getattr(annotation, "__metadata__", ())
-    for argument in get_args(annotation):
-        yield from _metadata_in(argument)
+    def options(self, model: type[BaseModel], given: Iterable[str] = ()) -> Any:
+        fields = model.model_fields.items()
+        said = [(name, field) for name, field in fields if field.is_required() or self.random.random() < OPTIONAL]
+        return Pairs([name, self.option(name, field)] for name, field in said)
 
+    def part(self, slot: str) -> Any:
+        name = self.random.choice(REGISTRY.names(slot))
+        options = self.options(REGISTRY.get(slot, name).Config)
+        return Pairs([["type", name], *options]) if options or self.random.random() < 0.5 else name
 
-def _kinds_of(annotation: Any) -> list[Any]:
-    """The members of a union, the words of a Literal, the class of anything else."""
-    origin, members = getattr(annotation, "__origin__", None), get_args(annotation)
-    if origin is Literal:
-        return list(members)
-    if origin is tuple:
-        return [tuple]
-    if isinstance(annotation, type) or not members:
-        return [annotation]
-    if hasattr(annotation, "__metadata__"):
-        return _kinds_of(members[0])
-    return [kind for member in members for kind in _kinds_of(member)]
-
-
-def _value(kind: Any, random: Random) -> Any:
-    if not isinstance(kind, type):
-        return kind
-    if kind is bool:
-        return random.random() < 0.5
-    if issubclass(kind, BaseModel):
-        return _options(kind, random)
-    choices: dict[type, tuple[Any, ...]] = {int: WHOLE, float: BROKEN, str: ("text", "a.txt", "output")}
-    choices[tuple] = ([], ["output"], [0.9, 0.98])
-    return random.choice(choices.get(kind, (None,)))
+    def text(self, name: str, is_path: bool = False) -> str:
+        return self.random.choice(("text", "a.txt", "output"))
