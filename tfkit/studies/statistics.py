@@ -226,7 +226,7 @@ def compared(
     fits = pool is not None and bool(pool.fits.all())
     error, freedom, is_pooled = standard_error(differences, pool, fits, max(scale.step, half_digit(largest)))
     if scale.looks and error > 0:
-        p = float(anytime_p(found.mean, error, len(seeds)))
+        p = float(anytime_p(found.mean or 0.0, float(error), len(seeds)))
         return replace(found, error=float(error), freedom=len(seeds) - 1, p=p, anytime=True)
     unknown = pool is None or math.sqrt(pool.variance) <= EQUAL * largest
     if unknown and float(np.ptp(differences)) <= EQUAL * largest:
@@ -236,18 +236,19 @@ def compared(
     return replace(found, error=float(error), freedom=int(freedom), pooled=share, p=p)
 
 
-def anytime_p(mean: Any, error: Any, pairs: int) -> Any:
+def anytime_p(mean: Array | float, error: Array | float, pairs: int) -> Array:
     """Return the p of a mean of 0 that holds at any number of pairs.
 
     It is the inverse of the likelihood ratio of Student's t, mixed over differences with a variance of PRIOR (Robbins
     1970, Lai 1976): with no difference, it falls below a level at any time with at most that probability.
     """
-    wide, squared = 1 + PRIOR * pairs, (mean / error) ** 2 / (pairs - 1)
+    wide, squared = 1 + PRIOR * pairs, np.asarray((mean / error) ** 2 / (pairs - 1))
     ratio = pairs / 2 * (np.log1p(squared) - np.log1p(squared / wide)) - 0.5 * math.log(wide)
-    return np.exp(-np.maximum(ratio, 0.0))
+    p: Array = np.exp(-np.maximum(ratio, 0.0))
+    return p
 
 
-def anytime_reach(error: Any, pairs: int, level: float) -> Any:
+def anytime_reach(error: Array | float, pairs: int, level: float) -> Array | float:
     """Return half the interval of the means whose `anytime_p` is not below the level; infinity for few pairs."""
     wide = 1 + PRIOR * pairs
     ratio = (math.sqrt(wide) / level) ** (2 / pairs)
@@ -256,7 +257,7 @@ def anytime_reach(error: Any, pairs: int, level: float) -> Any:
 
 def least_pairs(level: float) -> int:
     """Return the number of pairs with which `anytime_p` can fall below the level."""
-    return next(pairs for pairs in count(2) if anytime_reach(1.0, pairs, level) < math.inf)
+    return next(pairs for pairs in count(2) if float(anytime_reach(1.0, pairs, level)) < math.inf)
 
 
 def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], rising: bool) -> tuple[float, bool]:
