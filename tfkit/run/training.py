@@ -47,9 +47,10 @@ def train(
     The default is runs/<its name> with the variants and changed values (`names-rotary-s3`) and a free number.
 
     `resume` continues the run in the folder, or starts it; `force` renames it to NAME.old. Ctrl-C saves a checkpoint
-    and raises Interrupted. `accept_changes` is that of load_run, applied to the resumed run and the run that training
-    starts from. Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raises RunError,
-    UsageError or DataError for invalid arguments before training starts.
+    and raises Interrupted; at train.max_time the unfinished run is returned. `accept_changes` is that of load_run,
+    applied to the resumed run and the run that training starts from. Further keywords are those of load_recipe:
+    overrides, variant, trust, sets, imports. Raises RunError, UsageError or DataError for invalid arguments before
+    training starts.
     """
     loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
     loaded.tell_warnings()
@@ -70,12 +71,11 @@ def train(
             reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
         else:
             try:
-                train_in(claim, loaded, reporter, partial(_during, run))
+                finished = train_in(claim, loaded, reporter, partial(_during, run))
             finally:
                 write_curves(folder)
-            _conclude(run, reporter)
-            write_card(folder, loaded.name, run.summary)
-            mark_finished(folder, loaded)
+            if finished:
+                _conclude(run, loaded, reporter)
     return run
 
 
@@ -120,8 +120,8 @@ def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
         record.accept_checkpoint(folder)
 
 
-def _conclude(run: Run, reporter: Reporter) -> None:
-    """Compute and show the scores at the end of training."""
+def _conclude(run: Run, recipe: Recipe, reporter: Reporter) -> None:
+    """Compute and show the scores at the end of training, write the card, and mark the run as finished."""
     settings, data = run.recipe.train, run.recipe.data
     split = "valid" if data is None else run._judged
     for measured in data.measured() if settings.metrics and data is not None else []:
@@ -136,6 +136,9 @@ def _conclude(run: Run, reporter: Reporter) -> None:
     if samples:
         reporter.draw(lambda stream: print_samples(samples, stream))
     reporter.say(_next(run, samples[0].source if samples else "..."))
+    folder = RunFolder(run.folder)
+    write_card(folder, recipe.name, run.summary)
+    mark_finished(folder, recipe)
 
 
 def _scores_line(split: str, scores: Mapping[str, float]) -> str:

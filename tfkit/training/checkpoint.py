@@ -56,6 +56,7 @@ class Progress(BaseModel):
     best_step: Count = 0
     scores: dict[str, float] = Field(default_factory=dict)  # all that the best validation measured
     stale: Count = 0  # validations since the best
+    skipped: Count = 0  # steps without an update, as their loss or gradient was not finite
     keeps_best: bool = True  # the run's model.safetensors holds the best weights
     finished: Literal["", "steps", "patience"] = ""  # why nothing is left to do
 

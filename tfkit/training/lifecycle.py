@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,13 @@ from tfkit.training.supply import changes, needs_of
 from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
 
-def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> None:
-    """Train to the end; raise Interrupted if stopped by a signal, after saving a checkpoint.
+def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> bool:
+    """Train to the end; return False if train.max_time passed before, raise Interrupted if stopped by a signal.
 
     `measure` computes validation metrics besides the loss. A resumed run without checkpoint restarts; raise RunError if
     that would lose data.
     """
-    folder = claim.folder
+    folder, began = claim.folder, time.monotonic()
     checkpoint = Checkpoints(folder / CHECKPOINTS).sound(reporter.say) if claim.resume else None
     if claim.resume and checkpoint is None:
         check_nothing_is_lost(folder)
@@ -51,12 +52,16 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
         else:
             trainer = _resumed(folder, recipe, reporter, checkpoint)
         trainer.measure = measure
+        trainer.deadline -= time.monotonic() - began
         if trainer.run():
-            return
+            return True
     progress = trainer.progress
     imports = "".join(f" --import {name}" for name in recipe.imports)
     again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume{imports}"
     message = f"stopped at step {progress.step:,} of {trainer.task.steps:,}; to go on: {again}"
+    if trainer.is_late:
+        reporter.say(f"train.max_time: {recipe.train.max_time} has passed; {message}")
+        return False
     reporter.log(message)
     raise Interrupted(message)
 

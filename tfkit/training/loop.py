@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from tfkit.core.errors import TfkitError
+from tfkit.core.options import seconds_of
 from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
@@ -29,6 +30,7 @@ from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
 
 Measure = Callable[[Task], ValidationScores]
+SKIPS = 50  # steps in a row without an update at which training stops
 
 
 class NotFinite(TfkitError):
@@ -42,6 +44,7 @@ class Trainer:
     """
 
     measure: Measure | None = None
+    skips = 0  # steps in a row without an update
 
     def __init__(self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "") -> None:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside
@@ -57,6 +60,8 @@ class Trainer:
         self.progress = Progress(keeps_best=keep == "best", best_by=self.settings.validate.best)
         count = sum(parameter.numel() for parameter in self.model.parameters())
         self.history = HistoryFile(task.recipe, folder, task.train.device, count)
+        limit = self.settings.max_time
+        self.deadline = math.inf if limit is None else time.monotonic() + seconds_of(limit)
 
     def restore(self, path: Path) -> None:
         """Resume from a checkpoint; a finished run continues if steps or patience were raised."""
@@ -69,7 +74,7 @@ class Trainer:
         self.progress.finished = self._finished()
 
     def run(self) -> bool:
-        """Train to the end; return False if stopped by a signal, after saving a checkpoint."""
+        """Train to the end; return False if stopped by a signal or train.max_time, after saving a checkpoint."""
         progress = self.progress
         order = self.task.train.order(progress.epoch, progress.batch)
         places = iter(order)
@@ -85,7 +90,7 @@ class Trainer:
                     if self._due(self.settings.evaluate_every):
                         record |= self._validate()
                     progress.finished = self._finished()
-                    stopping = bool(progress.finished) or interrupts.asked
+                    stopping = bool(progress.finished) or interrupts.asked or self.is_late
                     saving = stopping or self._due(self.settings.checkpoint_every)
                     if saving:
                         self._check_weights()
@@ -111,20 +116,23 @@ class Trainer:
         sums = accumulate(self.model, task.train, places, settings.accumulate, settings.precision, task.distillation)
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
-            raise self._not_finite(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
-        self.optimizer.step()
+            self._skip(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
+        else:
+            self.skips = 0
+            self.optimizer.step()
         progress.step = step
         progress.tokens += sums.read
         progress.targets += sums.targets
         seconds = time.perf_counter() - began
         meter.step(step, sums.loss, sums.read, sums.targets, seconds)
+        skipped = self.skips > 0
         return {
             "step": step,
             "tokens": progress.tokens,
             "targets": progress.targets,
-            "loss": sums.loss,
+            **({"skipped": progress.skipped} if skipped else {"loss": sums.loss}),
             "learning_rate": lr,
-            "gradient_norm": norm,
+            **({} if skipped else {"gradient_norm": norm}),
             "tokens_per_second": round(sums.read / seconds, 1),
             "targets_per_second": round(sums.targets / seconds, 1),
         }
@@ -194,6 +202,19 @@ class Trainer:
     def _lr(self, step: int) -> float:
         rate: float = self.schedule.lr(step, self.task.steps, self.model.blueprint.last.d_model)
         return rate
+
+    @property
+    def is_late(self) -> bool:
+        """True if train.max_time has passed."""
+        return time.monotonic() >= self.deadline
+
+    def _skip(self, step: int, what: str) -> None:
+        """Count and report a step without an update; raise NotFinite unless train.not_finite is skip."""
+        self.skips += 1
+        if self.settings.not_finite == "stop" or self.skips == SKIPS:
+            raise self._not_finite(step, f"{what}, {SKIPS} steps in a row" if self.skips == SKIPS else what)
+        self.progress.skipped += 1
+        self.reporter.say(f"step {step:,}: {what}; the update is skipped ({self.progress.skipped:,} so far)")
 
     def _not_finite(self, step: int, what: str) -> NotFinite:
         """Record the divergence and return the error."""

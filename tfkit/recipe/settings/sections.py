@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from tfkit.core.component import Config
 from tfkit.core.options import (
     DeviceName,
+    Duration,
     FolderPath,
     Layers,
     Names,
@@ -304,11 +305,17 @@ class Train(Validated):
     )
     steps: PositiveInt | None = Field(None, description="optimizer steps in all; 10,000 if epochs is not set either")
     epochs: PositiveInt | None = Field(None, description="passes over the training data, instead of steps")
+    max_time: Duration | None = Field(
+        None, description="stop after the step that passes this time, such as 8 h or 90 min; --resume continues"
+    )
     optimizer: Optimizer = Field("adam", description="how gradients change the weights")  # type: ignore[assignment]
     schedule: Schedule = Field(  # type: ignore[assignment]
         "inverse_square_root", description="the learning rate of each step"
     )
     clip_norm: PositiveFloat | None = Field(None, description="largest norm of all gradients")
+    not_finite: Literal["stop", "skip"] = Field(
+        "stop", description="if loss or gradient is NaN or infinite: stop, or skip the update and count it"
+    )
     accumulate: PositiveInt = Field(1, description="batches whose gradients make one step")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
