@@ -19,7 +19,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Shape
 from tfkit.core.slots import MaskFacts, PositionFacts, of_kind
-from tfkit.models.call import as_real, beyond, check_length, check_needed, make_inputs, refuse_unknown
+from tfkit.models.call import as_real, beyond, check_length, check_needed, make_inputs, unknown_input
 from tfkit.models.stack import Facts, text_lengths
 
 Rules = Tensor | MaskFacts | Sequence[MaskFacts]
@@ -66,11 +66,7 @@ def context(
     instead of x, and `attention_mask` [batch key], 1 = a real token, is then the memory's. `observe={"attention"}`
     keeps the weights in `context.collector.observed`. Raises UsageError for shapes that do not match.
     """
-    if x.dim() != 3 or (memory is not None and (memory.dim() != 3 or len(memory) != len(x))):
-        got = f"shape {list(x.shape)}" + ("" if memory is None else f", and a memory of shape {list(memory.shape)}")
-        raise UsageError(f"x is [batch time width], and memory [batch key width] of the same batch; got {got}")
-    if memory is not None and segment_ids is not None:
-        raise UsageError("segment_ids separate the texts of x, not those of a memory; give a mask instead")
+    _check_call(x, memory, segment_ids)
     if state is not None and (position_ids is not None or segment_ids is not None):
         raise UsageError("with a state, positions count on from its length; leave position_ids and segment_ids out")
     source, past = (x, 0 if state is None else state.length) if memory is None else (memory, 0)
@@ -93,6 +89,14 @@ def context(
     facts = Facts(span, positions, real, segment_ids, lengths, None)
     visibility = facts.visibility(rules, 0, inputs)
     return Context(visibility, facts.placement(parts, 0), state, None, None, inputs, collector)
+
+
+def _check_call(x: Tensor, memory: Tensor | None, segment_ids: Tensor | None) -> None:
+    if x.dim() != 3 or (memory is not None and (memory.dim() != 3 or len(memory) != len(x))):
+        got = f"shape {list(x.shape)}" + ("" if memory is None else f", and a memory of shape {list(memory.shape)}")
+        raise UsageError(f"x is [batch time width], and memory [batch key width] of the same batch; got {got}")
+    if memory is not None and segment_ids is not None:
+        raise UsageError("segment_ids separate the texts of x, not those of a memory; give a mask instead")
 
 
 def _rules(mask: Rules, span: Span, rows: int) -> list[MaskFacts]:
@@ -125,7 +129,7 @@ def _sublayer(part: Sublayer, given: tuple[Any, ...], options: dict[str, Any]) -
         return None
     name, shape = f"{part.part_slot} '{part.part_name}'", part.shape
     if unknown := options.keys() - KEYWORDS:
-        refuse_unknown(dict.fromkeys(sorted(unknown)), sorted(KEYWORDS), name)
+        raise unknown_input(min(unknown), sorted(KEYWORDS), name)
     memory = options.get("memory")
     options = {"causal": shape.causal and memory is None, **options}
     for word, tensor, width in (("x", given[0], shape.d_model), ("memory", memory, shape.source_width)):
@@ -170,11 +174,11 @@ def _embedding(part: Embedding, given: tuple[Any, ...], options: dict[str, Any])
     if len(given) != 1 or isinstance(given[0], Inputs):
         return None
     if unknown := options.keys() - {"position", "position_ids", "token_type_ids", "attention_mask"}:
-        refuse_unknown(dict.fromkeys(sorted(unknown)), ["position", "token_type_ids"], part.part_name)
+        raise unknown_input(min(unknown), ["position", "token_type_ids"], part.part_name)
     x, types = given[0], options.pop("token_type_ids", None)
     vectors = x if x.is_floating_point() else None
     ids = x if vectors is None else None
-    inputs = make_inputs(ids, options.get("attention_mask"), types, vectors=vectors)
+    inputs = make_inputs(ids, options.get("attention_mask"), {"token_type_ids": types}, vectors)
     if wrong := beyond(ids, part.shape.vocab_size, "ids"):
         raise wrong
     made = context(x if ids is None else torch.zeros_like(x)[..., None], **options)

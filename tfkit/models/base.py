@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
 from tfkit.core.output import block
 from tfkit.core.slots import HeadFacts, ModelFacts
-from tfkit.models.call import Call, check_needed
+from tfkit.models.call import Call, check_needed, unknown_input
 from tfkit.models.stack import Stack
 from tfkit.models.state import DecodeState
 
@@ -38,6 +39,8 @@ torch.export.register_dataclass(ModelOutput)
 
 class Model(ModelFacts, nn.Module):
     """Base of the topologies, built from a `blueprint`."""
+
+    optional: ClassVar[frozenset[str]]  # names of the inputs besides ids and their mask
 
     def __init__(self, config: Config, blueprint: Blueprint) -> None:
         super().__init__()
@@ -71,7 +74,13 @@ class Model(ModelFacts, nn.Module):
     @classmethod
     def inputs(cls) -> list[str]:
         """Return the names of the inputs of a call."""
-        return [name for name in inspect.signature(cls.forward).parameters if name not in ("self", "unknown")]
+        return [name for name in inspect.signature(cls.forward).parameters if name != "self"]
+
+    def refuse_unknown(self, given: Collection[str]) -> None:
+        """Raise UsageError for an input that the call does not take."""
+        for name in given:
+            if name not in self.optional:
+                raise unknown_input(name, self.inputs(), self.part_name)
 
     def check(self, inputs: Inputs) -> None:
         """Raise UsageError for a missing input that some part needs, or a given one that no part reads."""

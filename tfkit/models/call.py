@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +15,53 @@ from tfkit.core.errors import UsageError, with_article
 from tfkit.core.inputs import Inputs
 from tfkit.core.synonyms import nearest
 from tfkit.models.state import DecodeState
+
+DEFAULTS = {"with_heads": True}  # of optional inputs; the others' is None
+
+Forward = TypeVar("Forward", bound=Callable[..., object])
+
+
+class CallInputs(TypedDict, total=False):
+    """Optional inputs of every model, besides ids and their mask."""
+
+    token_type_ids: Tensor | None  # [batch time]
+    position_ids: Tensor | None  # [batch time]
+    global_attention_mask: Tensor | None  # [batch time], 1 = attends to all and is attended to by all
+    prefix_length: Tensor | None  # [batch], length of the prefix visible to all
+    inputs_embeds: Tensor | None  # [batch time d_model] instead of ids
+    encoder_hidden_states: Tensor | None  # [batch source width]
+    state: DecodeState | None  # of earlier calls, which this one continues
+    observe: Collection[str] | None  # "attention", "hidden_states": kept in `out.observed`
+    with_heads: bool  # False: the caller computes the heads, at a few positions only
+
+
+class StackInputs(CallInputs, total=False):
+    """Optional inputs of a model of one stack."""
+
+    segment_ids: Tensor | None  # [batch time]: tokens of equal numbers see one another (packing)
+    encoder_attention_mask: Tensor | None  # [batch source], 1 = a real token
+
+
+class PairInputs(CallInputs, total=False):
+    """Optional inputs of an encoder-decoder: its encoder's, and its decoder's with a prefix."""
+
+    decoder_attention_mask: Tensor | None  # [batch target], 1 = a real token
+    decoder_position_ids: Tensor | None  # [batch target]
+    decoder_inputs_embeds: Tensor | None  # [batch target d_model] instead of ids
+
+
+def named_inputs(inputs: type[CallInputs]) -> Callable[[Forward], Forward]:
+    """Show the keys of `inputs` in the signature of a forward, for help, torch.export and error messages."""
+
+    def rename(forward: Forward) -> Forward:
+        known = inspect.signature(forward)
+        own = [one for one in known.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        names = [name for name in inputs.__annotations__ if name not in known.parameters]
+        keys = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name)) for name in names]
+        vars(forward).update(__signature__=known.replace(parameters=[*own, *keys]))
+        return forward
+
+    return rename
 
 
 @dataclass(frozen=True)
@@ -45,12 +94,10 @@ class Call:
 def make_inputs(
     ids: Tensor | None,
     mask: Tensor | None,
-    token_type_ids: Tensor | None = None,
-    global_attention_mask: Tensor | None = None,
-    prefix_length: Tensor | None = None,
-    prefix: str = "",
+    given: CallInputs,
     vectors: Tensor | None = None,
     past: int = 0,
+    prefix: str = "",
 ) -> Inputs:
     """Check and bundle the inputs of one stack; `prefix` begins their names in messages.
 
@@ -60,8 +107,9 @@ def make_inputs(
     check_ids(ids, f"{prefix}input_ids")
     tokens = ids if vectors is None else vectors
     real = as_real(mask, tokens, f"{prefix}attention_mask", past)
-    check_length(token_type_ids, tokens, "token_type_ids")
-    return Inputs(ids, token_type_ids, global_attention_mask, prefix_length, real)
+    types = None if prefix else given.get("token_type_ids")
+    check_length(types, tokens, "token_type_ids")
+    return Inputs(ids, types, given.get("global_attention_mask"), given.get("prefix_length"), real)
 
 
 def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> Tensor | None:
@@ -100,9 +148,8 @@ def beyond(ids: Tensor | None, size: int | None, name: str) -> UsageError | None
     return UsageError(f"{name} are from 0 to {size - 1:,}, got {least if least < 0 else most:,}")
 
 
-def refuse_unknown(unknown: Mapping[str, object], known: Collection[str], model: str) -> None:
-    """Raise UsageError for inputs that the model's call does not take."""
-    name = next(iter(unknown))
+def unknown_input(name: str, known: Collection[str], model: str) -> UsageError:
+    """Return the error for an input that the model's call does not take."""
     if name == "labels":
         why = "a loss is computed from out.logits, or by tfkit.train"
     elif name.startswith("decoder_"):
@@ -110,7 +157,7 @@ def refuse_unknown(unknown: Mapping[str, object], known: Collection[str], model:
     else:
         hint = nearest(name, list(known))
         why = f"did you mean {hint}?" if hint else f"it takes {', '.join(known)}"
-    raise UsageError(f"{model}: takes no {name}: {why}")
+    return UsageError(f"{model}: takes no {name}: {why}")
 
 
 def check_ids(ids: Tensor | None, name: str) -> None:

@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 
+from tfkit.core.context import Collector
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import register
 from tfkit.models.base import Body, Model, ModelOutput
-from tfkit.models.call import Call, check_length, make_inputs, refuse_unknown
+from tfkit.models.call import Call, PairInputs, check_length, make_inputs, named_inputs
 from tfkit.models.state import DecodeState
 
 
@@ -21,63 +21,53 @@ class EncoderDecoder(Model):
     """Encoder and decoder joined by cross-attention (Vaswani et al. 2017, arXiv 1706.03762)."""
 
     sides: ClassVar = {"encoder": False, "decoder": True}
+    optional: ClassVar = frozenset(PairInputs.__annotations__)
 
+    @named_inputs(PairInputs)
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        decoder_position_ids: Tensor | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        state: DecodeState | None = None,
-        observe: Collection[str] | None = None,
-        with_heads: bool = True,
-        **unknown: object,
+        **given: Unpack[PairInputs],
     ) -> ModelOutput:
         """Compute the decoder's logits for [batch target] ids, given [batch source] ids (or an encoder's output).
 
-        `attention_mask` [batch source] and `decoder_attention_mask` [batch target]: 1 = a real token. With `state`, the
-        encoder runs in the first call only, and the decoder ids follow those of earlier calls. `with_heads=False`
-        leaves the heads to the caller, who may compute them at a few positions only. `observe={"attention",
-        "hidden_states"}` keeps weights [batch heads query key] and the outputs of layers in `out.observed`, by place:
-        `decoder.layers.3.cross_attention`. Raises UsageError for inputs of the wrong shape or kind.
+        `attention_mask` [batch source]: 1 = a real token; the other inputs are those of `PairInputs`. With `state`, the
+        encoder runs in the first call only, and the decoder ids follow those of earlier calls.
+        `observe={"attention", "hidden_states"}` keeps weights [batch heads query key] and the outputs of layers in
+        `out.observed`, by place: `decoder.layers.3.cross_attention`. Raises UsageError for inputs of the wrong shape
+        or kind.
         """
-        if unknown:
-            refuse_unknown(unknown, self.inputs(), self.part_name)
-        inputs_embeds = self.stack("encoder").cut(inputs_embeds)
-        decoder_inputs_embeds = self.stack("decoder").cut(decoder_inputs_embeds)
-        if encoder_hidden_states is not None and self.stack("decoder").plan.last_state:
-            attention_mask = None  # last states have no padding
-        special = global_attention_mask, prefix_length
-        vectors = encoder_hidden_states if inputs_embeds is None else inputs_embeds
-        inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=vectors)
-        check_length(position_ids, input_ids if vectors is None else vectors, "position_ids")
-        target_inputs = make_inputs(
-            decoder_input_ids,
-            decoder_attention_mask,
-            None,
-            *special,
-            prefix="decoder_",
-            vectors=decoder_inputs_embeds,
-            past=0 if state is None else state.length,
-        )
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
+        self.refuse_unknown(given)
+        collector = self.collector(given.get("observe"))
+        source = self._source(input_ids, attention_mask, given, collector)
+        target = self._target(decoder_input_ids, source, given)
+        return self.finish(Body(self.stack("decoder")(target), target, source), given.get("with_heads", True))
+
+    def _source(self, ids: Tensor | None, mask: Tensor | None, given: PairInputs, collector: Collector) -> Call:
+        """Check and bundle the inputs of the encoder."""
+        memory, positions = given.get("encoder_hidden_states"), given.get("position_ids")
+        vectors = self.stack("encoder").cut(given.get("inputs_embeds"))
+        if memory is not None and self.stack("decoder").plan.last_state:
+            mask = None  # last states have no padding
+        tokens = memory if vectors is None else vectors
+        inputs = make_inputs(ids, mask, given, tokens)
+        check_length(positions, ids if tokens is None else tokens, "position_ids")
+        return Call(inputs, vectors, positions, memory=memory, collector=collector)
+
+    def _target(self, ids: Tensor | None, source: Call, given: PairInputs) -> Call:
+        """Check and bundle the inputs of the decoder, the encoder's output included."""
+        state, mask = given.get("state"), given.get("decoder_attention_mask")
+        vectors = self.stack("decoder").cut(given.get("decoder_inputs_embeds"))
+        past = 0 if state is None else state.length
+        inputs = make_inputs(ids, mask, given, vectors, past, "decoder_")
+        if ids is None and vectors is None:
             raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
-        self.check(inputs)
-        collector = self.collector(observe)
-        source = Call(inputs, inputs_embeds, position_ids, memory=encoder_hidden_states, collector=collector)
+        self.check(source.inputs)
         memory = self._encoded(source, state)
-        target = Call(
-            target_inputs, decoder_inputs_embeds, decoder_position_ids, None, *memory, state=state, collector=collector
-        )
-        return self.finish(Body(self.stack("decoder")(target), target, source), with_heads)
+        positions = given.get("decoder_position_ids")
+        return Call(inputs, vectors, positions, None, *memory, state=state, collector=source.collector)
 
     def _encoded(self, source: Call, state: DecodeState | None) -> tuple[Tensor, Tensor | None]:
         """Return the encoder's output and its padding mask, computed, passed in or cached."""

@@ -4,65 +4,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 
 from tfkit.core.registry import register
 from tfkit.core.shape import Side
 from tfkit.models.base import Body, Model, ModelOutput
-from tfkit.models.call import Call, as_real, check_length, make_inputs, refuse_unknown
-from tfkit.models.state import DecodeState
+from tfkit.models.call import Call, StackInputs, as_real, check_length, make_inputs, named_inputs
 
 
 class SingleStack(Model):
     """A single stack and its heads."""
 
     side: ClassVar[Side]
+    optional: ClassVar = frozenset(StackInputs.__annotations__)
 
+    @named_inputs(StackInputs)
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        segment_ids: Tensor | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        state: DecodeState | None = None,
-        observe: Collection[str] | None = None,
-        with_heads: bool = True,
-        **unknown: object,
+        **given: Unpack[StackInputs],
     ) -> ModelOutput:
         """Compute logits and hidden states of [batch time] ids (or [batch time d_model] vectors in `inputs_embeds`).
 
-        `attention_mask` [batch time]: 1 = a real token. `segment_ids` [batch time]: tokens of equal numbers see one
-        another (packing). `prefix_length` [batch] and `global_attention_mask` [batch time] are inputs of those masks.
-        With `state`, the ids continue those of earlier calls. `with_heads=False` leaves the heads to the caller,
-        who may compute them at a few positions only. `observe={"attention", "hidden_states"}` keeps weights
+        `attention_mask` [batch time]: 1 = a real token; the other inputs are those of `StackInputs`. With `state`, the
+        ids continue those of earlier calls. `observe={"attention", "hidden_states"}` keeps weights
         [batch heads query key] and layer outputs in `out.observed`, by place: `decoder.layers.3.attention`.
         Raises UsageError for inputs of the wrong shape or dtype.
         """
-        if unknown:
-            refuse_unknown(unknown, self.inputs(), self.part_name)
-        inputs_embeds = self.stack(self.side).cut(inputs_embeds)
-        special = global_attention_mask, prefix_length
+        self.refuse_unknown(given)
+        call = self._call(input_ids, attention_mask, given)
+        return self.finish(Body(self.stack(self.side)(call), call), given.get("with_heads", True))
+
+    def _call(self, ids: Tensor | None, mask: Tensor | None, given: StackInputs) -> Call:
+        """Check and bundle the inputs of the stack."""
+        state, memory = given.get("state"), given.get("encoder_hidden_states")
         past = 0 if state is None else state.length
-        inputs = make_inputs(input_ids, attention_mask, token_type_ids, *special, vectors=inputs_embeds, past=past)
+        vectors = self.stack(self.side).cut(given.get("inputs_embeds"))
+        inputs = make_inputs(ids, mask, given, vectors, past)
         self.check(inputs)
-        tokens = input_ids if inputs_embeds is None else inputs_embeds
-        check_length(position_ids, tokens, "position_ids")
-        check_length(segment_ids, tokens, "segment_ids")
-        check_length(global_attention_mask, tokens, "global_attention_mask", past)
-        source = input_ids if encoder_hidden_states is None else encoder_hidden_states
-        memory_real = as_real(encoder_attention_mask, source, "encoder_attention_mask")
-        memory = encoder_hidden_states, memory_real
-        call = Call(inputs, inputs_embeds, position_ids, segment_ids, *memory, state, self.collector(observe))
-        return self.finish(Body(self.stack(self.side)(call), call), with_heads)
+        tokens = ids if vectors is None else vectors
+        positions, segments = given.get("position_ids"), given.get("segment_ids")
+        check_length(positions, tokens, "position_ids")
+        check_length(segments, tokens, "segment_ids")
+        check_length(inputs.global_attention_mask, tokens, "global_attention_mask", past)
+        source = ids if memory is None else memory
+        memory_real = as_real(given.get("encoder_attention_mask"), source, "encoder_attention_mask")
+        collector = self.collector(given.get("observe"))
+        return Call(inputs, vectors, positions, segments, memory, memory_real, state, collector)
 
 
 @register("model", "encoder")
