@@ -37,6 +37,7 @@ BASES = {
     "optimizer": "tfkit.training.optimizer.Adam",
     "schedule": "tfkit.training.schedule.Constant",
     "metric": "tfkit.training.metric.loss.Perplexity",
+    "callback": "tfkit.training.callback.Ema",
     "logits": "tfkit.generation.logits.tokens.MinLength",
     "stop": "tfkit.generation.stop.Length",
     "strategy": "tfkit.generation.strategy.rows.Greedy",
@@ -84,6 +85,7 @@ train:
   samples: 0
   optimizer: my_optimizer
   schedule: {type: my_schedule, lr: 0.01}
+  callbacks: [my_callback]
   metrics: [my_metric]
 generate:
   max_new_tokens: 9

@@ -107,6 +107,7 @@ USES: dict[str, Use] = {
     "optimizer": Use("train.optimizer", PAIRS, "translate-numbers"),
     "schedule": Use("train.schedule", PAIRS, "translate-numbers"),
     "metric": Use("train.metrics", PAIRS, "translate-numbers", beside=()),
+    "callback": Use("train.callbacks", PAIRS, "translate-numbers", beside=()),
     "logits": Use("generate.logits", PAIRS, "translate-numbers", beside=()),
     "stop": Use("generate.stop", PAIRS, "translate-numbers", beside=("end_token",)),
     "strategy": Use("generate.strategy", PAIRS, "translate-numbers"),

@@ -35,6 +35,7 @@ OF_SECTIONS: dict[str, str] = {
     "soft_targets": "predicts tokens or classes by probabilities, which a teacher can give",
     "own_model": "trains a model of its own beside the recipe's",
     "draws": "draws tokens at random",
+    "averages": "has weights that are evaluated and published in place of the model's",
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
@@ -53,4 +54,5 @@ CONTRACTS = (
     "loss", "loss_gradients", "loss_rows", "packed_loss", "vocabularies", "unusable", "step", "learning_rate",
     "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits",
     "in_place", "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
+    "observes", "averages", "callback_state",
 )  # fmt: skip

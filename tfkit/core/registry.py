@@ -41,6 +41,7 @@ CATALOGUES: dict[str, str] = {
     "optimizer": "tfkit.training.optimizer",
     "schedule": "tfkit.training.schedule",
     "metric": "tfkit.training.metric",
+    "callback": "tfkit.training.callback",
     "logits": "tfkit.generation.logits",
     "stop": "tfkit.generation.stop",
     "strategy": "tfkit.generation.strategy",

@@ -57,6 +57,7 @@ SLOTS: dict[str, Note] = {
     "metric": Note(
         "what is measured besides the loss, when training ends and by evaluate", "train.metrics: [perplexity]"
     ),
+    "callback": Note("observes the training; may read, log or stop it", "train.callbacks: [{type: ema, decay: 0.999}]"),
     "logits": Note(
         "changes the scores of the next token before one is chosen, in the order listed",
         "generate.logits: [{type: no_repeat_ngram, size: 3}]",

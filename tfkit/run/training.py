@@ -40,6 +40,7 @@ def train(
     force: bool = False,
     progress: bool = True,
     accept_changes: bool = False,
+    callbacks: Sequence[object] = (),
     **reading: Unpack[ReadingOptions],
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
@@ -48,11 +49,11 @@ def train(
 
     `resume` continues the run in the folder, or starts it; `force` renames it to NAME.old. Ctrl-C saves a checkpoint
     and raises Interrupted; at train.max_time the unfinished run is returned. `accept_changes` is that of load_run,
-    applied to the resumed run and the run that training starts from. Further keywords are those of load_recipe:
-    overrides, variant, trust, sets, imports. Raises RunError, UsageError or DataError for invalid arguments before
-    training starts.
+    applied to the resumed run and the run that training starts from. `callbacks` are functions (training, record) or
+    objects with hooks (training/callback.py), in addition to train.callbacks. Further keywords are those of
+    load_recipe. Raises RunError, UsageError or DataError for invalid arguments before training starts.
     """
-    loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
+    loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes", "callbacks"), recipe, reading)
     loaded.tell_warnings()
     with (
         one_training(),
@@ -71,7 +72,7 @@ def train(
             reporter.say(f"{folder}: is finished; nothing is left to do\n{_next(run)}")
         else:
             try:
-                finished = train_in(claim, loaded, reporter, partial(_during, run))
+                finished = train_in(claim, loaded, reporter, partial(_during, run), callbacks)
             finally:
                 write_curves(folder)
             if finished:

@@ -36,7 +36,13 @@ from tfkit.training.supply import changes, needs_of
 from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
 
-def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> bool:
+def train_in(
+    claim: Claim,
+    recipe: Recipe,
+    reporter: Reporter,
+    measure: Measure | None = None,
+    callbacks: Sequence[object] = (),
+) -> bool:
     """Train to the end; return False if train.max_time passed before, raise Interrupted if stopped by a signal.
 
     `measure` computes validation metrics besides the loss. A resumed run without checkpoint restarts; raise RunError if
@@ -48,9 +54,9 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
         check_nothing_is_lost(folder)
     with seeded(recipe.train.seed):
         if checkpoint is None:
-            trainer = _begun(claim, recipe, reporter)
+            trainer = _begun(claim, recipe, reporter, callbacks)
         else:
-            trainer = _resumed(folder, recipe, reporter, checkpoint)
+            trainer = _resumed(folder, recipe, reporter, checkpoint, callbacks)
         trainer.measure = measure
         trainer.deadline -= time.monotonic() - began
         if trainer.run():
@@ -112,7 +118,7 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
     return {"step": step, **settings}
 
 
-def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
+def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence[object]) -> Trainer:
     """Start a new run; the folder is not touched before all checks pass.
 
     The checkpoint of step 0 makes it resumable at once.
@@ -122,7 +128,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     known = environment(task.settings.seed, task.train.device) | _needs(claim.folder, task)
     known |= {DATA: hashes | task.hashes, "recipe": recipe.name} | _baseline(task)
     beside = _beside(known, reporter)
-    trainer = Trainer(task, claim.folder, reporter, beside)
+    trainer = Trainer(task, claim.folder, reporter, beside, callbacks)
     trainer.history.start(0)
     with claim.beginning() as new:
         write_json(new / ENVIRONMENT, known)  # first: the folder is that of a run from here on, whatever is killed
@@ -142,7 +148,9 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     return trainer
 
 
-def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path) -> Trainer:
+def _resumed(
+    folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path, callbacks: Sequence[object]
+) -> Trainer:
     """Resume a run from its last checkpoint."""
     before = folder.known
     hashes = _hashes(recipe)
@@ -150,14 +158,14 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     tokenizer = _saved_tokenizer(folder, recipe)
     task = prepare(recipe, reporter, tokenizer, initial=False, labels=read_labels(folder))
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
-    trainer = Trainer(task, folder, reporter, _beside(before, reporter))
+    trainer = Trainer(task, folder, reporter, _beside(before, reporter), callbacks)
     for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
     record.appending(folder)
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
         trainer.progress.best = None  # measured on other examples
-        trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress, task.objective.module)
+        trainer.save()
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
     trainer.history.start(trainer.progress.step, read_history(folder))

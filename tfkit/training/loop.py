@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -15,8 +15,10 @@ from tfkit.core.options import seconds_of
 from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
-from tfkit.training.checkpoint import Checkpoints, Progress, step_of
-from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder
+from tfkit.training.callback import Training
+from tfkit.training.checkpoint import Checkpoints, Finished, Progress, step_of
+from tfkit.training.events import Callbacks
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, WEIGHTS, RunFolder
 from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
@@ -46,7 +48,9 @@ class Trainer:
     measure: Measure | None = None
     skips = 0  # steps in a row without an update
 
-    def __init__(self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "") -> None:
+    def __init__(
+        self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "", callbacks: Sequence[object] = ()
+    ) -> None:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside
         self.model, self.settings = task.model, task.settings
         self.schedule = self.settings.schedule.build()
@@ -57,7 +61,11 @@ class Trainer:
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
         self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
-        self.progress = Progress(keeps_best=keep == "best", best_by=self.settings.validate.best)
+        self.training = Training(task.recipe, task.model, folder.path, task.steps, Progress(), reporter)
+        self.callbacks = Callbacks(self.training, callbacks)
+        self.progress = self.training.progress = Progress(
+            keeps_best=keep == "best", best_by=self.settings.validate.best, averaged=self.callbacks.averages
+        )
         count = sum(parameter.numel() for parameter in self.model.parameters())
         self.history = HistoryFile(task.recipe, folder, task.train.device, count)
         limit = self.settings.max_time
@@ -65,13 +73,17 @@ class Trainer:
 
     def restore(self, path: Path) -> None:
         """Resume from a checkpoint; a finished run continues if steps or patience were raised."""
-        keeps_best, by = self.progress.keeps_best, self.progress.best_by
+        before = self.progress
         self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
+        self.training.progress = progress = self.progress
+        self.callbacks.load(checkpoint.callback_state(path))
         self.checkpoints.go_on_from(path, self.reporter.say)
-        if by != self.progress.best_by or (keeps_best and not self.progress.keeps_best):
-            self.progress.best = None  # the best weights were not kept, or chosen by another score
-        self.progress.keeps_best, self.progress.best_by = keeps_best, by
-        self.progress.finished = self._finished()
+        others = (before.best_by, before.averaged) != (progress.best_by, progress.averaged)
+        if others or (before.keeps_best and not progress.keeps_best):
+            progress.best = None  # the best weights were not kept, or chosen by another score
+        progress.keeps_best, progress.best_by = before.keeps_best, before.best_by
+        progress.averaged = before.averaged
+        progress.finished = self._finished() or self._stopped_before(progress.finished)
 
     def run(self) -> bool:
         """Train to the end; return False if stopped by a signal or train.max_time, after saving a checkpoint."""
@@ -82,13 +94,18 @@ class Trainer:
         meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
         self.model.train()
         try:
+            self.callbacks.tell("start")
             with Interrupts() as interrupts:
                 stopping = bool(progress.finished)
                 while not stopping:
                     record = self._step(places, meter)
                     progress.epoch, progress.batch = order.state
+                    self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
-                        record |= self._validate()
+                        with self.callbacks.averaged():
+                            scores = self._validate()
+                        record |= scores
+                        self.callbacks.tell("validation", scores)
                     progress.finished = self._finished()
                     stopping = bool(progress.finished) or interrupts.asked or self.is_late
                     saving = stopping or self._due(self.settings.checkpoint_every)
@@ -98,12 +115,20 @@ class Trainer:
                         self._check_loss()
                     metrics.write(record)
                     if saving:
-                        self.checkpoints.save(self.model, self.optimizer, progress, self.task.objective.module)
+                        self.save()
                         self.history.reached(progress)
-                self.publisher.publish(progress)
+                with self.callbacks.averaged():
+                    self.publisher.publish(progress)
         finally:
             metrics.close()
+            self.callbacks.end()
         return bool(progress.finished)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        beside = self.task.objective.module
+        path = self.checkpoints.save(self.model, self.optimizer, self.progress, beside, self.callbacks.state())
+        self.callbacks.tell("checkpoint", path)
 
     def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
         """Take one optimizer step; return its record for metrics.jsonl."""
@@ -192,12 +217,19 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return self.progress.step % every == 0 or self.progress.step >= self.task.steps
 
-    def _finished(self) -> Literal["", "steps", "patience"]:
+    def _finished(self) -> Finished:
         """Reason why training is complete, or ""."""
         if self.progress.step >= self.task.steps:
             return "steps"
         patience = self.settings.patience
-        return "patience" if patience is not None and self.progress.stale >= patience else ""
+        if patience is not None and self.progress.stale >= patience:
+            return "patience"
+        return "callback" if self.training.stopped else ""
+
+    def _stopped_before(self, finished: Finished) -> Finished:
+        """Return "callback" if a callback stopped the run and its end was not recorded; else "", to continue."""
+        known = self.folder.known if (self.folder / ENVIRONMENT).is_file() else {}
+        return "callback" if finished == "callback" and "finished" not in known else ""
 
     def _lr(self, step: int) -> float:
         rate: float = self.schedule.lr(step, self.task.steps, self.model.blueprint.last.d_model)

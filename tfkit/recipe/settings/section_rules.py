@@ -62,6 +62,7 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
     yield from step_problems(train, data)
+    yield from callback_problems(train)
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
@@ -84,6 +85,16 @@ def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> 
     if data.tokenizer is not None and not is_read and objective is not None:
         text = f"'{objective.part.part_name}' of vectors reads no text; leave the tokenizer out"
         yield Problem("", text, at="data.tokenizer")
+
+
+def callback_problems(train: Train) -> Iterator[Problem]:
+    """Yield weights that would be averaged twice."""
+    averaging = [f"callbacks[{n}]" for n, one in enumerate(train.callbacks) if "averages" in one.part.capabilities]
+    if len(averaging) > 1:
+        yield Problem(averaging[1], f"{averaging[0]} averages the weights already; leave one of them out", at="train")
+    elif averaging and isinstance(train.keep, Mean):
+        text = f"keep: {{mean: {train.keep.mean}}} averages the weights already; write keep: best or last"
+        yield Problem(averaging[0], text, at="train")
 
 
 def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:

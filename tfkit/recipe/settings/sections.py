@@ -67,6 +67,7 @@ Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
 Metric = Annotated[MetricFacts.Config, Slot("metric")]
+CallbackPart = Annotated[Config, Slot("callback")]
 LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
 Strategy = Annotated[Config, Slot("strategy")]
@@ -323,6 +324,9 @@ class Train(Validated):
     patience: PositiveInt | None = Field(None, description="stop after this many validations without a better loss")
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
         (), description="computed on the validation set when training ends, and by evaluate"
+    )
+    callbacks: Annotated[tuple[CallbackPart, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="observers of the training, which may read, log or stop it"
     )
     evaluations: Evaluations = Field(
         default_factory=dict,
