@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tfkit
-from tests.training.small import LINES
+from tests.training.small import LINES, RECIPE, small
 from tfkit.core.errors import DataError, RunError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
@@ -169,3 +169,17 @@ def test_without_a_tokenizer_without_a_library_and_in_a_strangers_folder(
     with pytest.raises(UsageError, match=r"export to CTranslate2 needs the package ctranslate2"):
         export_ctranslate2(run, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_names_no_path_of_its_author(tmp_path: Path) -> None:
+    home = tmp_path / "ann lee"
+    home.mkdir()
+    texts = small(home).root.plain()["data"]
+    recipe = {**RECIPE, "model": {**GPT2, "vocab_size": "tokenizer"}, "data": texts}
+    run = tfkit.train(tfkit.load_recipe(recipe), home / "run", progress=False)
+    result = command("export", run.folder, tmp_path / "out", "--to", "ctranslate2")
+    assert result.exit_code == 0, result.output
+    assert b"ann lee" in (run.folder / "recipe.yaml").read_bytes()
+    assert [
+        path.name for path in (tmp_path / "out").rglob("*") if path.is_file() and b"ann lee" in path.read_bytes()
+    ] == []
