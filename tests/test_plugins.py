@@ -36,6 +36,7 @@ BASES = {
     "objective": "tfkit.training.objective.causal_lm.CausalLm",
     "optimizer": "tfkit.training.optimizer.Adam",
     "schedule": "tfkit.training.schedule.Constant",
+    "adapter": "tfkit.training.adapter.Lora",
     "metric": "tfkit.training.metric.loss.Perplexity",
     "callback": "tfkit.training.callback.Ema",
     "logits": "tfkit.generation.logits.tokens.MinLength",
@@ -86,6 +87,7 @@ train:
   optimizer: my_optimizer
   schedule: {type: my_schedule, lr: 0.01}
   callbacks: [my_callback]
+  adapter: my_adapter
   metrics: [my_metric]
 generate:
   max_new_tokens: 9

@@ -106,6 +106,7 @@ USES: dict[str, Use] = {
     "objective": Use("objective", STREAM, "gpt-docstrings"),
     "optimizer": Use("train.optimizer", PAIRS, "translate-numbers"),
     "schedule": Use("train.schedule", PAIRS, "translate-numbers"),
+    "adapter": Use("train.adapter", PAIRS, "translate-numbers"),
     "metric": Use("train.metrics", PAIRS, "translate-numbers", beside=()),
     "callback": Use("train.callbacks", PAIRS, "translate-numbers", beside=()),
     "logits": Use("generate.logits", PAIRS, "translate-numbers", beside=()),

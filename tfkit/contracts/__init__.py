@@ -16,7 +16,7 @@
 | compile | a single graph, any sizes |
 | refusals | undeclared capabilities are refused |
 | tokenizer, corpus, objective, generation, strategy | the parts outside the model |
-| optimizer, schedule, metric, callback | the parts of training |
+| optimizer, schedule, adapter, metric, callback | the parts of training |
 
 `verify` runs them and describes failures: `tfkit parts --verify my_parts.py`. A check is a function of a `Case` that
 raises `Broken`; it is registered with `@contract` and runs after its dependencies have passed. A part that violates
@@ -29,7 +29,8 @@ from importlib import import_module
 FILES = (
     "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
     "parametrization", "refusals", "compile",
-    "tokenizer", "corpus", "objective", "optimizer", "schedule", "metric", "callback", "generation", "strategy",
+    "tokenizer", "corpus", "objective", "optimizer", "schedule", "adapter", "metric", "callback",
+    "generation", "strategy",
 )  # fmt: skip
 for _file in FILES:
     import_module(f"tfkit.contracts.{_file}")

@@ -35,7 +35,7 @@ class Trial:
     def __init__(self, case: Case, folder: Path, step: int = 0) -> None:
         recipe = load(Case("model", "decoder", "decoder"))
         model = build_model(recipe.blueprint(), seed=1).train()
-        self.training = Training(recipe, model, folder, STEPS, Progress(step=step), Reporter(False))
+        self.training = Training(recipe, model, model, folder, STEPS, Progress(step=step), Reporter(False))
         for _ in range(step):
             self.shrink()
         self.callback: Callback = case.config.build()

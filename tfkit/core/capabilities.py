@@ -54,5 +54,5 @@ CONTRACTS = (
     "loss", "loss_gradients", "loss_rows", "packed_loss", "vocabularies", "unusable", "step", "learning_rate",
     "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits",
     "in_place", "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
-    "observes", "averages", "callback_state",
+    "unadapted", "adapted", "merged", "observes", "averages", "callback_state",
 )  # fmt: skip

@@ -40,6 +40,7 @@ CATALOGUES: dict[str, str] = {
     "objective": "tfkit.training.objective",
     "optimizer": "tfkit.training.optimizer",
     "schedule": "tfkit.training.schedule",
+    "adapter": "tfkit.training.adapter",
     "metric": "tfkit.training.metric",
     "callback": "tfkit.training.callback",
     "logits": "tfkit.generation.logits",

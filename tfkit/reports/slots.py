@@ -54,6 +54,10 @@ SLOTS: dict[str, Note] = {
         "train.optimizer: {type: adamw, weight_decay: 0.1}",
     ),
     "schedule": Note("the learning rate of each step", "train.schedule: {type: cosine, lr: 0.001, warmup: 100}"),
+    "adapter": Note(
+        "few weights that are trained beside a frozen model, and merged into it when it is published",
+        "train.adapter: {type: lora, rank: 8, on: [query, value]}",
+    ),
     "metric": Note(
         "what is measured besides the loss, when training ends and by evaluate", "train.metrics: [perplexity]"
     ),

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfkit.core.component import Component
 from tfkit.core.errors import RunError
@@ -41,10 +41,11 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass
 class Training:
-    """A training as callbacks see it. `steps` is the number of steps in all."""
+    """A training as callbacks see it. `trained` holds all trainable weights, `steps` is the number of steps in all."""
 
     recipe: Recipe
     model: Model
+    trained: nn.Module
     folder: Path
     steps: int
     progress: Progress
@@ -134,7 +135,7 @@ class Ema(Callback):
 
     def start(self, training: Training) -> None:
         """Begin with the present weights, unless an average was loaded."""
-        trained = {name: value.detach() for name, value in training.model.named_parameters() if value.requires_grad}
+        trained = {name: value.detach() for name, value in training.trained.named_parameters() if value.requires_grad}
         loaded = self.average
         if loaded and {name: value.shape for name, value in loaded.items()} != {
             name: value.shape for name, value in trained.items()
@@ -145,7 +146,7 @@ class Ema(Callback):
     def step(self, training: Training, record: Record) -> None:
         """Update the average."""
         decay = min(self.decay, (1 + training.step) / (10 + training.step))
-        parameters = dict(training.model.named_parameters())
+        parameters = dict(training.trained.named_parameters())
         torch._foreach_lerp_(
             list(self.average.values()), [parameters[name].detach() for name in self.average], 1 - decay
         )

@@ -73,7 +73,7 @@ class Callbacks:
         if not weights:
             yield
             return
-        parameters = dict(self.training.model.named_parameters())
+        parameters = dict(self.training.trained.named_parameters())
         own = [parameters[name].data for name in weights]
         kept = [value.clone() for value in own]
         torch._foreach_copy_(own, list(weights.values()))

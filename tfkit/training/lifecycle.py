@@ -138,7 +138,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence
             write_json(new / ENVIRONMENT, known | kept)
         _describe(new, task)
         save_labels(new, task.objective.rows.labels)
-        Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
+        Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.beside)
         trainer.history.write(new)
         record.begin(new, kept_files(new.path))
     reporter.open(claim.folder / LOG)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from tfkit.training import checkpoint
 from tfkit.training.callback import Training
 from tfkit.training.checkpoint import Checkpoints, Finished, Progress, step_of
 from tfkit.training.events import Callbacks
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, WEIGHTS, RunFolder
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, RunFolder
 from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
 from tfkit.training.progress import ProgressMeter, Reporter
-from tfkit.training.publish import Publisher
+from tfkit.training.publish import Publisher, save_weights
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, scale_gradients
@@ -61,7 +62,7 @@ class Trainer:
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
         self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
-        self.training = Training(task.recipe, task.model, folder.path, task.steps, Progress(), reporter)
+        self.training = Training(task.recipe, task.model, task.trained, folder.path, task.steps, Progress(), reporter)
         self.callbacks = Callbacks(self.training, callbacks)
         self.progress = self.training.progress = Progress(
             keeps_best=keep == "best", best_by=self.settings.validate.best, averaged=self.callbacks.averages
@@ -74,7 +75,7 @@ class Trainer:
     def restore(self, path: Path) -> None:
         """Resume from a checkpoint; a finished run continues if steps or patience were raised."""
         before = self.progress
-        self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
+        self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.beside)
         self.training.progress = progress = self.progress
         self.callbacks.load(checkpoint.callback_state(path))
         self.checkpoints.go_on_from(path, self.reporter.say)
@@ -102,7 +103,7 @@ class Trainer:
                     progress.epoch, progress.batch = order.state
                     self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
-                        with self.callbacks.averaged():
+                        with self._published():
                             scores = self._validate()
                         record |= scores
                         self.callbacks.tell("validation", scores)
@@ -117,17 +118,24 @@ class Trainer:
                     if saving:
                         self.save()
                         self.history.reached(progress)
-                with self.callbacks.averaged():
+                with self._published():
                     self.publisher.publish(progress)
         finally:
             metrics.close()
             self.callbacks.end()
         return bool(progress.finished)
 
+    @contextlib.contextmanager
+    def _published(self) -> Iterator[None]:
+        """Give the model the weights to evaluate and publish: averaged by a callback, the adapter merged."""
+        adaptation = self.task.adaptation
+        with self.callbacks.averaged(), contextlib.nullcontext() if adaptation is None else adaptation.merged():
+            yield
+
     def save(self) -> None:
         """Write a checkpoint."""
-        beside = self.task.objective.module
-        path = self.checkpoints.save(self.model, self.optimizer, self.progress, beside, self.callbacks.state())
+        state = self.callbacks.state()
+        path = self.checkpoints.save(self.model, self.optimizer, self.progress, self.task.beside, state)
         self.callbacks.tell("checkpoint", path)
 
     def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
@@ -139,6 +147,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         task = self.task
         sums = accumulate(self.model, task.train, places, settings.accumulate, settings.precision, task.distillation)
+        if step == 1 and task.adaptation is not None:
+            task.adaptation.check_used()
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
             self._skip(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
@@ -179,7 +189,7 @@ class Trainer:
             progress.best, progress.best_step, progress.stale = value, progress.step, 0
             progress.scores = scores
             if progress.keeps_best:
-                Weights.of(self.model).save(self.folder / WEIGHTS)
+                save_weights(self.task, self.folder)
         else:
             progress.stale += 1
         how = "best so far" if better else f"best: {progress.best:.4f} at step {progress.best_step:,}"

@@ -20,7 +20,8 @@ from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, QUANTIZE
 # what a run is about: with other values it would be another run; steps and intervals may change
 GROUPED = ("train.groups", "train.layer_decay")  # which parameters make a group of the optimizer
 TEACHER = "train.teacher"
-FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", TEACHER, *GROUPED)
+FROZEN = ("train.freeze", "train.adapter")
+FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", *FROZEN, TEACHER, *GROUPED)
 ABSENT = object()
 OFF: tuple[object, ...] = (False, "none", [])
 

@@ -67,6 +67,7 @@ Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
 Metric = Annotated[MetricFacts.Config, Slot("metric")]
+AdapterPart = Annotated[Config, Slot("adapter")]
 CallbackPart = Annotated[Config, Slot("callback")]
 LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
@@ -344,6 +345,9 @@ class Train(Validated):
     )
     teacher: Teacher | None = Field(
         None, description="a run that the model learns from as well, by soft targets, hidden states or its own texts"
+    )
+    adapter: AdapterPart | None = Field(
+        None, description="few weights that are trained beside the frozen model and merged into it when it is published"
     )
     freeze: Names = Field((), description="parameters that stay as they are: beginnings of names, or patterns with *")
     groups: Annotated[tuple[ParameterGroup, ...], BeforeValidator(as_tuple)] = Field(
