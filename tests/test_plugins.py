@@ -36,7 +36,9 @@ BASES = {
     "objective": "tfkit.training.objective.causal_lm.CausalLm",
     "optimizer": "tfkit.training.optimizer.Adam",
     "schedule": "tfkit.training.schedule.Constant",
+    "adapter": "tfkit.training.adapter.Lora",
     "metric": "tfkit.training.metric.loss.Perplexity",
+    "callback": "tfkit.training.callback.Ema",
     "logits": "tfkit.generation.logits.tokens.MinLength",
     "stop": "tfkit.generation.stop.Length",
     "strategy": "tfkit.generation.strategy.rows.Greedy",
@@ -84,6 +86,8 @@ train:
   samples: 0
   optimizer: my_optimizer
   schedule: {type: my_schedule, lr: 0.01}
+  callbacks: [my_callback]
+  adapter: my_adapter
   metrics: [my_metric]
 generate:
   max_new_tokens: 9

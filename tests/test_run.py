@@ -463,3 +463,20 @@ def test_progress_can_go_to_any_stream() -> None:
     print_samples([SampleOutput("a [b]", "c", "c")], stream)
     assert "a [b]" in stream.getvalue()
     assert len(cut("x" * 500)) == 160
+
+
+def test_a_run_within_its_time_is_returned_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = silent(recipe(), tmp_path / "straight")
+    limited = recipe(train__max_time="2 h")
+    with monkeypatch.context() as patch:
+        patch.setattr("tfkit.training.loop.Trainer.is_late", property(lambda trainer: trainer.progress.step >= 3))
+        run = silent(limited, tmp_path / "run")
+    assert len(losses(run.folder)) == 3 and run.generate("one")
+    said = (tmp_path / "run" / "train.log").read_text()
+    assert "train.max_time: 2 h has passed; stopped at step 3 of 6; to resume: tfkit train" in said
+    assert not (run.folder / "README.md").exists() and "finished" not in json.loads(
+        (run.folder / "environment.json").read_text()
+    )
+    again = silent(limited, tmp_path / "run", resume=True)
+    assert losses(again.folder) == losses(straight.folder)
+    assert (again.folder / "README.md").exists()

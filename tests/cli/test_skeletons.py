@@ -96,7 +96,7 @@ def test_all_the_tests_it_writes_pass(here: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("slot", ["schedule", "logits", "stop", "strategy", "metric"])
+@pytest.mark.parametrize("slot", ["schedule", "logits", "stop", "strategy", "metric", "callback"])
 def test_it_keeps_its_contracts(here: Path, slot: str) -> None:
     write([slot])
     import_parts(f"my_{slot}.py")

@@ -27,6 +27,8 @@ from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.strategy import Greedy, Sample, Strategy
 from tfkit.models import Model
+from tfkit.training.adapter import Adaptation, Lora
+from tfkit.training.callback import Callback, Ema, Record, Tensors, Training
 from tfkit.training.metric import ExactMatch, LossMetric, Metric, Perplexity, TextMetric
 from tfkit.training.objective import Batch, CausalLm, Item, Loss, Seq2Seq
 from tfkit.training.objective.causal_lm import CausalRows
@@ -317,6 +319,71 @@ class Forgetful(Optimizer):
         return self.Hidden(model.parameters(), lr=lr)
 
 
+# --- adapters
+
+
+class StartsAnywhere(Lora):
+    def attach(self, model: nn.Module, seed: int) -> Adaptation:
+        adaptation = super().attach(model, seed)
+        for weight in adaptation.parameters():
+            torch.nn.init.ones_(weight)
+        return adaptation
+
+
+class Registers(Lora):
+    def attach(self, model: nn.Module, seed: int) -> Adaptation:
+        model.adapter = super().attach(model, seed)
+        return model.adapter
+
+
+class NeverLearns(Lora):
+    def attach(self, model: nn.Module, seed: int) -> Adaptation:
+        adaptation = super().attach(model, seed)
+        for module in model.modules():
+            module._forward_hooks.clear()
+        return adaptation
+
+
+class Forgets(Lora):
+    def attach(self, model: nn.Module, seed: int) -> Adaptation:
+        adaptation = super().attach(model, seed)
+        model.register_forward_hook(lambda *_: [pair.up.data.mul_(1.1) for pair in adaptation.low_ranks] and None)
+        return adaptation
+
+
+# --- callbacks
+
+
+class Decays(Callback):
+    def validation(self, training: Training, scores: Record) -> None:
+        with torch.no_grad():
+            next(training.model.parameters()).mul_(0.5)
+
+
+class Draws(Callback):
+    def step(self, training: Training, record: Record) -> None:
+        torch.rand(1)
+
+
+class Evaluates(Callback):
+    def checkpoint(self, training: Training, path: Path) -> None:
+        training.model.eval()
+
+
+class Undeclared(Ema):
+    capabilities = frozenset()
+
+
+class Renamed(Ema):
+    def weights(self) -> Tensors:
+        return {f"model.{name}": value for name, value in self.average.items()}
+
+
+class StartsAgain(Ema):
+    def load(self, state: Tensors) -> None:
+        pass
+
+
 # --- schedules
 
 
@@ -534,6 +601,16 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("frozen", "optimizer", Thaws, "which is frozen"),
     ("decay", "optimizer", DecaysAll, "decays; norms and biases must not"),
     ("optimizer_state", "optimizer", Forgetful, "the optimizer state is incomplete"),
+    ("unadapted", "adapter", StartsAnywhere, "the logits before any training: off by"),
+    ("unadapted", "adapter", Registers, "it changes the names of the model's weights"),
+    ("adapted", "adapter", NeverLearns, "element 0 of tensors does not require grad|the loss is"),
+    ("merged", "adapter", Forgets, "the logits of the merged"),
+    ("observes", "callback", Decays, "validation changes decoder.embedding.tokens.weight"),
+    ("observes", "callback", Draws, "step changes torch's RNG"),
+    ("observes", "callback", Evaluates, "checkpoint changes the mode of"),
+    ("averages", "callback", Undeclared, "after start it has weights; say capabilities"),
+    ("averages", "callback", Renamed, "model.decoder.embedding.tokens.weight, .* is no parameter of the model"),
+    ("callback_state", "callback", StartsAgain, "resumed, its state is another one"),
     ("rates", "schedule", Falls, "step 1 of 1 has the learning rate -"),
     ("pure", "schedule", Counts, "queried again"),
     (

@@ -263,7 +263,7 @@ ODD_PROGRESS = [
     ({"step": "1"}, r"progress\.step: Input should be a valid integer, got '1'"),
     ({"tokens": None}, r"progress\.tokens: "),
     ({"best": float("nan")}, r"progress\.best: Input should be a finite number"),
-    ({"finished": "yes"}, r"progress\.finished: Input should be '', 'steps' or 'patience'"),
+    ({"finished": "yes"}, r"progress\.finished: Input should be '', 'steps', 'patience' or 'callback'"),
     ({"unknown": 1}, r"progress\.unknown: "),
 ]
 

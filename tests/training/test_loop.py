@@ -4,6 +4,7 @@ import io
 import json
 import math
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import tfkit
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.machine import free_memory
+from tfkit.core.options import seconds_of
 from tfkit.data.corpus import TextRecordCorpus
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
@@ -633,3 +635,81 @@ def test_progress_names_both_rates_where_they_differ() -> None:
         stream = io.StringIO()
         ProgressMeter(Reporter(True, stream), 0, 10).step(1, 2.5, 1000, targets, 1.0)
         assert stream.getvalue().startswith(f"step 1 of 10: loss 2.5000, {said}, ")
+
+
+# --- a limit of time, and steps without an update
+
+
+def test_a_time_limit_stops_and_resuming_is_exact(tmp_path: Path) -> None:
+    straight = train(tmp_path, "straight", recipe(tmp_path, steps=6, evaluate_every=2))
+    with seeded(0):
+        limited = make(tmp_path, "parts", recipe(tmp_path, steps=6, evaluate_every=2, max_time="3 min"))
+        assert limited.deadline - time.monotonic() == pytest.approx(180, abs=5)
+        step = limited._step
+
+        def slow(*given: Any) -> dict[str, Any]:
+            limited.deadline -= 100  # as if each step took so many seconds
+            return step(*given)
+
+        limited._step = slow  # type: ignore[method-assign]
+        assert not limited.run()
+    assert limited.progress.step == 2 and limited.progress.finished == ""
+    assert (limited.folder / "model.safetensors").exists()
+    parts = train(tmp_path, "parts", recipe(tmp_path, steps=6, evaluate_every=2), resume=True)
+    assert same(weights(straight), weights(parts)) and lines(straight) == lines(parts)
+
+
+@pytest.mark.parametrize("written, seconds", [("90 s", 90), ("2h", 7200), ("1 d 2 h 3 min 4 s", 93_784)])
+def test_written_durations(tmp_path: Path, written: str, seconds: int) -> None:
+    assert seconds_of(written) == seconds
+    assert recipe(tmp_path, max_time=written).train.max_time == written
+
+
+@pytest.mark.parametrize("written", ["", "8", "0 s", "8 hours", "h", "5 s 1 h", 30])
+def test_what_is_no_duration_is_refused(tmp_path: Path, written: Any) -> None:
+    with pytest.raises(RecipeError, match=r"train\.max_time.*(is no duration; write 8 h|text, got)"):
+        recipe(tmp_path, max_time=written)
+
+
+def poisoned(trainer: Trainer, steps: set[int]) -> None:
+    """Make the gradients of these steps NaN."""
+    weight = next(trainer.model.parameters())
+
+    def spoil(_: Any) -> torch.Tensor | None:
+        return torch.full_like(weight, math.nan) if trainer.progress.step + 1 in steps else None
+
+    weight.register_hook(spoil)
+
+
+def test_skipped_steps_change_nothing_and_are_counted(tmp_path: Path) -> None:
+    loaded = recipe(tmp_path, steps=6, not_finite="skip", checkpoint_every=3, evaluate_every=6)
+    stream = io.StringIO()
+    with seeded(0):
+        trainer = make(tmp_path, "run", loaded)
+        trainer.reporter = Reporter(True, stream)
+        poisoned(trainer, {3, 4})
+        before: list[dict[str, torch.Tensor]] = []
+        step = trainer._step
+        trainer._step = lambda *given: (before.append(weights(trainer)), step(*given))[1]  # type: ignore[method-assign]
+        assert trainer.run()
+    assert same(before[2], before[3]) and same(before[3], before[4]) and not same(before[4], before[5])
+    records = lines(trainer)
+    assert [line.get("skipped") for line in records] == [None, None, 1, 2, None, None]
+    assert [line["step"] for line in records if "loss" not in line] == [3, 4]
+    assert "step 4: the loss is" in stream.getvalue() and "skipped (2 so far)" in stream.getvalue()
+    assert trainer.progress.skipped == 2
+    with seeded(0):
+        resumed = make(tmp_path, "run", loaded)
+        resumed.restore(trainer.checkpoints.all()[0])
+        assert resumed.progress.skipped == 1
+        poisoned(resumed, {4})
+        resumed.run()
+    assert same(weights(resumed), weights(trainer)) and lines(resumed) == records
+
+
+def test_a_run_that_only_skips_stops(tmp_path: Path) -> None:
+    with seeded(0):
+        trainer = make(tmp_path, "run", recipe(tmp_path, steps=80, not_finite="skip"))
+        poisoned(trainer, set(range(5, 90)))
+        with pytest.raises(NotFinite, match=r"step 54: the loss is .* nan, 50 steps in a row; training stopped"):
+            trainer.run()

@@ -14,8 +14,8 @@ from tfkit.interop.onnx import OPSETS
 if TYPE_CHECKING:
     from tfkit.run import Run
 
-FORMATS = ("huggingface", "onnx", "sentence-transformers", "ctranslate2")
-HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2 = FORMATS
+FORMATS = ("huggingface", "onnx", "sentence-transformers", "ctranslate2", "peft")
+HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2, PEFT = FORMATS
 
 
 @click.command("export")
@@ -58,6 +58,8 @@ def command(
 
     `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter supports the model's class
     in transformers. Log-probabilities are compared before the folder is put in place.
+
+    `--to peft` writes the adapter alone of a run with train.adapter, for the exported model that training started from.
     """
     if pooling is not None and form != SENTENCES:
         raise UsageError(f"--pooling is an option of --to {SENTENCES}")
@@ -69,6 +71,8 @@ def command(
         _to_onnx(loaded, folder, force, int(opset or OPSETS[1]), quantize)
     elif form == CTRANSLATE2:
         _to_ctranslate2(loaded, folder, force)
+    elif form == PEFT:
+        _to_peft(loaded, folder, force)
     else:
         _to_transformers(loaded, folder, force, (pooling or "mean") if form == SENTENCES else None)
     _report_paths(loaded)
@@ -111,6 +115,13 @@ def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | Non
     if exported.whole_text:
         echo("the decoder's cache is not exported: the whole text is read for every token")
     echo(f"Compare: tfkit verify {run.folder} --against {exported.path}")
+
+
+def _to_peft(run: Run, folder: str, force: bool) -> None:
+    from tfkit.interop.huggingface.adapters import export_adapter
+
+    made = export_adapter(run, folder, force)
+    echo(f'Load: peft.PeftModel.from_pretrained(model, "{made}")')
 
 
 def _to_ctranslate2(run: Run, folder: str, force: bool) -> None:

@@ -15,8 +15,8 @@
 | parametrization | muP: the size of an update does not depend on the width |
 | compile | the model compiles to a single graph, for any sizes |
 | refusals | undeclared capabilities are refused |
-| tokenizer, corpus, objective, optimizer, schedule, metric, generation, strategy | promises of the parts outside the
-model |
+| tokenizer, corpus, objective, generation, strategy | promises of the parts outside the model |
+| optimizer, schedule, adapter, metric, callback | promises of the parts of training |
 
 `verify` runs them and describes failures: `tfkit parts --verify my_parts.py`. A check is a function of a `Case` that
 raises `Broken`; it is registered with `@contract` and runs after its dependencies have passed. A part that breaks a
@@ -29,7 +29,8 @@ from importlib import import_module
 FILES = (
     "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
     "parametrization", "refusals", "compile",
-    "tokenizer", "corpus", "objective", "optimizer", "schedule", "metric", "generation", "strategy",
+    "tokenizer", "corpus", "objective", "optimizer", "schedule", "adapter", "metric", "callback",
+    "generation", "strategy",
 )  # fmt: skip
 for _file in FILES:
     import_module(f"tfkit.contracts.{_file}")

@@ -100,7 +100,7 @@ SIZES: dict[str, Any] = {
 PARTS = {"feedforward": "mlp", "activation": "gelu", "norm": "layer_norm", "attention": "multi_head"}
 # slots whose options do not depend on a shape
 SHAPELESS = frozenset(
-    "init model tokenizer corpus objective optimizer schedule metric logits stop strategy".split()  # noqa: SIM905
+    "init model tokenizer corpus objective optimizer schedule adapter metric callback logits stop strategy".split()  # noqa: SIM905
 )
 
 D_MODEL = 16

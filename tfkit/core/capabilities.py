@@ -36,6 +36,7 @@ OF_SECTIONS: dict[str, str] = {
     "own_model": "trains an additional model besides the recipe's",
     "draws": "samples tokens at random",
     "shards": "reads token shards, so that texts need not fit in memory",
+    "averages": "has weights that are evaluated and published in place of the model's",
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
@@ -54,4 +55,5 @@ CONTRACTS = (
     "loss", "loss_gradients", "loss_rows", "packed_loss", "vocabularies", "unusable", "step", "learning_rate",
     "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits",
     "in_place", "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
+    "unadapted", "adapted", "merged", "observes", "averages", "callback_state",
 )  # fmt: skip

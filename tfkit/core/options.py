@@ -206,6 +206,26 @@ def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
             yield LayerPair(last, int(key), value, f".{key}")
 
 
+_DURATION = re.compile(r"(?:(\d+) ?d)? ?(?:(\d+) ?h)? ?(?:(\d+) ?min)? ?(?:(\d+) ?s)?")
+_UNITS = (86_400, 3_600, 60, 1)
+
+
+def seconds_of(written: str) -> int:
+    """Return the seconds of a duration such as 8 h, 1 h 30 min or 90 s; raise ValueError."""
+    found = _DURATION.fullmatch(written)
+    seconds = 0 if found is None else sum(int(n or 0) * unit for n, unit in zip(found.groups(), _UNITS, strict=True))
+    if not 0 < seconds <= bounds.COUNT.most:
+        raise ValueError(f"{written!r} is no duration; write 8 h, 1 h 30 min or 90 s")
+    return seconds
+
+
+def _duration(written: str) -> str:
+    seconds_of(written)
+    return written
+
+
+Duration = Annotated[str, AfterValidator(_duration)]
+
 DEVICES = "auto, cpu, cuda or cuda:1"
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 # torch devices that tfkit does not support, with the reasons

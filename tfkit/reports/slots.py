@@ -55,9 +55,14 @@ SLOTS: dict[str, Note] = {
         "train.optimizer: {type: adamw, weight_decay: 0.1}",
     ),
     "schedule": Note("sets the learning rate of each step", "train.schedule: {type: cosine, lr: 0.001, warmup: 100}"),
+    "adapter": Note(
+        "trains few weights besides a frozen model, merged into the published weights",
+        "train.adapter: {type: lora, rank: 8, on: [query, value]}",
+    ),
     "metric": Note(
         "scores a model besides the loss, at the end of training and by evaluate", "train.metrics: [perplexity]"
     ),
+    "callback": Note("observes the training; may read, log or stop it", "train.callbacks: [{type: ema, decay: 0.999}]"),
     "logits": Note(
         "modifies the scores of the next token, in the order listed",
         "generate.logits: [{type: no_repeat_ngram, size: 3}]",

@@ -41,6 +41,7 @@ def train(
     force: bool = False,
     progress: bool = True,
     accept_changes: bool = False,
+    callbacks: Sequence[object] = (),
     **reading: Unpack[ReadingOptions],
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
@@ -48,25 +49,33 @@ def train(
     The default is runs/<its name> with the variants and changed values (`names-rotary-s3`) and a free number.
 
     `resume` continues the run in the folder, or starts it; `force` renames it to NAME.old. Ctrl-C saves a checkpoint
-    and raises Interrupted. `accept_changes` is that of load_run, applied to the resumed run and the run that training
-    starts from. Further keywords are those of load_recipe: overrides, variant, trust, sets, imports. Raise RunError,
-    UsageError or DataError for invalid arguments before training starts.
+    and raises Interrupted; at train.max_time the unfinished run is returned. `accept_changes` is that of load_run,
+    applied to the resumed run and the run that training starts from. `callbacks` are functions (training, record) or
+    objects with hooks (training/callback.py), in addition to train.callbacks. Further keywords are those of
+    load_recipe. Raise RunError, UsageError or DataError for invalid arguments before training starts.
     """
-    loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
+    named = ("out", "resume", "force", "progress", "accept_changes", "callbacks")
+    loaded = read_for("train", named, recipe, reading)
     with joined() as processes:
         if not processes.leads:
-            return _followed(loaded)
+            return _followed(loaded, callbacks)
         again = processes.restarts > 0  # by torchrun, after a process failed
-        return _led(loaded, out, resume or again, force and not again, progress, accept_changes)
+        return _led(loaded, out, resume or again, force and not again, progress, accept_changes, callbacks)
 
 
-def _followed(recipe: Recipe) -> Run:
+def _followed(recipe: Recipe, callbacks: Sequence[object]) -> Run:
     """Train as another process than the first, and write nothing."""
-    return Run(follow(recipe).path, recipe, recipe.train.device)
+    return Run(follow(recipe, callbacks).path, recipe, recipe.train.device)
 
 
 def _led(
-    loaded: Recipe, out: str | Path | None, resume: bool, force: bool, progress: bool, accept_changes: bool
+    loaded: Recipe,
+    out: str | Path | None,
+    resume: bool,
+    force: bool,
+    progress: bool,
+    accept_changes: bool,
+    callbacks: Sequence[object],
 ) -> Run:
     """Train as the process that writes."""
     loaded.tell_warnings()
@@ -88,12 +97,11 @@ def _led(
             reporter.say(f"{folder}: already finished\n{_next_commands(run)}")
         else:
             try:
-                train_in(claim, loaded, reporter, partial(_validation_scores, run))
+                finished = train_in(claim, loaded, reporter, partial(_validation_scores, run), callbacks)
             finally:
                 write_curves(folder)
-            _conclude(run, reporter)
-            write_card(folder, loaded.name, run.summary)
-            mark_finished(folder, loaded)
+            if finished:
+                _conclude(run, loaded, reporter)
     return run
 
 
@@ -138,8 +146,8 @@ def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
         record.accept_checkpoint(folder)
 
 
-def _conclude(run: Run, reporter: Reporter) -> None:
-    """Compute and show the scores at the end of training."""
+def _conclude(run: Run, recipe: Recipe, reporter: Reporter) -> None:
+    """Compute and show the scores at the end of training, write the card, and mark the run as finished."""
     settings, data = run.recipe.train, run.recipe.data
     split = "valid" if data is None else run._final_split
     for measured in data.measured() if settings.metrics and data is not None else []:
@@ -154,6 +162,9 @@ def _conclude(run: Run, reporter: Reporter) -> None:
     if samples:
         reporter.draw(lambda stream: print_samples(samples, stream))
     reporter.say(_next_commands(run, samples[0].source if samples else "..."))
+    folder = RunFolder(run.folder)
+    write_card(folder, recipe.name, run.summary)
+    mark_finished(folder, recipe)
 
 
 def _scores_line(split: str, scores: Mapping[str, float]) -> str:

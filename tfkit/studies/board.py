@@ -106,7 +106,7 @@ class Board:
 
     def _steps(self, run: PlannedRun, history: History) -> int:
         """Return the planned steps; 0 for a run stopped early by its patience."""
-        return 0 if history.finished == "patience" else self.plan.run_steps(run)
+        return 0 if history.finished in ("patience", "callback") else self.plan.run_steps(run)
 
     def scores(self, run: PlannedRun) -> dict[str, float]:
         """Return all measurements of a finished run by name; empty otherwise."""

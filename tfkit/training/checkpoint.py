@@ -28,18 +28,20 @@ from tfkit.training.weights import Weights, load_weights, read_tensors, save_ten
 
 OPTIMIZER = "optimizer.safetensors"
 BESIDE = "beside.safetensors"  # modules of the objective
+CALLBACKS = "callbacks.safetensors"  # state of callbacks
 STATE = "state.json"
 VERSION = 1
 WHOLE = 2  # number of checkpoints kept complete, to resume from
 NEEDED = (WEIGHTS, OPTIMIZER, STATE)
-FILES = (*NEEDED, BESIDE, checksums.SUMS)  # everything a checkpoint may contain
-# errors that malformed data raises
-ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
+MORE = (BESIDE, CALLBACKS)  # in some checkpoints
+FILES = (*NEEDED, *MORE, checksums.SUMS)  # everything a checkpoint may contain
+ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)  # of malformed data
 DAMAGED = ".damaged"  # suffix of a damaged checkpoint that was set aside
 
 _FOLDER = re.compile(r"step-(\d{8,})")
 _CUT_OFF = re.compile(r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")  # an interrupted save
 Count = Annotated[int, Field(ge=0)]
+Finished = Literal["", "steps", "patience", "callback"]
 
 
 class Progress(BaseModel):
@@ -57,8 +59,10 @@ class Progress(BaseModel):
     best_step: Count = 0
     scores: dict[str, float] = Field(default_factory=dict)  # all metrics of the best validation
     stale: Count = 0  # validations since the best
+    skipped: Count = 0  # steps without an update, as their loss or gradient was not finite
     keeps_best: bool = True  # the run's model.safetensors holds the best weights
-    finished: Literal["", "steps", "patience"] = ""  # reason why training ended
+    averaged: bool = False  # a callback's weights were validated
+    finished: Finished = ""  # reason why training ended
 
 
 class Checkpoints:
@@ -124,10 +128,11 @@ class Checkpoints:
         optimizer: torch.optim.Optimizer,
         progress: Progress,
         beside_model: nn.Module | None = None,
+        kept: Mapping[str, Tensor] | None = None,
     ) -> Path:
         """Write a checkpoint atomically and remove expired ones.
 
-        `beside_model` holds the modules of the objective, which only resumption needs.
+        `beside_model` holds further trained modules, `kept` the state of callbacks, which only resumption needs.
         """
         final = self.folder / f"step-{progress.step:08d}"
         beside = temporary(final)
@@ -138,7 +143,7 @@ class Checkpoints:
                 checksums.write_json(final / STATE, {**_state(final), "progress": progress.model_dump()})
                 return final
             beside.mkdir()
-            _write(beside, model, optimizer, progress, beside_model)
+            _write(beside, model, optimizer, progress, beside_model, kept or {})
             os.replace(beside, final)
             sync(self.folder)
             self._thin()
@@ -158,8 +163,8 @@ class Checkpoints:
         for old in there[: -self.keep]:
             _remove(old)
         for old in there[-self.keep : -WHOLE]:
-            checksums.forget(old, (OPTIMIZER, BESIDE))
-            for name in (OPTIMIZER, BESIDE):
+            checksums.forget(old, (OPTIMIZER, *MORE))
+            for name in (OPTIMIZER, *MORE):
                 (old / name).unlink(missing_ok=True)
 
 
@@ -170,15 +175,16 @@ def step_of(checkpoint: Path) -> int:
 
 def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
     """Return one message per file that differs from its recorded hash."""
-    if names == NEEDED and ((checkpoint / BESIDE).exists() or BESIDE in checksums.trusted_sums(checkpoint)):
-        names = (*NEEDED, BESIDE)
+    if names == NEEDED:
+        listed = checksums.trusted_sums(checkpoint)
+        names = (*NEEDED, *(name for name in MORE if name in listed or (checkpoint / name).exists()))
     with ThreadPoolExecutor(len(names), "sha256") as pool:
         return [problem for problem in pool.map(_problem, (checkpoint / name for name in names)) if problem]
 
 
 def accept_files(checkpoint: Path) -> list[str]:
     """Record the current hashes of a checkpoint's files; return the names of those that changed."""
-    return checksums.renew(checkpoint, [name for name in (*NEEDED, BESIDE) if (checkpoint / name).is_file()])
+    return checksums.renew(checkpoint, [name for name in (*NEEDED, *MORE) if (checkpoint / name).is_file()])
 
 
 def _problem(file: Path) -> str:
@@ -218,6 +224,7 @@ def _write(
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     beside_model: nn.Module | None,
+    kept: Mapping[str, Tensor],
 ) -> None:
     Weights.of(model).save(folder / WEIGHTS)
     tensors: dict[str, Tensor] = {}
@@ -225,10 +232,12 @@ def _write(
     save_tensors(folder / OPTIMIZER, tensors, {})
     if beside_model is not None:
         Weights.of(beside_model).save(folder / BESIDE)
+    if kept:
+        save_tensors(folder / CALLBACKS, kept, {})
     saved = progress.model_dump()
     state = {"version": VERSION, "progress": saved, "optimizer": plain, "random": random_state.capture()}
     write_json(folder / STATE, state)
-    checksums.begin(folder, [*NEEDED, *([BESIDE] if beside_model is not None else [])])
+    checksums.begin(folder, [*NEEDED, *(name for name in MORE if (folder / name).exists())])
     sync(folder)
 
 
@@ -256,6 +265,12 @@ def restore(
     except ODD as error:
         raise RunError(f"{checkpoint / STATE}: its random generators cannot be restored: {error}") from None
     return progress
+
+
+def callback_state(checkpoint: Path) -> dict[str, Tensor]:
+    """Return the tensors of callbacks; raise RunError naming the file."""
+    file = checkpoint / CALLBACKS
+    return read_tensors(file)[0] if file.exists() else {}
 
 
 def _progress(checkpoint: Path, state: Mapping[str, Any]) -> Progress:

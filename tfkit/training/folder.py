@@ -19,6 +19,7 @@ SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.
 TOKENIZERS = (TOKENIZER, SOURCE_TOKENIZER, TARGET_TOKENIZER)
 LABELS = "labels.json"
 WEIGHTS = "model.safetensors"
+ADAPTER = "adapter.safetensors"  # the weights of an adapter, which those of the run include
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 LOG = "train.log"
@@ -32,7 +33,10 @@ QUANTIZED = "quantized"  # the dtype before conversion of the weights
 QUANTIZED_FROM = "quantized_from"  # the source run, its scores, and the bytes of both
 IMPORTED, NOTES = "imported", "notes"  # the source of an imported model, and what was lost
 # files of a run; all others are the user's
-OURS = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, METRICS, LOG, ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS)
+OURS = (
+    *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ADAPTER, METRICS, LOG),
+    *(ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS),
+)
 # a run without its training state, as published to the hub
 PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)
 

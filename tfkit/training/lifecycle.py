@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,29 +38,39 @@ from tfkit.training.supply import changes, needs_of
 from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
 
-def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure | None = None) -> None:
-    """Train to the end. Raise Interrupted if stopped by a signal, after saving a checkpoint.
+def train_in(
+    claim: Claim,
+    recipe: Recipe,
+    reporter: Reporter,
+    measure: Measure | None = None,
+    callbacks: Sequence[object] = (),
+) -> bool:
+    """Train to the end. Return False at train.max_time, raise Interrupted if stopped by a signal.
 
     `measure` computes validation metrics besides the loss. A resumed run without checkpoint restarts; raise RunError if
     that would lose data.
     """
-    folder = claim.folder
+    folder, began = claim.folder, time.monotonic()
     checkpoint = Checkpoints(folder / CHECKPOINTS).sound(reporter.say) if claim.resume else None
     if claim.resume and checkpoint is None:
         check_nothing_is_lost(folder)
     with seeded(recipe.train.seed):
         if checkpoint is None:
-            trainer = _begun(claim, recipe, reporter)
+            trainer = _begun(claim, recipe, reporter, callbacks)
         else:
-            trainer = _resumed(folder, recipe, reporter, checkpoint)
+            trainer = _resumed(folder, recipe, reporter, checkpoint, callbacks)
         trainer.measure = measure
+        trainer.deadline -= time.monotonic() - began
         team().shared(lambda: (str(folder.path.absolute()), True))
         if _ran(trainer, reporter):
-            return
+            return True
     progress = trainer.progress
     imports = "".join(f" --import {name}" for name in recipe.imports)
     again = f"tfkit train {_source(recipe, folder)} --out {folder} --resume{imports}"
     message = f"stopped at step {progress.step:,} of {trainer.task.steps:,}; to resume: {again}"
+    if trainer.is_late:
+        reporter.say(f"train.max_time: {recipe.train.max_time} has passed; {message}")
+        return False
     reporter.log(message)
     raise Interrupted(message)
 
@@ -78,7 +89,7 @@ def _ran(trainer: Trainer, reporter: Reporter) -> bool:
         raise RunError(message) from None
 
 
-def follow(recipe: Recipe) -> RunFolder:
+def follow(recipe: Recipe, callbacks: Sequence[object] = ()) -> RunFolder:
     """Train in the run folder of process 0, from its last checkpoint and without writing; return the folder."""
     place, goes_on = team().shared(lambda: ("", False))
     folder = RunFolder(Path(place))
@@ -87,7 +98,8 @@ def follow(recipe: Recipe) -> RunFolder:
     with seeded(recipe.train.seed), Silence() as silent, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # process 0 warns
         labels, tokenizer = read_labels(folder), _saved_tokenizer(folder, recipe)
-        trainer = Trainer(prepare(recipe, silent, tokenizer, initial=False, labels=labels), folder, silent)
+        task = prepare(recipe, silent, tokenizer, initial=False, labels=labels)
+        trainer = Trainer(task, folder, silent, callbacks=callbacks)
         checkpoint = trainer.checkpoints.last()
         if checkpoint is None:
             raise RunError(f"{folder}: holds no checkpoint here; all processes need the same file system")
@@ -142,7 +154,7 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
     return {"step": step, **settings}
 
 
-def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
+def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence[object]) -> Trainer:
     """Start a new run, leaving the folder untouched until all checks pass.
 
     The checkpoint of step 0 makes it resumable at once.
@@ -152,7 +164,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     known = environment(task.settings.seed, task.train.device) | _needs(claim.folder, task)
     known |= {DATA: hashes | task.hashes, "recipe": recipe.name} | _baseline(task)
     beside = _beside(known, reporter)
-    trainer = Trainer(task, claim.folder, reporter, beside)
+    trainer = Trainer(task, claim.folder, reporter, beside, callbacks)
     trainer.history.start(0)
     with claim.beginning() as new:
         write_json(new / ENVIRONMENT, known)  # first: identifies the run folder even if the process is killed
@@ -162,7 +174,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
             write_json(new / ENVIRONMENT, known | kept)
         _describe(new, task)
         save_labels(new, task.objective.rows.labels)
-        Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.objective.module)
+        Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.beside)
         trainer.history.write(new)
         record.begin(new, kept_files(new.path))
     reporter.open(claim.folder / LOG)
@@ -172,7 +184,9 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter) -> Trainer:
     return trainer
 
 
-def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path) -> Trainer:
+def _resumed(
+    folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path, callbacks: Sequence[object]
+) -> Trainer:
     """Resume a run from its last checkpoint."""
     before = folder.known
     hashes = _hashes(recipe)
@@ -180,14 +194,14 @@ def _resumed(folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: 
     tokenizer = _saved_tokenizer(folder, recipe)
     task = prepare(recipe, reporter, tokenizer, initial=False, labels=read_labels(folder))
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
-    trainer = Trainer(task, folder, reporter, _beside(before, reporter))
+    trainer = Trainer(task, folder, reporter, _beside(before, reporter), callbacks)
     for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
     record.appending(folder)
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
         trainer.progress.best = None  # measured on other examples
-        trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress, task.objective.module)
+        trainer.save()
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
     trainer.history.start(trainer.progress.step, read_history(folder))

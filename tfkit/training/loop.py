@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from tfkit.core.errors import TfkitError
+from tfkit.core.options import seconds_of
 from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
-from tfkit.training.checkpoint import Checkpoints, Progress, step_of
+from tfkit.training.callback import Training
+from tfkit.training.checkpoint import Checkpoints, Finished, Progress, step_of
 from tfkit.training.division import Division, check_division, divided
-from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder
+from tfkit.training.events import Callbacks
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, RunFolder
 from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
 from tfkit.training.processes import outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
-from tfkit.training.publish import Publisher
+from tfkit.training.publish import Publisher, save_weights
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, computing, scale_gradients
@@ -32,6 +36,7 @@ from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
 
 Measure = Callable[[Task], ValidationScores]
+SKIPS = 50  # steps in a row without an update at which training stops
 
 
 class NotFinite(TfkitError):
@@ -46,8 +51,11 @@ class Trainer:
 
     measure: Measure | None = None
     division: Division
+    skips = 0  # steps in a row without an update
 
-    def __init__(self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "") -> None:
+    def __init__(
+        self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "", callbacks: Sequence[object] = ()
+    ) -> None:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside
         self.model, self.settings = task.model, task.settings
         self.team = team()
@@ -60,22 +68,32 @@ class Trainer:
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
         self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
-        self.progress = Progress(keeps_best=keep == "best", best_by=self.settings.validate.best)
+        self.training = Training(task.recipe, task.model, task.trained, folder.path, task.steps, Progress(), reporter)
+        self.callbacks = Callbacks(self.training, callbacks, self.team.leads)
+        self.progress = self.training.progress = Progress(
+            keeps_best=keep == "best", best_by=self.settings.validate.best, averaged=self.callbacks.averages
+        )
         count = sum(parameter.numel() for parameter in self.model.parameters())
         self.history = HistoryFile(task.recipe, folder, task.train.device, count)
+        limit = self.settings.max_time
+        self.deadline = math.inf if limit is None else time.monotonic() + seconds_of(limit)
 
     def restore(self, path: Path) -> None:
         """Resume from a checkpoint. A finished run continues if steps or patience were raised."""
-        keeps_best, by = self.progress.keeps_best, self.progress.best_by
-        self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.objective.module)
+        before = self.progress
+        self.progress = checkpoint.restore(path, self.model, self.optimizer, self.task.beside)
+        self.training.progress = progress = self.progress
+        self.callbacks.load(checkpoint.callback_state(path))
         self.checkpoints.go_on_from(path, self.reporter.say)
-        if by != self.progress.best_by or (keeps_best and not self.progress.keeps_best):
-            self.progress.best = None  # the best weights were not kept, or were selected by another score
-        self.progress.keeps_best, self.progress.best_by = keeps_best, by
-        self.progress.finished = self._finished()
+        others = (before.best_by, before.averaged) != (progress.best_by, progress.averaged)
+        if others or (before.keeps_best and not progress.keeps_best):
+            progress.best = None  # the best weights were not kept, or were selected by another score
+        progress.keeps_best, progress.best_by = before.keeps_best, before.best_by
+        progress.averaged = before.averaged
+        progress.finished = self._finished() or self._stopped_before(progress.finished)
 
     def run(self) -> bool:
-        """Train to the end. Return False if stopped by a signal, after saving a checkpoint."""
+        """Train to the end. Return False if stopped by a signal or train.max_time, after saving a checkpoint."""
         progress, self.division = self.progress, self._divided()
         order = self.task.train.order(progress.epoch, progress.batch)
         places = iter(order)
@@ -83,15 +101,20 @@ class Trainer:
         meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
         self.model.train()
         try:
+            self.callbacks.tell("start")
             with Interrupts() as interrupts, outliving(interrupts):
                 stopping = bool(progress.finished)
                 while not stopping:
                     record = self._step(places, meter)
                     progress.epoch, progress.batch = order.state
+                    self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
-                        record |= self._validate()
+                        with self._published():
+                            scores = self._validate()
+                        record |= scores
+                        self.callbacks.tell("validation", scores)
                     progress.finished = self._finished()
-                    stopping = self.team.any(bool(progress.finished) or interrupts.asked)
+                    stopping = self.team.any(bool(progress.finished) or interrupts.asked or self.is_late)
                     saving = stopping or self._due(self.settings.checkpoint_every)
                     if saving:
                         self._check_weights()
@@ -100,13 +123,15 @@ class Trainer:
                     if metrics is not None:
                         metrics.write(record)
                     if saving and self.team.leads:
-                        self.checkpoints.save(self.model, self.optimizer, progress, self.task.objective.module)
+                        self.callbacks.tell("checkpoint", self.save())
                         self.history.reached(progress)
                 if self.team.leads:
-                    self.publisher.publish(progress)
+                    with self._published():
+                        self.publisher.publish(progress)
         finally:
             if metrics is not None:
                 metrics.close()
+            self.callbacks.end()
         return bool(progress.finished)
 
     def _divided(self) -> Division:
@@ -114,6 +139,18 @@ class Trainer:
         task = self.task
         compute = computing(self.model, task.train, self.settings.precision, task.distillation)
         return divided(task.trained, compute, self.team, self.settings.parallel)
+
+    @contextlib.contextmanager
+    def _published(self) -> Iterator[None]:
+        """Give the model the weights to evaluate and publish: averaged by a callback, the adapter merged."""
+        adaptation = self.task.adaptation
+        with self.callbacks.averaged(), contextlib.nullcontext() if adaptation is None else adaptation.merged():
+            yield
+
+    def save(self) -> Path:
+        """Write a checkpoint and return its folder."""
+        state = self.callbacks.state()
+        return self.checkpoints.save(self.model, self.optimizer, self.progress, self.task.beside, state)
 
     def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
         """Take one optimizer step and return its record for metrics.jsonl."""
@@ -123,22 +160,27 @@ class Trainer:
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         sums = accumulate(self.division, self.task.train, places, settings.accumulate)
+        if step == 1 and self.task.adaptation is not None:
+            self.task.adaptation.check_used()
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
-            raise self._not_finite(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
-        self.optimizer.step()
+            self._skip(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
+        else:
+            self.skips = 0
+            self.optimizer.step()
         progress.step = step
         progress.tokens += sums.read
         progress.targets += sums.targets
         seconds = time.perf_counter() - began
         meter.step(step, sums.loss, sums.read, sums.targets, seconds)
+        skipped = self.skips > 0
         return {
             "step": step,
             "tokens": progress.tokens,
             "targets": progress.targets,
-            "loss": sums.loss,
+            **({"skipped": progress.skipped} if skipped else {"loss": sums.loss}),
             "learning_rate": lr,
-            "gradient_norm": norm,
+            **({} if skipped else {"gradient_norm": norm}),
             "tokens_per_second": round(sums.read / seconds, 1),
             "targets_per_second": round(sums.targets / seconds, 1),
         }
@@ -160,7 +202,7 @@ class Trainer:
             progress.best, progress.best_step, progress.stale = value, progress.step, 0
             progress.scores = scores
             if progress.keeps_best and self.team.leads:
-                Weights.of(self.model).save(self.folder / WEIGHTS)
+                save_weights(self.task, self.folder)
         else:
             progress.stale += 1
         how = "best so far" if better else f"best: {progress.best:.4f} at step {progress.best_step:,}"
@@ -199,16 +241,36 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return self.progress.step % every == 0 or self.progress.step >= self.task.steps
 
-    def _finished(self) -> Literal["", "steps", "patience"]:
+    def _finished(self) -> Finished:
         """Return the reason why training is complete, or ""."""
         if self.progress.step >= self.task.steps:
             return "steps"
         patience = self.settings.patience
-        return "patience" if patience is not None and self.progress.stale >= patience else ""
+        if patience is not None and self.progress.stale >= patience:
+            return "patience"
+        return "callback" if self.training.stopped else ""
+
+    def _stopped_before(self, finished: Finished) -> Finished:
+        """Return "callback" if a callback stopped the run and its end was not recorded; else "", to continue."""
+        known = self.folder.known if (self.folder / ENVIRONMENT).is_file() else {}
+        return "callback" if finished == "callback" and "finished" not in known else ""
 
     def _lr(self, step: int) -> float:
         rate: float = self.schedule.lr(step, self.task.steps, self.model.blueprint.last.d_model)
         return rate
+
+    @property
+    def is_late(self) -> bool:
+        """True if train.max_time has passed, which process 0 decides."""
+        return self.team.leads and time.monotonic() >= self.deadline
+
+    def _skip(self, step: int, what: str) -> None:
+        """Count and report a step without an update; raise NotFinite unless train.not_finite is skip."""
+        self.skips += 1
+        if self.settings.not_finite == "stop" or self.skips == SKIPS:
+            raise self._not_finite(step, f"{what}, {SKIPS} steps in a row" if self.skips == SKIPS else what)
+        self.progress.skipped += 1
+        self.reporter.say(f"step {step:,}: {what}; the update is skipped ({self.progress.skipped:,} so far)")
 
     def _not_finite(self, step: int, what: str) -> NotFinite:
         """Record the divergence and return the error."""

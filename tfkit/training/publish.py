@@ -10,13 +10,20 @@ from tfkit.storage.files import read_json
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, damage
 from tfkit.training.feed import Feed
-from tfkit.training.folder import ENVIRONMENT, WEIGHTS, RunFolder
+from tfkit.training.folder import ADAPTER, ENVIRONMENT, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import Task
 from tfkit.training.validation import mean_loss
-from tfkit.training.weights import Weights
+from tfkit.training.weights import Weights, save_tensors
 
 KEPT = "kept"  # key in environment.json
+
+
+def save_weights(task: Task, folder: RunFolder) -> None:
+    """Write the model's weights as those of the run; with an adapter, also its own."""
+    Weights.of(task.model).save(folder / WEIGHTS)
+    if task.adaptation is not None:
+        save_tensors(folder / ADAPTER, task.adaptation.tensors(), {})
 
 
 class Publisher:
@@ -38,7 +45,7 @@ class Publisher:
         file, has_best = self.folder / WEIGHTS, progress.keeps_best and progress.best is not None
         if has_best and file.exists():
             return
-        Weights.of(self.task.model).save(file)
+        save_weights(self.task, self.folder)
         if has_best and progress.best_step != progress.step:
             here, best = f"step {progress.step:,}", f"step {progress.best_step:,}"
             self.reporter.say(

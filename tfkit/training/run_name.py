@@ -14,7 +14,7 @@ LONGEST = 80  # characters; longer names are truncated and end in a hash
 # keys that may change on resume: duration, device, data and output
 LEFT_OUT = re.compile(
     r"generate\b|imports\b|data\.(train|valid|test)\b"
-    r"|train\.(steps|device|keep|patience|metrics|samples|changed_data|evaluate_every|checkpoint_every|validate)\b"
+    r"|train\.(steps|max_time|device|keep|patience|metrics|samples|changed_data|evaluate_every|checkpoint_every|validate)\b"
 )
 
 

@@ -20,6 +20,7 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import section_rules
 from tfkit.recipe.settings.sections import TOKENIZER, Data, Train
 from tfkit.recipe.shipped import named_like, shipped_tasks
+from tfkit.training.adapter import Adaptation
 from tfkit.training.changed import Hashes, example_hashes
 from tfkit.training.device import check_memory, choose_device, describe
 from tfkit.training.distillation import Distillation
@@ -51,12 +52,23 @@ class Task:
     valid: Feed | None
     hashes: Hashes
     distillation: Distillation | None = None
+    adaptation: Adaptation | None = None
 
     @property
     def trained(self) -> nn.Module:
-        """All trainable modules: the model and the objective's own."""
-        module = self.objective.module
-        return self.model if module is None else nn.ModuleDict({"model": self.model, "objective": module})
+        """All trainable modules: the model, the objective's own and the adapter's."""
+        found = {"model": self.model, **self._more()}
+        return self.model if len(found) == 1 else nn.ModuleDict(found)
+
+    @property
+    def beside(self) -> nn.Module | None:
+        """The trainable modules besides the model, which a checkpoint holds too."""
+        found = self._more()
+        return found.get("objective") if "adapter" not in found else nn.ModuleDict(found)
+
+    def _more(self) -> dict[str, nn.Module]:
+        found = {"objective": self.objective.module, "adapter": self.adaptation}
+        return {name: module for name, module in found.items() if module is not None}
 
 
 def prepare(
@@ -107,10 +119,10 @@ def prepare(
         check_lengths(recipe, teacher, train)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
-    _announce(model, train, valid, len(splits["train"]), reporter)
-    _tell_unused(blueprint, tokenizer, reporter)
+    _announce(model, train, valid, len(splits["train"]), tokenizer, reporter)
     distillation = None if teacher is None else _taught(teacher, objective, model, device, reporter)
-    return Task(recipe, model, tokenizer, objective, settings, steps, train, valid, hashes, distillation)
+    adaptation = _adapted(model, settings, reporter)
+    return Task(recipe, model, tokenizer, objective, settings, steps, train, valid, hashes, distillation, adaptation)
 
 
 def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
@@ -247,7 +259,7 @@ def check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer,
 def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> None:
     """Check `freeze`, model size and widths of custom parts on the meta device."""
     model = build_model(blueprint, device="meta")
-    freeze(model, settings.freeze)
+    _freeze(model, settings)
     check_memory(model, device)
     check_widths(blueprint)
 
@@ -266,8 +278,28 @@ def _model(
         fill_vectors(model, tokenizer, reporter)
         if settings.initial is not None:
             start_from(model, settings.initial, reporter, tokenizer)
-    freeze(model, settings.freeze)
+    _freeze(model, settings)
     return model
+
+
+def _freeze(model: nn.Module, settings: Train) -> None:
+    """Freeze what train.freeze or the adapter says."""
+    if settings.adapter is None:
+        freeze(model, settings.freeze)
+    else:
+        settings.adapter.build().freeze(model)
+
+
+def _adapted(model: Model, settings: Train, reporter: Reporter) -> Adaptation | None:
+    """Attach the adapter and report the size of its weights."""
+    if settings.adapter is None:
+        return None
+    adaptation: Adaptation = settings.adapter.build().attach(model, settings.seed)
+    count = sum(parameter.numel() for parameter in adaptation.parameters())
+    share = count / sum(parameter.numel() for parameter in model.parameters())
+    name = settings.adapter.part.part_name
+    reporter.say(f"adapter {name}: {counted(count, 'parameter')}, {share:.2%} of the model's; {adaptation.told()}")
+    return adaptation
 
 
 def _taught(
@@ -290,7 +322,9 @@ def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter)
         reporter.say(f"{unused:,} of {size:,} ids are not tokens of the tokenizer and are never generated")
 
 
-def _announce(model: Model, train: Feed, valid: Feed | None, examples: int, reporter: Reporter) -> None:
+def _announce(
+    model: Model, train: Feed, valid: Feed | None, examples: int, tokenizer: Tokenizer, reporter: Reporter
+) -> None:
     """Report sizes of model and data."""
     count = sum(parameter.numel() for parameter in model.parameters())
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
@@ -299,3 +333,4 @@ def _announce(model: Model, train: Feed, valid: Feed | None, examples: int, repo
     held_out = "no validation set" if valid is None else f"{counted(len(valid.items), 'row')} for validation"
     reporter.say(f"{counted(examples, 'example')}, {counted(len(train.items), 'row')} for training, {held_out}")
     reporter.say(str(train))
+    _tell_unused(model.blueprint, tokenizer, reporter)

@@ -20,7 +20,8 @@ from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, QUANTIZE
 # keys that define a run: with other values it would be another one; steps and intervals may change
 GROUPED = ("train.groups", "train.layer_decay")  # they decide which parameters form a group of the optimizer
 TEACHER = "train.teacher"
-FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", "train.freeze", TEACHER, *GROUPED)
+FROZEN = ("train.freeze", "train.adapter")
+FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", *FROZEN, TEACHER, *GROUPED)
 ABSENT = object()
 OFF: tuple[object, ...] = (False, "none", [])
 

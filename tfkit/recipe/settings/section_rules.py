@@ -64,6 +64,8 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
         yield from _tokenizer_problems(data, objective)
         yield from _shard_problems(data, objective, train) if data.shards else ()
     yield from step_problems(train, data)
+    yield from callback_problems(train)
+    yield from adapter_problems(train, blueprint, objective) if train.adapter is not None else ()
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
@@ -101,6 +103,39 @@ def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: 
     elif train.teacher is not None and train.teacher.sequences is not None:
         text = "train.teacher.sequences rewrites the examples, which are held in memory; leave one of the two out"
         yield Problem("shards", text, at="data")
+
+
+def callback_problems(train: Train) -> Iterator[Problem]:
+    """Yield weights that would be averaged twice."""
+    averaging = [f"callbacks[{n}]" for n, one in enumerate(train.callbacks) if "averages" in one.part.capabilities]
+    if len(averaging) > 1:
+        yield Problem(averaging[1], f"{averaging[0]} averages the weights already; leave one of them out", at="train")
+    elif averaging and isinstance(train.keep, Mean):
+        text = f"keep: {{mean: {train.keep.mean}}} averages the weights already; write keep: best or last"
+        yield Problem(averaging[0], text, at="train")
+
+
+def adapter_problems(
+    train: Train, blueprint: Blueprint | None, objective: ObjectiveFacts.Config | None
+) -> Iterator[Problem]:
+    """Yield settings that a frozen model with an adapter does not follow."""
+    given = {
+        "freeze": (bool(train.freeze), "train.adapter freezes the model; its option `also` names what is trained"),
+        "groups": (bool(train.groups), "train.adapter freezes the model, and its weights are in no group"),
+        "layer_decay": (
+            train.layer_decay is not None,
+            "train.adapter freezes the model; its weights have one rate",
+        ),
+        "keep": (isinstance(train.keep, Mean), "a mean of checkpoints would leave out the adapter; keep best or last"),
+    }
+    yield from (Problem(option, text, at="train") for option, (is_set, text) in given.items() if is_set)
+    if blueprint is not None and blueprint.parametrization is not None:
+        yield Problem("", "muP gives no rates for the weights of train.adapter", at="model.parametrization")
+    if objective is not None and "own_model" in objective.part.capabilities:
+        text = f"'{objective.part.part_name}' trains a second model, which has no adapter"
+        yield Problem("adapter", text, at="train")
+    if train.initial is None:
+        yield Doubt("adapter", "adapts a model with random weights; name a trained run in train.init_from", at="train")
 
 
 def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:

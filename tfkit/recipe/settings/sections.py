@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from tfkit.core.component import Config
 from tfkit.core.options import (
     DeviceName,
+    Duration,
     FolderPath,
     Layers,
     Names,
@@ -66,6 +67,8 @@ Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
 Metric = Annotated[MetricFacts.Config, Slot("metric")]
+AdapterPart = Annotated[Config, Slot("adapter")]
+CallbackPart = Annotated[Config, Slot("callback")]
 LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
 Strategy = Annotated[Config, Slot("strategy")]
@@ -329,6 +332,9 @@ class Train(Validated):
     )
     steps: PositiveInt | None = Field(None, description="number of optimizer steps; 10,000 if epochs is not set either")
     epochs: PositiveInt | None = Field(None, description="passes over the training data, instead of steps")
+    max_time: Duration | None = Field(
+        None, description="stop after the step that passes this time, such as 8 h or 90 min; --resume continues"
+    )
     optimizer: Optimizer = Field("adam", description="the optimizer")  # type: ignore[assignment]
     schedule: Schedule = Field(  # type: ignore[assignment]
         "inverse_square_root", description="schedule of the learning rate"
@@ -337,6 +343,9 @@ class Train(Validated):
     parallel: Parallelism = Field(
         Parallelism(), description="division of the work over the processes that torchrun starts"
     )
+    not_finite: Literal["stop", "skip"] = Field(
+        "stop", description="if loss or gradient is NaN or infinite: stop, or skip the update and count it"
+    )
     accumulate: PositiveInt = Field(1, description="batches per optimizer step, whose gradients are accumulated")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
@@ -344,6 +353,9 @@ class Train(Validated):
     patience: PositiveInt | None = Field(None, description="stop after this many validations without a better loss")
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
         (), description="metrics computed after training, and by evaluate"
+    )
+    callbacks: Annotated[tuple[CallbackPart, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="observers of the training, which may read, log or stop it"
     )
     evaluations: Evaluations = Field(
         default_factory=dict,
@@ -361,6 +373,9 @@ class Train(Validated):
     )
     teacher: Teacher | None = Field(
         None, description="run to distill from, by soft targets, hidden states or its own texts"
+    )
+    adapter: AdapterPart | None = Field(
+        None, description="few weights trained besides a frozen model, merged into the published weights"
     )
     freeze: Names = Field((), description="frozen parameters: prefixes of names, or patterns with *")
     groups: Annotated[tuple[ParameterGroup, ...], BeforeValidator(as_tuple)] = Field(

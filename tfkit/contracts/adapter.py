@@ -1,0 +1,85 @@
+"""Adapters: the model is unchanged at first, only their weights learn, and merging computes the same."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tfkit.contracts.calls import tokens
+from tfkit.contracts.cases import Case
+from tfkit.contracts.check import contract
+from tfkit.contracts.expect import EQUAL, SAME, expect, expect_equal
+from tfkit.contracts.options import VOCABULARY
+from tfkit.contracts.training import small_model
+from tfkit.training.adapter import Adaptation, Adapter
+
+ADAPTER = ("adapter",)
+STEPS = 10
+
+
+class AdapterTrial:
+    """A small frozen model with the case's adapter, in eval mode."""
+
+    def __init__(self, case: Case) -> None:
+        self.model = small_model("causal", "language_model", VOCABULARY, tied=True)
+        self.plain = self.logits()
+        adapter: Adapter = case.config.build()
+        adapter.freeze(self.model)
+        self.before = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.adaptation: Adaptation = adapter.attach(self.model, 0).eval()
+
+    def logits(self) -> Tensor:
+        """Return the logits of fixed tokens."""
+        logits: Tensor = self.model(input_ids=tokens(4, 9)[:, :-1]).logits
+        return logits
+
+    def train(self) -> tuple[float, float]:
+        """Train the trainable weights; return the first and the last loss."""
+        optimizer = torch.optim.Adam([*self.adaptation.parameters()], lr=0.02)
+        losses = []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            targets = tokens(4, 9)[:, 1:].flatten()
+            loss = torch.nn.functional.cross_entropy(self.logits().flatten(0, 1), targets)
+            torch.autograd.backward(loss)
+            losses.append(float(loss.detach()))
+            optimizer.step()
+        return losses[0], losses[-1]
+
+    def changed(self) -> list[str]:
+        """Return the names of the model's weights that differ from those before."""
+        return [name for name, value in self.model.state_dict().items() if not torch.equal(value, self.before[name])]
+
+
+@contract("an untrained adapter leaves the model as it is", "built", slots=ADAPTER, every_option=True)
+def check_unadapted(case: Case) -> None:
+    """Compare names of weights and logits."""
+    trial = AdapterTrial(case)
+    names = trial.model.state_dict().keys()
+    expect(names == trial.before.keys(), "it changes the names of the model's weights, which files hold")
+    expect_equal(trial.logits(), trial.plain, "the logits before any training", SAME)
+
+
+@contract("the adapter learns, and the model's weights stay", "unadapted", slots=ADAPTER, every_option=True)
+def check_adapted(case: Case) -> None:
+    """Take a few steps on the same tokens."""
+    trial = AdapterTrial(case)
+    first, last = trial.train()
+    expect(last < first, f"after {STEPS} steps on the same tokens the loss is {last:.3f}, before {first:.3f}")
+    trial.adaptation.check_used()
+    expect(not trial.changed(), f"training changes {', '.join(trial.changed()[:3])} of the frozen model")
+
+
+@contract("the merged model computes the same, and is taken apart exactly", "adapted", slots=ADAPTER)
+def check_merged(case: Case) -> None:
+    """Compare the logits of the adapted and the merged model, and the weights before and after."""
+    trial = AdapterTrial(case)
+    trial.train()
+    adapted = trial.logits()
+    with trial.adaptation.merged():
+        expect(bool(trial.changed()), "merged, the model has the weights that it had before training")
+        expect_equal(trial.logits(), adapted, "the logits of the merged model", EQUAL)
+        for module in trial.model.modules():  # as if the weights were loaded into another model
+            module._forward_hooks.clear()
+        expect_equal(trial.logits(), adapted, "the logits of the merged weights in a model without adapter", EQUAL)
+    expect(not trial.changed(), f"after a merge {', '.join(trial.changed()[:3])} is another weight than before")

@@ -1,0 +1,98 @@
+"""A run that trained a low-rank adapter -> a folder of peft: adapter_config.json and adapter_model.safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tfkit.core.errors import UsageError
+from tfkit.interop.huggingface.convert import to_theirs
+from tfkit.interop.huggingface.exporting import ids_of, imported_as
+from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
+from tfkit.interop.huggingface.weights import own_tensors
+from tfkit.run import Run
+from tfkit.storage.files import write_json
+from tfkit.storage.targets import target_folder, whole_folder
+from tfkit.training.adapter import Lora
+from tfkit.training.folder import ADAPTER, RunFolder
+from tfkit.training.record import check
+from tfkit.training.weights import read_tensors, save_tensors
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+TASKS = {"ForCausalLM": "CAUSAL_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM"}  # endings of class -> peft's word
+
+
+def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
+    """Write the adapter of `run` as peft loads it into the exported model that training started from.
+
+    Raise UsageError if the run has no low-rank adapter, trained more than it, or has projections that transformers
+    stores in another form; RunError for a folder that may not be written. Nothing is left then.
+    """
+    config = run.recipe.train.adapter
+    if not isinstance(config, Lora.Config) or not (run.folder / ADAPTER).is_file():
+        raise UsageError(f"{run.folder}: has no adapter of low rank; a run with train.adapter: lora has")
+    if config.also:
+        raise UsageError(
+            f"{run.folder}: trained more than its adapter (also: {', '.join(config.also)}); export it merged"
+        )
+    theirs = as_theirs(run.blueprint, imported_as(run), ids_of(run))
+    if theirs is None:
+        raise UsageError(f"{run.folder}: is no architecture of transformers, which peft adapts; export it merged")
+    check(RunFolder(run.folder), [ADAPTER])
+    pairs, _ = read_tensors(run.folder / ADAPTER)
+    names = [name.removesuffix(".up") for name in pairs if name.endswith(".up")]
+    places = _places(run, theirs, names)
+    goal = target_folder(target, "adapter", (CONFIG, WEIGHTS), force)
+    with whole_folder(goal) as folder:
+        tensors = {}
+        for name, (path, rows) in places.items():
+            tensors[f"base_model.model.{path}.lora_A.weight"] = pairs[f"{name}.down"]
+            tensors[f"base_model.model.{path}.lora_B.weight"] = pairs[f"{name}.up"][rows]
+        save_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
+        write_json(folder / CONFIG, _config(config, theirs, [path for path, _ in places.values()]))
+    return goal.path
+
+
+def _config(config: Lora.Config, theirs: FamilyConfig, paths: list[str]) -> dict[str, object]:
+    task = next((word for ending, word in TASKS.items() if theirs.head_class.endswith(ending)), None)
+    return {
+        "peft_type": "LORA",
+        "task_type": task,
+        "base_model_name_or_path": None,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": config.dropout,
+        "target_modules": paths,
+        "bias": "none",
+        "inference_mode": True,
+    }
+
+
+def _places(run: Run, theirs: FamilyConfig, names: list[str]) -> Mapping[str, tuple[str, Tensor]]:
+    """Module in transformers of each projection, and the row of ours that each of its rows is.
+
+    Found by converting weights whose rows are numbered; raise UsageError if one is joined, split or transposed.
+    """
+    own, _ = own_tensors(run.model)
+    marks = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in own.items()}
+    begins, number = {}, 1
+    for name in names:
+        mark = marks[f"{name}.weight"]
+        begins[name] = number
+        mark += torch.arange(number, number + len(mark))[:, None]
+        number += len(mark)
+    found = {}
+    for path, mark in to_theirs(theirs.family, marks, run.blueprint).items():
+        rows = mark[:, :1].long().flatten() if mark.dim() == 2 else torch.zeros(0)
+        for name, begin in begins.items():
+            size = len(own[f"{name}.weight"])
+            if sorted(rows.tolist()) == [*range(begin, begin + size)] and bool((mark == mark[:, :1]).all()):
+                found[name] = (path.removesuffix(".weight"), rows - begin)
+    missing = [name for name in names if name not in found]
+    if missing:
+        text = f"'{theirs.family.part_name}' has no projection of its own for {', '.join(missing[:3])}"
+        raise UsageError(f"{run.folder}: {text}; export the run merged, with --to huggingface")
+    return found

@@ -1,0 +1,29 @@
+"""my_part: a callback of your own, which observes the training."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+import tfkit
+from tfkit.training.callback import Callback, Record, Training
+
+
+@tfkit.register("callback", "my_part")
+class MyPart(Callback):
+    """Stop after `patience` steps without a lower loss."""
+
+    # The options of the part, as a recipe writes them: {type: my_part, patience: 50}. Add yours here.
+    class Config(Callback.Config):
+        patience: int = Field(50, ge=1, description="steps without a lower loss")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.patience = config.patience
+        self.best, self.at = float("inf"), 0
+
+    def step(self, training: Training, record: Record) -> None:
+        # Change this, and add what else you need: start, validation, checkpoint, end. A callback changes no weights.
+        if record.get("loss", self.best) < self.best:
+            self.best, self.at = record["loss"], training.step
+        if training.step - self.at >= self.patience:
+            training.stop(f"no lower loss in {self.patience} steps")

@@ -1,0 +1,208 @@
+"""Adapters: few trainable weights beside a frozen model, merged into it when it is evaluated and published.
+
+| type | choose it when |
+|---|---|
+| lora | you fine-tune a trained model with little memory: low-rank updates of named projections |
+"""
+
+# Axes: batch, time, rank, in and out (channels of a projection).
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tfkit.core.component import Component, Problem
+from tfkit.core.errors import UsageError
+from tfkit.core.facts import RecipeConfig, RecipeFacts
+from tfkit.core.options import Dropout as DropoutRate
+from tfkit.core.options import Names, PositiveFloat, PositiveInt
+from tfkit.core.output import counted, some
+from tfkit.core.registry import register
+from tfkit.core.skeleton import skeleton
+from tfkit.functional.dropout import Dropout
+from tfkit.recipe.settings.parameters import matches, named, unknown
+
+ON = ("query", "value")  # projections that are adapted by default
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
+
+
+class Adapter(Component):
+    """Base of adapters: `attach` gives a frozen model its trainable weights."""
+
+    class Config(RecipeConfig):
+        """Options of all adapters."""
+
+        also: Names = Field((), description="parameters of the model trained as they are, such as a new head: head.*")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            parameters = {} if facts.blueprint is None else dict(skeleton(facts.blueprint).named_parameters())
+            for place, pattern in enumerate(self.also if parameters else ()):
+                if not named(pattern, parameters):
+                    yield Problem(f"also[{place}]", *unknown(pattern, parameters))
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def freeze(self, model: nn.Module) -> None:
+        """Freeze all parameters but those in `also`."""
+        model.requires_grad_(False)
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        for pattern in self.config.also:
+            for parameter in named(pattern, parameters):
+                parameter.requires_grad_(True)
+
+    def attach(self, model: nn.Module, seed: int) -> Adaptation:
+        """Add trainable weights to the computation of a frozen model, which is unchanged at first."""
+        raise NotImplementedError(f"{type(self).__name__} has no attach")
+
+
+class Adaptation(nn.Module):
+    """The trainable weights of an adapter; they are in no state_dict of the model."""
+
+    def merged(self) -> contextlib.AbstractContextManager[None]:
+        """Put the update into the model's weights for the length of a block, and take it out exactly."""
+        raise NotImplementedError(f"{type(self).__name__} has no merged")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights by name, as adapter.safetensors holds them."""
+        return {name: value.detach() for name, value in self.named_parameters()}
+
+    def told(self) -> str:
+        """Describe where the weights are, for the log."""
+        return counted(len(self.tensors()), "tensor")
+
+    def check_used(self) -> None:
+        """Raise UsageError if a weight has no gradient after a backward pass."""
+        idle = [name for name, value in self.named_parameters() if value.grad is None]
+        if idle:
+            raise UsageError(f"train.adapter: {some(idle)}: the model computes nothing with these weights; see `on`")
+
+
+class LowRank(nn.Module):
+    """x -> scale * up(down(dropout(x))), which is zero at first."""
+
+    def __init__(self, linear: nn.Linear, rank: int, scale: float, dropout: float, generator: torch.Generator) -> None:
+        super().__init__()
+        down = torch.empty(rank, linear.in_features)
+        nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
+        self.down = nn.Parameter(down.to(linear.weight))
+        self.up = nn.Parameter(torch.zeros(linear.out_features, rank).to(linear.weight))
+        self.scale, self.dropout = scale, Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = functional.linear(self.dropout(x), self.down)  # [batch time rank]
+        return functional.linear(inner, self.up) * self.scale  # [batch time out]
+
+    def update(self) -> Tensor:
+        """Return the update of the weight [out, in]."""
+        return self.scale * (self.up @ self.down)
+
+
+class LowRankAdaptation(Adaptation):
+    """A low-rank update for each of these linear layers, by its name."""
+
+    def __init__(self, linears: Mapping[str, nn.Linear], rank: int, scale: float, dropout: float, seed: int) -> None:
+        super().__init__()
+        self.linears = list(linears.values())  # a list, so that they are no weights of the adapter
+        self.names = list(linears)
+        generator = torch.Generator().manual_seed(seed)
+        self.low_ranks = [LowRank(one, rank, scale, dropout, generator) for one in self.linears]
+        self.pairs = nn.ModuleList(self.low_ranks)
+        self.is_merged = False
+        for linear, pair in zip(self.linears, self.low_ranks, strict=True):
+            linear.register_forward_hook(self._adding(pair))
+
+    def tensors(self) -> dict[str, Tensor]:
+        pairs = zip(self.names, self.low_ranks, strict=True)
+        return {f"{name}.{key}": value.detach() for name, pair in pairs for key, value in pair.named_parameters()}
+
+    def told(self) -> str:
+        return f"{counted(len(self.names), 'projection')}: {some(self.names)}"
+
+    def _adding(self, pair: nn.Module) -> Hook:
+        def add(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            return output if self.is_merged else output + pair(given[0])
+
+        return add
+
+    @contextlib.contextmanager
+    def merged(self) -> Iterator[None]:
+        kept = [linear.weight.detach().clone() for linear in self.linears]
+        with torch.no_grad():
+            for linear, pair in zip(self.linears, self.low_ranks, strict=True):
+                linear.weight += pair.update()
+        self.is_merged = True
+        try:
+            yield
+        finally:
+            self.is_merged = False
+            with torch.no_grad():
+                for linear, weight in zip(self.linears, kept, strict=True):
+                    linear.weight.copy_(weight)
+
+
+def projections(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Linear]:
+    """Return the linear layers of these names: the last word of one within a layer, or a pattern of the whole name."""
+    found = {}
+    for path, module in model.named_modules():
+        is_named = ".layers." in path and path.rpartition(".")[2] in names
+        if isinstance(module, nn.Linear) and (is_named or matches(path, names)):
+            found[path] = module
+    return found
+
+
+@register("adapter", "lora")
+class Lora(Adapter):
+    """W x + (alpha / rank) * B A x with trainable A [rank, in] and B [out, rank] (Hu et al. 2021, arXiv 2106.09685)."""
+
+    class Config(Adapter.Config):
+        """Options of lora."""
+
+        rank: PositiveInt = Field(8, description="rank of each update")
+        alpha: PositiveFloat = Field(16.0, description="each update is multiplied by alpha / rank")
+        on: Annotated[Names, Field(min_length=1)] = Field(
+            ON, description="linear layers within layers, by their last name; or patterns of whole names with *"
+        )
+        dropout: DropoutRate = Field(0.0, description="dropout of the input of each update")
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            yield from super().check_recipe(facts)
+            if facts.blueprint is None:
+                return
+            model = skeleton(facts.blueprint)
+            for name in self.on:
+                if not projections(model, [name]):
+                    linear = [path for path, one in model.named_modules() if isinstance(one, nn.Linear)]
+                    within = (path.rpartition(".")[2] for path in linear if ".layers." in path)
+                    known = ", ".join(dict.fromkeys(within)) or some(linear)
+                    yield Problem("on", f"no linear layer is called '{name}'; there are: {known}")
+            if tied := _tied(model, projections(model, self.on)):
+                yield Problem("on", f"{some(tied)} is tied to another weight, which would change with it; leave it out")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.rank, self.scale, self.dropout = config.rank, config.alpha / config.rank, config.dropout
+        self.on = config.on
+
+    def attach(self, model: nn.Module, seed: int) -> Adaptation:
+        """Add an update to each projection; the first A depends on the seed only."""
+        return LowRankAdaptation(projections(model, self.on), self.rank, self.scale, self.dropout, seed)
+
+
+def _tied(model: nn.Module, linears: Mapping[str, nn.Linear]) -> list[str]:
+    """Names of layers whose weight is also that of another module."""
+    owners: dict[int, int] = {}
+    for module in model.modules():
+        for value in module._parameters.values():
+            owners[id(value)] = owners.get(id(value), 0) + 1
+    return [name for name, linear in linears.items() if owners[id(linear.weight)] > 1]

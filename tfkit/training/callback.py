@@ -1,0 +1,257 @@
+"""Callbacks: observers of the training loop, which may read, log and stop.
+
+| type | choose it when |
+|---|---|
+| ema | weights averaged over the last steps shall be evaluated and published |
+| tensorboard | you look at curves with TensorBoard |
+| trackio | you keep experiments with Trackio, locally or in a Space |
+| wandb | you keep experiments with Weights & Biases |
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from tfkit.core.component import Component
+from tfkit.core.errors import RunError
+from tfkit.core.extras import optional
+from tfkit.core.facts import RecipeConfig
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.models import Model
+from tfkit.recipe.load import Recipe
+from tfkit.training.checkpoint import Progress
+from tfkit.training.folder import RunFolder
+from tfkit.training.history import read_history
+from tfkit.training.progress import Reporter
+
+Record = Mapping[str, float]  # a line of metrics.jsonl, or the scores of a validation
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass
+class Training:
+    """A training as callbacks see it. `trained` holds all trainable weights, `steps` is the number of steps in all."""
+
+    recipe: Recipe
+    model: Model
+    trained: nn.Module
+    folder: Path
+    steps: int
+    progress: Progress
+    reporter: Reporter
+    stopped: bool = False
+
+    @property
+    def step(self) -> int:
+        """Number of steps taken."""
+        return self.progress.step
+
+    @property
+    def id(self) -> str:
+        """Name of the folder with the time of the first start; a resumed run keeps it."""
+        history = read_history(RunFolder(self.folder))
+        at = "" if history is None or not history.starts else history.starts[0].at
+        return "-".join(filter(None, (self.folder.name, "".join(filter(str.isdigit, at))[:14])))
+
+    def log(self, message: str) -> None:
+        """Show a line and write it to train.log."""
+        self.reporter.say(message)
+
+    def stop(self, reason: str) -> None:
+        """Stop after this step; the run then ends as after its last step."""
+        if not self.stopped:
+            self.log(f"step {self.step:,}: stopped by a callback: {reason}")
+        self.stopped = True
+
+
+class Callback(Component):
+    """Base of callbacks: every hook is optional."""
+
+    class Config(RecipeConfig):
+        """Options of all callbacks."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def ready(self) -> None:
+        """Raise UsageError if a library is missing; called before anything is written."""
+
+    def start(self, training: Training) -> None:
+        """Prepare for the first step, after `load` if the run is resumed."""
+
+    def step(self, training: Training, record: Record) -> None:
+        """Observe a step; without an update the record has no loss."""
+
+    def validation(self, training: Training, scores: Record) -> None:
+        """Observe the scores of a validation, called valid.loss and so on."""
+
+    def checkpoint(self, training: Training, path: Path) -> None:
+        """Observe a checkpoint, which is complete."""
+
+    def end(self, training: Training) -> None:
+        """Clean up: training has ended, was stopped or has failed."""
+
+    def weights(self) -> Tensors | None:
+        """Return the weights to evaluate and publish, by parameter; declare the capability averages."""
+        return None
+
+    def state(self) -> Tensors:
+        """Return the tensors that a resumed run needs."""
+        return {}
+
+    def load(self, state: Tensors) -> None:
+        """Restore the tensors of `state`."""
+
+
+@register("callback", "ema")
+class Ema(Callback):
+    """average = decay * average + (1 - decay) * weights, after each step, evaluated and published as the run's weights.
+
+    The decay of step t is at most (1 + t) / (10 + t), so that the initial weights are soon forgotten.
+    """
+
+    capabilities = frozenset({"averages"})
+
+    class Config(Callback.Config):
+        """Options of ema."""
+
+        decay: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="share of the average that a step keeps")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.decay = config.decay
+        self.average: dict[str, Tensor] = {}
+
+    def start(self, training: Training) -> None:
+        """Begin with the present weights, unless an average was loaded."""
+        trained = {name: value.detach() for name, value in training.trained.named_parameters() if value.requires_grad}
+        loaded = self.average
+        if loaded and {name: value.shape for name, value in loaded.items()} != {
+            name: value.shape for name, value in trained.items()
+        }:
+            raise RunError(f"{training.folder}: the average of ema in the checkpoint does not fit this model")
+        self.average = {name: loaded.get(name, value).to(value, copy=True) for name, value in trained.items()}
+
+    def step(self, training: Training, record: Record) -> None:
+        """Update the average."""
+        decay = min(self.decay, (1 + training.step) / (10 + training.step))
+        parameters = dict(training.trained.named_parameters())
+        torch._foreach_lerp_(
+            list(self.average.values()), [parameters[name].detach() for name in self.average], 1 - decay
+        )
+
+    def weights(self) -> Tensors:
+        return self.average
+
+    def state(self) -> Tensors:
+        return self.average
+
+    def load(self, state: Tensors) -> None:
+        self.average = dict(state)
+
+
+class Tracker(Callback):
+    """Base of callbacks that hand all numbers of metrics.jsonl to a library, under the same names."""
+
+    class Config(Callback.Config):
+        """Options of all trackers."""
+
+        every: PositiveInt = Field(1, description="steps between those handed over; validations always are")
+
+    library: ModuleType  # imported by `ready`
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.every = config.every
+
+    def step(self, training: Training, record: Record) -> None:
+        if training.step % self.every == 0:
+            self.write(training.step, record)
+
+    def validation(self, training: Training, scores: Record) -> None:
+        self.write(training.step, scores)
+
+    def write(self, step: int, record: Record) -> None:
+        """Hand over the numbers of a step."""
+        raise NotImplementedError(f"{type(self).__name__} has no write")
+
+
+@register("callback", "tensorboard")
+class TensorBoard(Tracker):
+    """Event files in the run's folder: `tensorboard --logdir runs` shows them (www.tensorflow.org/tensorboard)."""
+
+    def ready(self) -> None:
+        optional("tensorboard", "tensorboard", "the callback tensorboard needs")
+        self.library = importlib.import_module("torch.utils.tensorboard")
+
+    def start(self, training: Training) -> None:
+        """Open the event file; later steps of a resumed run are removed."""
+        folder = training.folder / "tensorboard"
+        self.writer = self.library.SummaryWriter(str(folder), purge_step=training.step + 1)
+
+    def write(self, step: int, record: Record) -> None:
+        for name, value in record.items():
+            if name != "step" and math.isfinite(value):
+                self.writer.add_scalar(name.replace(".", "/", 1), value, step)
+
+    def end(self, training: Training) -> None:
+        self.writer.close()
+
+
+class Experiments(Tracker):
+    """Base of trackers with the interface of wandb: `init`, `log` and `finish`."""
+
+    class Config(Tracker.Config):
+        """Options of trackers of experiments."""
+
+        project: str = Field("tfkit", description="the project that runs are kept in")
+        options: dict[str, object] = Field(default_factory=dict, description="further arguments of the library's init")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.project, self.options = config.project, config.options
+
+    def names(self, training: Training) -> dict[str, str]:
+        """Return the arguments that name the run; a resumed one continues it."""
+        return {"name": training.id}
+
+    def start(self, training: Training) -> None:
+        """Begin or continue the run, with the recipe as its configuration."""
+        given = {"config": training.recipe.root.plain(), "resume": "allow", **self.names(training), **self.options}
+        self.run = self.library.init(project=self.project, **given)
+
+    def write(self, step: int, record: Record) -> None:
+        self.run.log({name: value for name, value in record.items() if name != "step"}, step=step)
+
+    def end(self, training: Training) -> None:
+        self.run.finish()
+
+
+@register("callback", "trackio")
+class Trackio(Experiments):
+    """A run of a Trackio project, kept on this machine: `trackio show` (huggingface.co/docs/trackio)."""
+
+    def ready(self) -> None:
+        self.library = optional("trackio", "trackio", "the callback trackio needs")
+
+
+@register("callback", "wandb")
+class Wandb(Experiments):
+    """A run of a Weights & Biases project (docs.wandb.ai); `options: {mode: offline}` keeps it on this machine."""
+
+    def ready(self) -> None:
+        self.library = optional("wandb", "wandb", "the callback wandb needs")
+
+    def names(self, training: Training) -> dict[str, str]:
+        return {"name": training.folder.name, "id": training.id, "dir": str(training.folder)}
