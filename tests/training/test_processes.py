@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -19,12 +20,14 @@ from tests.training.small import RECIPE, small, trained
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.functional.dropout import Draws, drawing, dropout
 from tfkit.recipe.load import Recipe
+from tfkit.training.callback import Training
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.division import check_division, piece_of
 from tfkit.training.loop import Trainer
 from tfkit.training.processes import Team
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
+from tfkit.training.step import scale_gradients
 
 pytestmark = pytest.mark.timeout(300)
 WORDS = ["one", "two", "three", "four", "five", "six"]
@@ -236,3 +239,37 @@ def test_pieces_draw_what_the_batch_draws(shape: tuple[int, ...]) -> None:
     assert torch.equal(torch.cat([drawn(0, 1), drawn(1, 3), drawn(4, 2)]), whole)
     assert not torch.equal(whole[:, 0], whole[:, 1])  # each call has draws of its own
     assert abs(float((whole == 0).float().mean()) - 0.4) < 0.1
+
+
+def test_an_adapter_and_its_average_are_those_of_one_process(tmp_path: Path) -> None:
+    base = trained(recipe(tmp_path, steps=2), tmp_path / "base").folder
+    adapter = {"type": "lora", "rank": 2, "dropout": 0.1}
+    loaded = recipe(
+        tmp_path,
+        init_from=str(base),
+        adapter=adapter,
+        callbacks=[{"type": "ema", "decay": 0.5}],
+        parallel={"pieces": 2},
+    )
+    one, two = (run(loaded, tmp_path / f"{count}", count) for count in (1, 2))
+    assert max(differences(one, two)) == 0.0
+    for name in ("model.safetensors", "adapter.safetensors"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+def test_process_0_stops_all_for_a_callback(tmp_path: Path) -> None:
+    def stop(training: Training, record: Any) -> None:
+        if training.step == 3:
+            training.stop("enough")
+
+    assert len(run(recipe(tmp_path), tmp_path / "run", 2, callbacks=[stop])) == 3
+
+
+def test_all_processes_skip_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter(range(1, 100))
+    scale = scale_gradients
+    monkeypatch.setattr(
+        "tfkit.training.loop.scale_gradients", lambda *given: math.nan if next(steps) == 2 else scale(*given)
+    )
+    lines = run(recipe(tmp_path, steps=4, not_finite="skip"), tmp_path / "run", 2)
+    assert [line.get("skipped") for line in lines] == [None, 1, None, None]
