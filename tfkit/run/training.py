@@ -56,6 +56,7 @@ def train(
     with joined() as processes:
         if not processes.leads:
             return _followed(loaded)
+        loaded.tell_warnings()
         again = processes.restarts > 0  # by torchrun, after a process failed
         return _led(loaded, out, resume or again, force and not again, progress, accept_changes)
 
@@ -69,7 +70,6 @@ def _led(
     loaded: Recipe, out: str | Path | None, resume: bool, force: bool, progress: bool, accept_changes: bool
 ) -> Run:
     """Train as the process that writes."""
-    loaded.tell_warnings()
     with (
         one_training(),
         claim_folder(run_name(loaded), out, resume, force) as claim,
