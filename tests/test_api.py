@@ -32,7 +32,7 @@ def test_build_takes_a_name_a_mapping_or_a_recipe() -> None:
 
 def test_build_refuses_a_vocabulary_that_is_not_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Phrases, "read", lambda *_: pytest.fail("the corpus is read"))
-    with pytest.raises(tfkit.UsageError, match="tokenizer that is not trained yet"):
+    with pytest.raises(tfkit.UsageError, match="depends on an untrained tokenizer"):
         tfkit.build("translate-numbers")
 
 
@@ -77,7 +77,7 @@ def test_a_recipe_that_is_loaded_is_never_changed_silently() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**70, True, 1.5], ids=str)
 def test_a_seed_is_a_whole_number(seed: int) -> None:
-    with pytest.raises(tfkit.UsageError, match="seed is a whole number from 0 to"):
+    with pytest.raises(tfkit.UsageError, match="seed must be a whole number from 0 to"):
         tfkit.build("gpt2", device="meta", seed=seed)
 
 

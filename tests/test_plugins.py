@@ -191,7 +191,7 @@ def test_a_broken_plugin_is_told_on_standard_error(tmp_path: Path, monkeypatch: 
     (info / "entry_points.txt").write_text("[tfkit.parts]\nbroken = broken_plugin\n")
     result = command("check", "gpt2", "--set", "model.layer.norm=layr_norm")
     lines = result.stderr.splitlines()
-    told = f"the plugin 'broken' of broken-plugin 2.0 could not be loaded: {tmp_path}/broken_plugin.py:2: cannot be"
+    told = f"the plugin 'broken' of broken-plugin 2.0 cannot be loaded: {tmp_path}/broken_plugin.py:2: cannot be"
     assert result.exit_code == 2 and lines[0].startswith(f"tfkit: {told}")
     assert f"unknown norm 'layr_norm'; {told}" in lines[1] and lines[1].endswith("Did you mean 'layer_norm'?")
     again = command("check", "gpt2")

@@ -127,7 +127,7 @@ def test_paths_of_shipped_recipes_are_relative_to_the_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (fault, *_) = load_recipe("trec").missing_files()
-    assert f"there is no file {tmp_path / 'train.txt'}" in fault.message
+    assert f"no such file: {tmp_path / 'train.txt'}" in fault.message
     teacher = load_recipe("distillation", variant="soft").train.teacher
     assert teacher is not None and teacher.run == str(tmp_path / "runs" / "teacher")
 

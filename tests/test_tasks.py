@@ -122,14 +122,14 @@ class TestLabels:
 
     def test_labels_of_nothing_are_refused(self, tmp_path: Path) -> None:
         source = classes(tmp_path)
-        with pytest.raises(UsageError, match="takes its num_classes from a corpus that is not read yet"):
+        with pytest.raises(UsageError, match="depends on an unread corpus"):
             source["model"]["vocab_size"] = 99
             tfkit.build(source)
         del source["objective"]
-        with pytest.raises(RecipeError, match=r"model\.head\.num_classes: labels are those .* there is no objective"):
+        with pytest.raises(RecipeError, match=r"model\.head\.num_classes: labels are learned .* there is no objective"):
             tfkit.load_recipe(source)
         source = classes(tmp_path, heads={"other": {"type": "classifier", "num_classes": "labels"}})
-        with pytest.raises(RecipeError, match=r"model\.heads\.other\.num_classes: labels are those of model\.head"):
+        with pytest.raises(RecipeError, match=r"model\.heads\.other\.num_classes: labels belong to model\.head"):
             tfkit.load_recipe(source)
 
     def test_a_head_by_name(self, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_run_is_resumed_exactly_and_not_with_other_data(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("text", "this model reads vectors: give a list of arrays"),
+        ("text", "this model reads vectors; pass a list of arrays"),
         (3, "this model reads vectors"),
         (np.zeros((1, 4, 5)), "patches of 2 x 2 do not tile a picture of 4 x 5"),
         (np.zeros((1, 2, 2)), "requires 2 positions, but the encoder's max_length is 5"),
@@ -101,7 +101,7 @@ def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
     assert done.exit_code == 2 and "give --input PATH, a .npy file of arrays" in done.output
     (tmp_path / "x.txt").write_text("text\n")
     done = CliRunner().invoke(main, ["predict", str(run.folder), "--input", str(tmp_path / "x.txt")])
-    assert done.exit_code == 2 and "x.txt: is expected to be one array" in done.output
+    assert done.exit_code == 2 and "x.txt: is no .npy file" in done.output
 
 
 # --- what cannot be, told with its place before anything is computed
@@ -110,12 +110,12 @@ def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (["data.tokenizer=word"], "data.tokenizer: 'classification' of vectors reads no text; leave the tokenizer out"),
+        (["data.tokenizer=word"], "data.tokenizer: 'classification' of vectors reads no text; remove the tokenizer"),
         (["model.embedding=tokens", "model.vocab_size=9"], "data.train provides vectors; use features or patches"),
-        (["model.vocab_size=tokenizer"], "has no data.tokenizer to take the size from"),
+        (["model.vocab_size=tokenizer"], "no data.tokenizer to take the size from"),
         (["data.train=copying"], "reads vectors, but 'classification' provides token ids"),
-        (["objective=masked_lm"], "'masked_lm' needs the fields text; this one gives label, vectors"),
-        (["data.train.file=y.npy"], "there is no file .*y.npy"),
+        (["objective=masked_lm"], "'masked_lm' needs the fields text; this corpus has label, vectors"),
+        (["data.train.file=y.npy"], "no such file: .*y.npy"),
     ],
 )
 def test_sections_that_contradict_are_refused(sets: list[str], said: str, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_recipe_of_texts_still_needs_a_tokenizer() -> None:
     [
         ("x.npy", np.zeros((24, 4, 6)), r"x.npy: row 1: requires 7 positions, but the encoder's max_length is 5"),
         ("x.npy", np.zeros((24, 3, 4)), r"x.npy: row 1: patches of 2 x 2 do not tile a picture of 3 x 4"),
-        ("x.npy", np.zeros((23, 4, 4)), r"y.txt has 24 labels, .*x.npy 23 examples"),
+        ("x.npy", np.zeros((23, 4, 4)), r"y.txt has 24 labels for 23 examples of .*x.npy"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(name: str, value: Any, said: str, tmp_path: Path) -> None:

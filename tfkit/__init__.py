@@ -4,8 +4,8 @@
     model = tfkit.build(recipe)
     run = tfkit.train(recipe, out="runs/x")
 
-Names are imported when they are first used, so that `import tfkit` costs nothing; `__init__.pyi` tells type checkers
-where they live.
+Names are imported on first use, which keeps `import tfkit` fast; `__init__.pyi` declares their modules for type
+checkers.
 """
 
 import importlib
@@ -58,7 +58,7 @@ _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import `name` from where it lives, once (PEP 562)."""
+    """Import `name` from its module on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'tfkit' has no attribute '{name}'")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""`python -m tfkit` is `tfkit`."""
+"""Entry point of `python -m tfkit`, the same as `tfkit`."""
 
 from tfkit.cli.main import main
 

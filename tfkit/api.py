@@ -45,26 +45,26 @@ def build(
     seed: int | None = 0,
     **reading: Unpack[ReadingOptions],
 ) -> Model:
-    """Build the model of a recipe (a shipped name, a path, a mapping or a loaded recipe), initialised with `seed`.
+    """Build the model of a recipe (a shipped name, a path, a mapping or a loaded recipe), initialized with `seed`.
 
     On the device "meta" no memory is allocated. Further keywords are those of load_recipe: overrides, variant, trust,
-    sets, imports. Raises RecipeError, and UsageError if the vocabulary size depends on an untrained tokenizer.
+    sets, imports. Raise RecipeError, or UsageError if the vocabulary size depends on an untrained tokenizer.
     """
     loaded = read_for("build", ("device", "dtype", "seed"), recipe, reading)
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
-        raise UsageError(f"seed is a whole number from 0 to {SEED.most:,}, or None, got {seed!r}")
+        raise UsageError(f"seed must be a whole number from 0 to {SEED.most:,}, or None, got {seed!r}")
     if loaded.unknown_vocab:
         raise UsageError(
-            f"the recipe '{loaded.name}' takes its vocab_size from a tokenizer that is not trained yet: train it and "
-            'take run.model, or give a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
+            f"the vocab_size of the recipe '{loaded.name}' depends on an untrained tokenizer: train the recipe and "
+            'use run.model, or set a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
         )
     if loaded.unknown_labels:
         raise UsageError(
-            f"the recipe '{loaded.name}' takes its num_classes from a corpus that is not read yet: train it and take "
-            'run.model, or give a number, as in load_recipe(..., overrides={"model.head.num_classes": 2})'
+            f"the num_classes of the recipe '{loaded.name}' depends on an unread corpus: train the recipe and use "
+            'run.model, or set a number, as in load_recipe(..., overrides={"model.head.num_classes": 2})'
         )
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise UsageError(f"dtype is a dtype of floating-point numbers such as torch.float32, got {dtype!r}")
+        raise UsageError(f"dtype must be a floating-point dtype such as torch.float32, got {dtype!r}")
     return build_model(loaded.blueprint(), device, dtype, seed)
 
 
@@ -93,7 +93,7 @@ class Unsized(Shape):
 
     def __getattribute__(self, name: str) -> object:
         if name == "d_model":
-            raise UsageError(f"{self.part} needs its width: tfkit.part(..., d_model=64)")
+            raise UsageError(f"{self.part} requires its width: tfkit.part(..., d_model=64)")
         return super().__getattribute__(name)
 
 
@@ -109,38 +109,38 @@ def part(slot: str, type: str, *, embedding: nn.Module | None = None, **options:
     The keywords are the part's options and the sizes of its shape: d_model, vocab_size, max_length, memory_width,
     num_heads (of a position), causal, side, layer, depth, other_depth. Sublayers are called with x [batch time d_model]
     and the keywords of tfkit.context, embeddings with ids, residual layouts with x, functions and a norm; all other
-    parts with their tensors. A tied head needs the `embedding`.
-    Raises RecipeError with all wrong options, and UsageError for a slot outside the model.
+    parts with their tensors. A tied head requires the `embedding`.
+    Raise RecipeError with all wrong options, or UsageError for a slot outside the model.
     """
     if slot not in ALONE:
         hint = nearest(slot, list(ALONE))
-        more = f"did you mean '{hint}'?" if hint else "a whole model is built by tfkit.build" * (slot == "model")
+        more = f"did you mean '{hint}'?" if hint else "use tfkit.build for a whole model" * (slot == "model")
         raise UsageError(f"tfkit.part builds parts of {', '.join(ALONE)}, got '{slot}'" + (more and f"; {more}"))
     if embedding is not None and slot != "head":
-        raise UsageError(f"embedding is for a head that is tied to its table; {slot} takes none")
-    config, shape = _described(slot, type, options, embedding)
+        raise UsageError(f"embedding requires a head tied to its table; omit it for {slot}")
+    config, shape = _validated(slot, type, options, embedding)
     arguments = () if slot == "init" else (shape, embedding) if slot == "head" else (shape,)
     return callable_alone(config.build(*arguments))
 
 
-def _described(slot: str, name: str, options: dict[str, Any], embedding: nn.Module | None) -> tuple[Config, Shape]:
-    """Separate the options of a part from its shape and validate both; raise RecipeError."""
+def _validated(slot: str, name: str, options: dict[str, Any], embedding: nn.Module | None) -> tuple[Config, Shape]:
+    """Separate the options of a part from its shape and validate both. Raise RecipeError for wrong ones."""
     own = set(REGISTRY.get(slot, name).Config.model_fields) if REGISTRY.has(slot, name) else set(options)
     sizes = {key: value for key, value in options.items() if key in ShapeOptions.model_fields and key not in own}
     rest = {key: value for key, value in options.items() if key not in sizes}
-    node, found = from_value({"type": name, **rest}, Place("tfkit.part"), slot)
+    node, read_faults = from_value({"type": name, **rest}, Place("tfkit.part"), slot)
     size_node, wrong = from_value(sizes, Place("tfkit.part"), slot)
-    faults = Faults([*found, *wrong])
+    faults = Faults([*read_faults, *wrong])
     if isinstance(node.value, dict) and own:
         for key in [key for key in rest if key not in own]:
             known = sorted(own | set(ShapeOptions.model_fields))
             faults.unknown_key(node.value[key], known)
         node = replace(node, value={key: node.value[key] for key in node.value if key in own | {"type"}})
     config = Preparer(faults).config(node, slot)
-    given = _sizes(size_node, faults)
-    if config is None or given is None or faults.found:
+    sizes_given = _sizes(size_node, faults)
+    if config is None or sizes_given is None or faults.found:
         raise RecipeError(faults.found)
-    shape = _shape(config, given, embedding)
+    shape = _shape(config, sizes_given, embedding)
     faults.problems(node, _problems(config, shape, embedding))
     if faults.found:
         raise RecipeError(faults.found)
@@ -155,13 +155,13 @@ def _sizes(node: Node, faults: Faults) -> ShapeOptions | None:
     return None
 
 
-def _shape(config: Config, given: ShapeOptions, embedding: nn.Module | None) -> Shape:
+def _shape(config: Config, options: ShapeOptions, embedding: nn.Module | None) -> Shape:
     """Return the shape of a standalone part: causal if the part is only causal, as wide as a tied embedding."""
-    sizes = given.model_dump(exclude_none=True)
+    sizes = options.model_dump(exclude_none=True)
     if isinstance(embedding, EmbeddingFacts):
         sizes = {"d_model": embedding.shape.d_model, "vocab_size": embedding.shape.vocab_size, **sizes}
-    able = config.part.able(config)
-    sizes.setdefault("causal", "causal" in able and "bidirectional" not in able)
+    capabilities = config.part.able(config)
+    sizes.setdefault("causal", "causal" in capabilities and "bidirectional" not in capabilities)
     if isinstance(config, AttentionFacts.Config):
         sizes["num_heads"] = config.heads()
     if "d_model" in sizes:
@@ -173,15 +173,15 @@ def _problems(config: Config, shape: Shape, embedding: nn.Module | None) -> Iter
     """Yield options that do not fit the shape or need a whole model."""
     yield from config.check(shape)
     if isinstance(config, HeadFacts.Config) and config.is_tied() and embedding is None:
-        yield Problem("tied", "is tied to the table of an embedding; give it as embedding=")
+        yield Problem("tied", "is tied to the table of an embedding; pass embedding=")
     if isinstance(config, EmbeddingFacts.Config) and config.vectors_file() is not None:
-        yield Problem("vectors", "pretrained vectors are read when a recipe is trained; a part alone has none")
+        yield Problem("vectors", "pretrained vectors are loaded in training; a standalone part has none")
 
 
 def parts(slot: str) -> list[str]:
-    """Return the sorted part names of `slot`: `parts("attention")`. Raises UsageError for an unknown slot."""
+    """Return the sorted part names of `slot`: `parts("attention")`. Raise UsageError for an unknown slot."""
     if slot not in CATALOGUES:
         hint = nearest(slot, list(CATALOGUES))
-        more = f"Did you mean '{hint}'?" if hint else f"The slots are {', '.join(CATALOGUES)}."
+        more = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(CATALOGUES)}."
         raise UsageError(f"unknown slot '{slot}'. {more}")
     return REGISTRY.names(slot)

@@ -57,27 +57,27 @@ FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
     (
         {"type": "csv", "file": "a.csv", "fields": {"text": "text"}},
         {"a.csv": b"text;label\nfine;for\n"},
-        "a.csv:1: there is no column 'text' in the header; there is: text;label; the file may need delimiter: \";\"",
+        "a.csv:1: no column 'text' in the header; available: text;label; the file may need delimiter: \";\"",
     ),
     (
         {"type": "csv", "file": "a.csv", "fields": {"text": 1}, "header": False},
         {"a.csv": b"fine\tfor\n"},
-        'a.csv:1: 1 columns, but column 1 is asked for (they count from 0); the file may need delimiter: "\\t"',
+        'a.csv:1: 1 columns, but column 1 is selected (columns count from 0); the file may need delimiter: "\\t"',
     ),
     (
         {"type": "csv", "file": "a.csv", "fields": {"text": "txt"}},
         {"a.csv": b"text,label\nfine,for\n"},
-        "a.csv:1: there is no column 'txt' in the header; there is: text, label. Did you mean 'text'?",
+        "a.csv:1: no column 'txt' in the header; available: text, label. Did you mean 'text'?",
     ),
     (
         {"type": "parallel_tsv", "file": "a.tsv"},
         {"a.tsv": b"a,b\n"},
-        "a.tsv:1: 1 columns, but column 1 is asked for (they count from 0, with a tab between them)",
+        "a.tsv:1: 1 columns, but column 1 is selected (columns count from 0 and are separated by tabs)",
     ),
     (
         {"type": "json_lines", "file": "a.jsonl", "fields": {"text": "content"}},
         {"a.jsonl": b'{"contents": "fine"}\n'},
-        "a.jsonl:1: there is no field 'content'; there is: contents. Did you mean 'contents'?",
+        "a.jsonl:1: no field 'content'; available: contents. Did you mean 'contents'?",
     ),
     (
         {"type": "json_lines", "file": "a.jsonl", "fields": {"text": "text"}},
@@ -87,23 +87,23 @@ FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
     (
         {"type": "text", "files": ["a.txt"]},
         {"a.txt": "für\n".encode("latin-1")},
-        "a.txt:1: byte fc cannot be decoded as utf-8; say the file's encoding (encoding: latin-1?)",
+        "a.txt:1: byte fc cannot be decoded as utf-8; set the file's encoding (encoding: latin-1?)",
     ),
     ({"type": "text", "files": ["a.txt"]}, {"a.txt": b"\n"}, "a.txt: the file is empty"),
     (
         {"type": "parquet", "file": "a.parquet", "fields": {"text": "text"}},
         {"a.parquet": b"PAR1 and no end"},
-        "a.parquet: this is no Parquet file: ",
+        "a.parquet: not a Parquet file: ",
     ),
     (
         {"type": "labelled_text", "file": "a.txt", "labels": "b.txt"},
         {"a.txt": b"fine\n" * 3, "b.txt": b"for\n" * 2},
-        "b.txt has 2: they must belong together line by line",
+        "b.txt has 2; parallel files need equal numbers of lines",
     ),
     (
         {"type": "labelled_text", "file": "a.txt", "labels": "b.txt"},
         {"a.txt": b"fine\n" * 3, "b.txt": b"for\n" * 2**19},
-        "b.txt has 524288: they must belong together line by line",
+        "b.txt has 524288; parallel files need equal numbers of lines",
     ),
 ]
 
@@ -124,18 +124,18 @@ def test_a_missing_file_of_ones_own_is_a_fault() -> None:
     Path("texts.txt").write_text("fine\n")
     result = check({"type": "text", "files": ["text.txt"]})
     assert result.exit_code == 2
-    assert "data.train.files[0]: there is no file" in result.stderr
+    assert "data.train.files[0]: no such file" in result.stderr
     assert "texts.txt'?" in result.stderr
 
 
 def test_a_missing_file_of_a_shipped_task_is_a_warning_until_it_is_ones_own() -> None:
     shipped = CliRunner().invoke(main, ["check", "tinyshakespeare"])
     assert shipped.exit_code == 0
-    assert "warning: data.train.files: there is no file" in shipped.stderr
+    assert "warning: data.train.files: no such file" in shipped.stderr
     own = CliRunner().invoke(main, ["check", "tinyshakespeare", "--set", "data.train.files=mine.txt"])
     assert own.exit_code == 2
-    assert own.stderr.count("there is no file") == 2
-    assert "--set data.train.files=mine.txt: data.train.files: there is no file" in own.stderr
+    assert own.stderr.count("no such file") == 2
+    assert "--set data.train.files=mine.txt: data.train.files: no such file" in own.stderr
 
 
 def test_all_faults_at_once() -> None:
@@ -246,7 +246,9 @@ def test_two_files_are_compared_as_far_as_they_are_read() -> None:
     Path("long").write_text("b\n" * 100)
     with lines.beginnings(20):
         assert lines.read_pairs("long", "long") == (["b"] * 10,) * 2
-        with pytest.raises(DataError, match="short has 5 lines, long has more than 10: they must belong together"):
+        with pytest.raises(
+            DataError, match="short has 5 lines, long has more than 10; parallel files need equal numbers"
+        ):
             lines.read_pairs("short", "long")
     with lines.beginnings(8):
         assert lines.read_pairs("short", "long") == (["a"] * 4, ["b"] * 4)

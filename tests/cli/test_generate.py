@@ -64,7 +64,9 @@ def test_a_text_that_its_rules_do_not_allow_is_told_by_the_exit_status(run: Path
     for stdin, where in ((None, "prompt 2"), ("The \na\n", "standard input, line 2")):
         told = generate(run, *(("The ", "a") if stdin is None else ()), *STOPPED, *form, stdin=stdin)
         assert told.exit_code == 1
-        assert f"tfkit: {where}: the text is cut off: no text that generate.logits allows was complete" in told.stderr
+        assert (
+            f"tfkit: {where}: the text is cut off: it ended before it was complete under generate.logits" in told.stderr
+        )
         texts = [json.loads(line) for line in told.stdout.splitlines()] if form == ("--jsonl",) else []
         assert all(text["cut"] is True and len(text["text"]) == 1 for text in texts)
         assert len(told.stdout.splitlines()) == (4 if "--n-best" in form else 2)
@@ -76,7 +78,7 @@ def test_a_text_that_its_rules_allow_fits_into_its_room(run: Path) -> None:
     assert [len(json.loads(line)["text"]) for line in whole.stdout.splitlines()] == [8, 8]
     short = generate(run, "The ", *WORDS, "--max-new-tokens", "7")
     assert short.exit_code == 2
-    assert "the shortest text that it allows takes 8 tokens, and 7 may be written" in short.stderr
+    assert "the shortest allowed text takes 8 tokens, but the limit is 7" in short.stderr
 
 
 def test_json_lines_say_all_of_every_candidate(run: Path) -> None:
@@ -128,23 +130,23 @@ def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Pat
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("--temperature 0", "--temperature 0: generate.logits.temperature: a temperature is above 0"),
+        ("--temperature 0", "--temperature 0: generate.logits.temperature: temperature must be at least"),
         ("--temperature -1", "--temperature -1: generate.logits.temperature: "),
         ("--temperature nan", "--temperature nan: generate.logits.temperature: "),
         ("--temperature hot", "'hot' is not a valid float"),
         ("--top-k 0", "expected a whole number from 1 to 2,147,483,648, got '0'"),
-        ("--top-k 5000", "generate.logits: top_k: k: 5000 is more than the"),
+        ("--top-k 5000", "generate.logits: top_k: k: 5000 exceeds the vocabulary of"),
         ("--top-p 1.5", "--top-p 1.5: generate.logits.p: must be at most 1"),
         ("--seed -1", "expected a whole number from 0 to 4,294,967,295, got '-1'"),
-        ("--seed 1", "--seed 1: strategy 'greedy' draws nothing; say --strategy sample"),
-        ("--n-best 2", "--n-best 2: strategy 'greedy' has no option n_best; those that have: "),
-        ("--num-beams 2 --n-best 5", "--num-beams 2 --n-best 5: generate.strategy: n_best: 5"),
-        ("--num-beams 2 --temperature 1", "generate.logits: temperature shapes what is drawn, and beam draws nothing"),
+        ("--seed 1", "--seed 1: strategy 'greedy' does not sample; use --strategy sample"),
+        ("--n-best 2", "--n-best 2: strategy 'greedy' has no option n_best; supported by: "),
+        ("--num-beams 2 --n-best 5", "--num-beams 2 --n-best 5: generate.strategy: n_best 5"),
+        ("--num-beams 2 --temperature 1", "generate.logits: temperature affects sampling, and beam does not sample"),
         ("--strategy sample --num-beams 2", "--num-beams 2: strategy 'sample' has no option num_beams"),
         ("--strategy sampel", "--strategy sampel: generate.strategy.type: unknown strategy 'sampel'. Did you mean"),
         ("--strategy beam --set generate.strategy=sample", "--strategy beam and --set generate.strategy=sample both"),
         ("--num-beams 2 --set generate.strategy=greedy", "--num-beams 2: strategy 'greedy' has no option num_beams"),
-        ("--stream --num-beams 2", "beam knows its text only at the end, so that it cannot be streamed"),
+        ("--stream --num-beams 2", "beam cannot stream, as its text is known only at the end"),
         (
             "--stream --jsonl --batch-size 2",
             "while it is generated; remove --jsonl and --batch",

@@ -60,7 +60,7 @@ def test_a_slot_says_how_a_recipe_writes_it() -> None:
 def test_a_part_is_told_whole(tmp_path: Path) -> None:
     result = parts("attention", "multi_head")
     assert result.exit_code == 0
-    for text in ("num_heads", "whole number from 1", "required", "It can:", "smallest recipe"):
+    for text in ("num_heads", "whole number from 1", "required", "It can:", "minimal recipe"):
         assert text in result.stdout
     recipe = tmp_path / "shown.yaml"
     recipe.write_text(result.stdout.partition("minimal recipe:\n")[2])

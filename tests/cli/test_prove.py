@@ -105,7 +105,7 @@ def test_a_promise_breaks(
 def test_an_encoder_that_hides_tokens_at_random(tmp_path: Path) -> None:
     found = proofs(trained(small(tmp_path, MASKED), tmp_path / "run"))
     assert all(proof.holds for proof in found.values())
-    assert found["future leak"].reason == "the encoder sees both ways"
+    assert found["future leak"].reason == "the encoder is bidirectional"
     assert found["accumulated = one batch"].value is not None
 
 
@@ -118,7 +118,7 @@ def test_a_translator(tmp_path: Path) -> None:
     changed = {**data, **stacks, "model.embedding": {"type": "tokens", "shared": True}, "train.samples": 0}
     found = proofs(trained(small(tmp_path, changed), tmp_path / "run"))
     assert all(proof.holds for proof in found.values())
-    assert found["packed = apart"].reason == "an encoder-decoder reads one text a row"
+    assert found["packed = apart"].reason == "an encoder-decoder reads one text per row"
     assert [name for name, proof in found.items() if not proof.applies] == ["packed = apart", "exported = own"]
 
 

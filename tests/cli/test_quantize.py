@@ -153,7 +153,7 @@ def test_it_is_neither_resumed_nor_started_from(folders: tuple[Path, Path], tmp_
 def test_what_cannot_be_quantized_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
     run, small_run = folders
     for words, message in (
-        ((small_run, tmp_path / "out"), "its weights are in int8 already"),
+        ((small_run, tmp_path / "out"), "the weights are already in int8"),
         ((run, run, "--force"), "is the run itself"),
         ((run, small_run), "--force replaces it"),
         ((run, tmp_path / "out", "--split", "tset"), "no split 'tset'"),
@@ -175,7 +175,7 @@ def test_a_weight_that_is_not_finite_is_refused(folders: tuple[Path, Path], tmp_
     save_file(tensors, broken / WEIGHTS, {"tied": '{"head.output.weight": "decoder.embedding.tokens.weight"}'})
     found = tfkit_command("quantize", broken, tmp_path / "out")
     assert found.exit_code == 2
-    assert f"{UP} holds NaN or infinite numbers, which have no scale" in found.stderr
+    assert f"{UP} contains NaN or infinite values, which cannot be scaled" in found.stderr
 
 
 @pytest.mark.slow

@@ -117,17 +117,17 @@ OBJECTS: dict[str, tuple[str | bytes, str]] = {
     "an empty line": (f"{ID}\n", ":2: empty line; remove it"),
     "no JSON": (f"{ID}{{text: a}}\n", ":2: not a JSON value (column 2: Expecting property name"),
     "nested": (ID + "[" * 100_000, ":2: not a JSON value (nested too deeply)"),
-    "no object": (f'{ID}"text"\n', ":2: there is no field 'text'; it holds a text, not named values"),
-    "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: there is no field 'text'; there is: id, txt. Did you"),
-    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; a text or a number was expected"),
+    "no object": (f'{ID}"text"\n', ":2: no field 'text'; found a text, not named values"),
+    "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: no field 'text'; available: id, txt. Did you"),
+    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected a text or a number"),
     "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
-    "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text holds half of a character"),
+    "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text contains a lone surrogate"),
     "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, but others have one"),
     "an id that JSON has no number for": (
         '{"id": NaN, "text": "a"}\n',
-        ":1: id is NaN; a text or a number was expected",
+        ":1: id must be a text or a number, got NaN",
     ),
-    "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id is [2]; a text or a number was expected"),
+    "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id must be a text or a number, got [2]"),
 }
 
 
@@ -181,7 +181,7 @@ def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     assert "remove --field and --output" in refused(
         "generate", run, "--input", file, *two[:2], "--output", "o", "--stream"
     )
-    assert "FILE and --input are the same" in refused("embed", run, "a", "--input", "b")
-    assert "--out and --output are the same" in refused("embed", run, "a", "--out", "b", "--output", "c")
+    assert "FILE and --input are equivalent" in refused("embed", run, "a", "--input", "b")
+    assert "--out and --output are equivalent" in refused("embed", run, "a", "--out", "b", "--output", "c")
     assert "missing input file: use --input FILE" in refused("embed", run)
     assert values(file, "text", "id") == [("The ", "a"), ("fox", "7")]

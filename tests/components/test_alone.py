@@ -163,11 +163,11 @@ def test_wrong_options_and_sizes_are_refused_by_name_all_at_once() -> None:
     assert "3 heads do not divide d_model 64" in wrong("attention", "multi_head", num_heads=3, d_model=64)
     assert "needs the option 'num_heads'" in wrong("attention", "multi_head", d_model=64)
     assert "unknown attention 'multihed'. Did you mean 'multi_head'?" in wrong("attention", "multihed", d_model=64)
-    assert "attention 'multi_head' needs its width" in wrong("attention", "multi_head", num_heads=4)
+    assert "attention 'multi_head' requires its width" in wrong("attention", "multi_head", num_heads=4)
     assert "tied to the table" in wrong("head", "language_model", tied=True, d_model=4, vocab_size=3)
     assert "did you mean 'attention'" in wrong("atention", "multi_head")
-    assert "built by tfkit.build" in wrong("model", "decoder")
-    assert "embedding is for a head" in wrong("norm", "layer_norm", d_model=4, embedding=nn.Identity())
+    assert "use tfkit.build" in wrong("model", "decoder")
+    assert "embedding requires a head" in wrong("norm", "layer_norm", d_model=4, embedding=nn.Identity())
 
 
 def test_heads_that_do_not_fit_without_an_output_projection_are_refused() -> None:
@@ -180,23 +180,23 @@ def test_heads_that_do_not_fit_without_an_output_projection_are_refused() -> Non
 @pytest.mark.parametrize(
     ("slot", "name", "call", "message"),
     [
-        ("attention", "multi_head", {"msak": None}, "takes no msak: did you mean mask"),
-        ("attention", "multi_head", {"mask": torch.ones(TIME, TIME)}, "True = may look; got"),
-        ("attention", "multi_head", {"mask": torch.ones(2, 2).bool()}, r"\[5, 5\], True = may look"),
+        ("attention", "multi_head", {"msak": None}, "unknown input msak: did you mean mask"),
+        ("attention", "multi_head", {"mask": torch.ones(TIME, TIME)}, "True = visible; got"),
+        ("attention", "multi_head", {"mask": torch.ones(2, 2).bool()}, r"\[5, 5\], True = visible"),
         ("attention", "multi_head", {"memory": torch.ones(2, 3, 4)}, "built for memory of width 16"),
-        ("attention", "multi_head", {"memory": torch.ones(1, 3, WIDTH)}, "of the same batch"),
-        ("attention", "multi_head", {"attention_mask": torch.ones(2, 3)}, "attention_mask is"),
-        ("attention", "multi_head", {"prefix_length": torch.ones(2)}, "no part of this model reads it"),
-        ("attention", "multi_head", {"global_attention_mask": torch.ones(2, TIME)}, "no part of this model reads it"),
-        ("attention", "linear", {"mask": torch.ones(TIME, TIME).bool()}, "takes no mask: it does not declare 'masks'"),
+        ("attention", "multi_head", {"memory": torch.ones(1, 3, WIDTH)}, "with the same batch size"),
+        ("attention", "multi_head", {"attention_mask": torch.ones(2, 3)}, "attention_mask must be"),
+        ("attention", "multi_head", {"prefix_length": torch.ones(2)}, "no part of this model reads"),
+        ("attention", "multi_head", {"global_attention_mask": torch.ones(2, TIME)}, "no part of this model reads"),
+        ("attention", "linear", {"mask": torch.ones(TIME, TIME).bool()}, "does not support mask: it does not declare"),
         ("attention", "linear", {"causal": True}, "was built for causal=False; build it with causal=True"),
-        ("attention", "linear", {"observe": {"attention"}}, "takes no observe: it does not declare 'weights'"),
+        ("attention", "linear", {"observe": {"attention"}}, "does not support observe: it does not declare 'weights'"),
         ("mixer", "mamba", {"causal": False}, "was built for causal=True"),
-        ("feedforward", "mlp", {"memory": torch.ones(2, 3, WIDTH)}, "takes no memory"),
-        ("attention", "multi_head", {"mask": torch.ones(3, 5, 5).bool()}, "True = may look; got"),
-        ("attention", "multi_head", {"mask": "window"}, r"mask is built by tfkit.part"),
-        ("attention", "multi_head", {"position": "rotary"}, r"position is built by tfkit.part"),
-        ("embedding", "tokens", {"mask": 1}, "takes no mask"),
+        ("feedforward", "mlp", {"memory": torch.ones(2, 3, WIDTH)}, "does not support memory"),
+        ("attention", "multi_head", {"mask": torch.ones(3, 5, 5).bool()}, "True = visible; got"),
+        ("attention", "multi_head", {"mask": "window"}, r"mask must be a part of tfkit.part"),
+        ("attention", "multi_head", {"position": "rotary"}, r"position must be a part of tfkit.part"),
+        ("embedding", "tokens", {"mask": 1}, "unknown input mask"),
     ],
     ids=str,
 )  # fmt: skip
@@ -211,15 +211,15 @@ def test_a_call_that_a_part_cannot_honour_is_refused_by_name(
 
 def test_positions_that_do_nothing_in_a_layer_are_refused() -> None:
     attention, x = made("attention", "multi_head"), states(2, TIME, WIDTH)
-    with pytest.raises(tfkit.UsageError, match="give it to the embedding"):
+    with pytest.raises(tfkit.UsageError, match="pass it to the embedding"):
         attention(x, position=made("position", "sinusoidal"))
-    with pytest.raises(tfkit.UsageError, match="takes no position"):
+    with pytest.raises(tfkit.UsageError, match="does not support position"):
         made("attention", "linear")(x, position=made("position", "alibi"))
     with pytest.raises(tfkit.UsageError, match="built for x of width 16"):
         attention(x[..., :3])
-    with pytest.raises(tfkit.UsageError, match="x is"):
+    with pytest.raises(tfkit.UsageError, match="x must be"):
         attention(x[0])
-    with pytest.raises(tfkit.UsageError, match="ids are from 0 to 10, got 11"):
+    with pytest.raises(tfkit.UsageError, match="ids must be from 0 to 10, got 11"):
         made("embedding", "tokens")(torch.tensor([[11]]))
     with pytest.raises(tfkit.UsageError, match="residual\\(x, f, norm=norm\\)"):
         made("residual", "pre_norm")(x, 3)

@@ -274,5 +274,5 @@ def test_token_dropout_refuses_a_stack_that_hides_the_future() -> None:
     with pytest.raises(tfkit.RecipeError, match="needs a bidirectional stack"):
         tfkit.load_recipe("gpt2", overrides=over).blueprint()
     model = tfkit.build(tfkit.load_recipe("esm2-8m", overrides={"model.num_layers": 1})).eval()
-    with pytest.raises(tfkit.TfkitError, match="'token_dropout' cannot keep packed texts apart"):
+    with pytest.raises(tfkit.TfkitError, match="'token_dropout' cannot separate packed texts"):
         model(torch.tensor([[5, 6, 7]]), segment_ids=torch.tensor([[0, 0, 1]]))

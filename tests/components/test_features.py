@@ -76,7 +76,7 @@ def test_what_it_cannot_read_is_said(call: dict[str, Tensor], said: str) -> None
 
 
 def test_a_head_cannot_be_tied_to_a_table_that_is_not_there() -> None:
-    with pytest.raises(RecipeError, match="tied to a token table, and the encoder has none"):
+    with pytest.raises(RecipeError, match="tied to a token table, but the encoder has none"):
         load_recipe(recipe(vocab_size=9, head={"type": "language_model", "tied": True}))
 
 

@@ -156,7 +156,7 @@ def recipe(**attention: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"bias": ["key"]}, "'key' is no projection"),
+        ({"bias": ["key"]}, "'key' is not a projection"),
         ({"bias": ["query_down"]}, "query_down does not exist without query_rank"),
         ({"bias": ["query"], "query_rank": 4}, "query does not exist with query_rank"),
         ({"rotary_head_dim": 3}, "not an even number"),

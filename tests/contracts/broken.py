@@ -28,5 +28,5 @@ def expect_found(part: type[Component], check: str, message: str) -> None:
         if name in found:
             assert (found[name].status, found[name].because) == ("not run", check)
             assert list(found[name].lines()) == [f"because '{check}' failed"]
-    asked = [name for name in dependents if CHECKS[name].asked_of(part)]
+    asked = [name for name in dependents if CHECKS[name].required_of(part)]
     assert bool(asked) >= bool(set(found) & set(dependents))

@@ -436,21 +436,21 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("built", "activation", NeverBuilt, r"it raises KeyError: 'width' \(test_broken_parts.py:\d+, in __init__\)"),
     ("shapes", "residual", FirstTokenOnly, r"is handed \[3, 7, 16\] and gives \[3, 1, 16\]"),
     ("shapes", "activation", Raises, r"it raises RuntimeError: not today \(test_broken_parts.py:\d+, in forward\)"),
-    ("shapes", "activation", Silent, r"the part is handed \[3, 7, 24\] and gives NoneType"),
+    ("shapes", "activation", Silent, r"the part maps \[3, 7, 24\] to NoneType"),
     ("shapes", "activation", Quits, "it raises SystemExit: 3"),
-    ("shapes", "norm", AlwaysSingle, "gives torch.float32 when its weights are torch.float64|raises RuntimeError"),
+    ("shapes", "norm", AlwaysSingle, "returns torch.float32 for weights in torch.float64|raises RuntimeError"),
     ("determinism", "activation", Noisy, "differs between two calls in eval mode"),
     ("determinism", "activation", Remembers, "differs between two calls in eval mode"),
     ("precision", "activation", Cancels, "in float32 against float64: off by"),
-    ("precision", "activation", ThroughSingle, "in float64, float32 takes part in aten._to_copy.default; compute in"),
+    ("precision", "activation", ThroughSingle, "in float64, aten._to_copy.default uses float32; compute in"),
     ("gradients", "feedforward", Idle, "feedforward.spare has no gradient"),
     ("gradients", "feedforward", FalselyInert, "up.bias is declared inert, but it changes the output"),
     ("gradients", "head", Detached, "has no gradient"),
-    ("coordinates", "head", GrowsWithWidth, "at 8 times the width the logits change"),
-    ("future", "feedforward", Averages, "a look into the future"),
-    ("future", "feedforward", Says, "hidden before token 1 changes when that token changes"),
+    ("coordinates", "head", GrowsWithWidth, "the logits change .* at 8 times the width"),
+    ("future", "feedforward", Averages, "it reads the future"),
+    ("future", "feedforward", Says, "hidden before token 1 depends on that token"),
     ("visibility", "mask", FalseTriangle, "which the mask hides"),
-    ("openings", "mask", OpensThePast, "token 0 does not see token 2, which is open to all"),
+    ("openings", "mask", OpensThePast, "token 0 does not see token 2, which is visible to all"),
     ("masks", "attention", OnlyTheDirection, "declares 'masks', but token . sees token 0, which a window mask hides"),
     ("padding", "norm", OverTheBatch, "of a row alone and in a batch"),
     ("padding", "feedforward", RunningMean, "padded on the left"),
@@ -460,27 +460,27 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("packing", "feedforward", RunningMean, "of segment 2 of a packed row"),
     ("packing", "attention", MixesSegments, "of segment 2 of a packed row"),
     ("cache", "feedforward", RunningMean, "decoded in steps of"),
-    ("cache", "attention", TakesNothingBack, "after tokens were taken back|it raises"),
-    ("cache", "mixer", ClaimsToTakeBack, "it declares 'rewind', and its state refuses to take tokens back"),
-    ("cache", "attention", Hoards, "after a window|it raises"),
-    ("reorder", "attention", Stuck, r"after the rows became \[2, 0, 0, 1\]|it raises"),
+    ("cache", "attention", TakesNothingBack, "after a rewind|it raises"),
+    ("cache", "mixer", ClaimsToTakeBack, "declares 'rewind', but its state refuses to rewind"),
+    ("cache", "attention", Hoards, "beyond a window|it raises"),
+    ("reorder", "attention", Stuck, r"after reordering the rows to \[2, 0, 0, 1\]|it raises"),
     ("encoder_runs_once", "model", Forgetful, "the encoder ran 4 times"),
-    ("rotation", "attention", Unturned, "declares 'rotation', but a rotary position changes nothing"),
+    ("rotation", "attention", Unturned, "declares 'rotation', but a rotary position has no effect"),
     ("rotation", "attention", TurnsQueries, "depends on more than differences"),
-    ("bias", "attention", Unbiased, "declares 'bias', but an ALiBi position changes nothing"),
-    ("temperature", "attention", Lukewarm, "declares 'temperature', but a temperature changes nothing"),
-    ("temperature", "attention", WarmInSingle, "declares 'temperature', but turns bfloat16 into torch.float32"),
+    ("bias", "attention", Unbiased, "declares 'bias', but an ALiBi position has no effect"),
+    ("temperature", "attention", Lukewarm, "declares 'temperature', but a temperature has no effect"),
+    ("temperature", "attention", WarmInSingle, "declares 'temperature', but converts bfloat16 to torch.float32"),
     ("cross_attention", "attention", ForgetsTheMemory, "does not depend on token 1 of the memory"),
-    ("weights", "attention", Unwatched, "an observer of 'attention' is handed no tensors"),
-    ("weights", "attention", ShowsScores, "a row of them is off its sum by 1"),
+    ("weights", "attention", Unwatched, "an observer of 'attention' receives no tensors"),
+    ("weights", "attention", ShowsScores, "the sum of a row is off by 1"),
     ("config", "feedforward", Doubling, "is read as"),
-    ("seed", "feedforward", Seedless, "feedforward.weight differs between two models of one seed"),
-    ("initial", "init", Zeros, "is the same number everywhere"),
+    ("seed", "feedforward", Seedless, "feedforward.weight differs between two models with one seed"),
+    ("initial", "init", Zeros, "is constant"),
     ("copies", "feedforward", Unpicklable, r"a model cannot be pickled: .*Unpicklable\.__init__\.<locals>\.<lambda>"),
-    ("saving", "feedforward", OtherOnMeta, "a model on meta has other weights: decoder.layers.0.feedforward.spare"),
+    ("saving", "feedforward", OtherOnMeta, "a model on meta has different weights: decoder.layers.0.feedforward.spare"),
     ("meta", "feedforward", Reads, "it raises RuntimeError"),
     ("dropout", "feedforward", HalfDropout, "the mean with dropout is off"),
-    ("dropout", "feedforward", NeverDrops, "two calls in training mode are the same"),
+    ("dropout", "feedforward", NeverDrops, "two calls in training mode are equal"),
     ("dropout", "embedding", AlwaysDrops, "in eval mode, with and without dropout|differs between two calls"),
     (
         "compile",
@@ -538,7 +538,7 @@ def test_an_accepted_recipe_that_should_be_refused_is_told(register: Register, m
     part = register("attention", LooksBothWays)
     monkeypatch.setattr("tfkit.contracts.refusals.loads", lambda case: True)
     outcome = verify(part, ["built", "refusals"], options=False).find("refusals")
-    assert outcome is not None and "does not declare causal, yet a recipe is accepted" in outcome.failures[0].message
+    assert outcome is not None and "does not declare causal, but a recipe is accepted" in outcome.failures[0].message
 
 
 def test_a_contract_that_is_not_promised_is_not_asked_for(register: Register) -> None:
@@ -603,7 +603,7 @@ class WordExample(Wide):
 
 
 def test_an_example_that_is_no_mapping_is_told(register: Register) -> None:
-    expect_found(register("feedforward", WordExample), "built", "example = 'num_wonders': an example is a mapping")
+    expect_found(register("feedforward", WordExample), "built", "example = 'num_wonders': expected a mapping")
 
 
 class Foreign(Component):

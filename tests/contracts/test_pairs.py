@@ -37,7 +37,7 @@ def test_a_pair_works(slot: str, name: str, other: str, partner: str, why: None)
     for case in found:
         for check in HELD:
             # what is promised by both
-            if CHECKS[check].applies(case) and CHECKS[check].asked_of(REGISTRY.get(other, partner)):
+            if CHECKS[check].applies(case) and CHECKS[check].required_of(REGISTRY.get(other, partner)):
                 CHECKS[check](case)
 
 

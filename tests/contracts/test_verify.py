@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tfkit.contracts import verify as module
-from tfkit.contracts.expect import Broken, told
+from tfkit.contracts.expect import Broken, describe
 from tfkit.contracts.report import Failure, Outcome, Report
 from tfkit.contracts.verify import registered_by, run_verification, verify
 from tfkit.core.errors import UsageError
@@ -74,7 +74,7 @@ def test_registered_by_gives_the_parts_of_these_modules(parts: ModuleType) -> No
 def test_a_module_without_parts_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "empty.py"
     file.write_text("x = 1\n")
-    with pytest.raises(UsageError, match=r"empty.py: registers no part; a part is a class with @tfkit.register"):
+    with pytest.raises(UsageError, match=r"empty.py: registers no part; decorate a class with @tfkit.register"):
         registered_by([import_parts(file)])
 
 
@@ -149,9 +149,9 @@ def test_an_error_while_a_part_is_asked_what_it_can_do_is_told(monkeypatch: pyte
 
 def test_a_long_message_is_shortened() -> None:
     part = REGISTRY.get("schedule", "constant")
-    message = told(ValueError("long " * 500), part)
+    message = describe(ValueError("long " * 500), part)
     assert len(message) < 500 and message.endswith("...")
-    assert told(Broken("as it is"), part) == "as it is"
+    assert describe(Broken("as it is"), part) == "as it is"
 
 
 def test_verifying_leaves_the_callers_random_numbers_alone() -> None:

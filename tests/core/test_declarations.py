@@ -38,18 +38,18 @@ def declaring(**facts: Any) -> Callable[[], type]:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"capabilities": {"casual"}}, "capabilities: 'casual' is no capability; did you mean 'causal'?"),
-    ({"capabilities": frozenset({"causal", "flying"})}, r"'flying' is no capability; there are: causal, .*export"),
-    ({"capabilities": "causal"}, "capabilities is a set of words, got 'causal'"),
-    ({"capabilities": None}, "capabilities is a set of words, got None"),
-    ({"needs": {"prefix_lengths"}}, "needs: 'prefix_lengths' is no input of a call; did you mean 'prefix_length'?"),
-    ({"exceptions": {"paddding": "why"}}, "exceptions: 'paddding' is no contract; did you mean 'padding'?"),
-    ({"exceptions": {"built": "why"}}, "exceptions: 'built' is no contract"),
-    ({"exceptions": {"padding": " "}}, "exceptions: say why 'padding' is excepted, got ' '"),
-    ({"exceptions": {"padding"}}, "exceptions is a mapping of names to reasons, got {'padding'}"),
-    ({"exceptions": "padding"}, "exceptions is a mapping of names to reasons, got 'padding'"),
-    ({"capabilites": {"causal"}}, "'capabilites' is nothing that a part declares; did you mean 'capabilities'?"),
-    ({"residual_output": ("output",)}, "'residual_output' is nothing .*; did you mean 'residual_outputs'?"),
+    ({"capabilities": {"casual"}}, "capabilities: unknown capability 'casual'; did you mean 'causal'?"),
+    ({"capabilities": frozenset({"causal", "flying"})}, r"unknown capability 'flying'; available: causal, .*export"),
+    ({"capabilities": "causal"}, "capabilities must be a set of words, got 'causal'"),
+    ({"capabilities": None}, "capabilities must be a set of words, got None"),
+    ({"needs": {"prefix_lengths"}}, "needs: unknown input of a call 'prefix_lengths'; did you mean 'prefix_length'?"),
+    ({"exceptions": {"paddding": "why"}}, "exceptions: unknown contract 'paddding'; did you mean 'padding'?"),
+    ({"exceptions": {"built": "why"}}, "exceptions: unknown contract 'built'"),
+    ({"exceptions": {"padding": " "}}, "exceptions: state the reason for 'padding', got ' '"),
+    ({"exceptions": {"padding"}}, "exceptions must be a mapping of names to reasons, got {'padding'}"),
+    ({"exceptions": "padding"}, "exceptions must be a mapping of names to reasons, got 'padding'"),
+    ({"capabilites": {"causal"}}, "'capabilites' is not a declaration of a part; did you mean 'capabilities'?"),
+    ({"residual_output": ("output",)}, "'residual_output' is not .*; did you mean 'residual_outputs'?"),
 ]
 
 
@@ -80,10 +80,13 @@ def test_a_right_declaration_is_taken(facts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("thing", "message"),
     [
-        (type("Mine", (), {}), r"^Mine \(.*\) is no part; a part of the slot 'attention' is a class that extends "),
-        (lambda x: x, r"is no class; .* extends Attention of tfkit.components.attention"),
-        (MultiHead.Config, r"^MultiHead.Config \(.*multi_head.py:\d+\) is no part"),
-        (3, "^3 is no class"),
+        (
+            type("Mine", (), {}),
+            r"^Mine \(.*\) is not a part; a part of the slot 'attention' must be a class",
+        ),
+        (lambda x: x, r"is not a class; .* extends Attention of tfkit.components.attention"),
+        (MultiHead.Config, r"^MultiHead.Config \(.*multi_head.py:\d+\) is not a part"),
+        (3, "^3 is not a class"),
     ],
     ids=["class", "function", "config", "number"],
 )
@@ -96,14 +99,14 @@ def test_a_mistake_in_a_base_of_ones_own_counts_too() -> None:
     class Base(Norm):
         inerts = frozenset({"weight"})
 
-    with pytest.raises(UsageError, match="'inerts' is nothing that a part declares; did you mean 'inert'"):
+    with pytest.raises(UsageError, match="'inerts' is not a declaration of a part; did you mean 'inert'"):
         tfkit.register("norm", "mine")(type("Mine", (Base,), {}))
 
 
 def test_a_fact_that_a_base_leaves_open_is_known_and_may_be_misspelt() -> None:
     facts = {"__module__": __name__, "fields": ("text",)}
     tfkit.register("objective", "mine")(type("Mine", (Objective,), facts | {"reads": "causal"}))
-    with pytest.raises(UsageError, match="'read' is nothing that a part declares; did you mean 'reads'"):
+    with pytest.raises(UsageError, match="'read' is not a declaration of a part; did you mean 'reads'"):
         tfkit.register("objective", "mine")(type("Mine", (Objective,), facts | {"read": "causal"}))
 
 
@@ -125,7 +128,7 @@ def test_the_inputs_that_a_part_may_need_are_those_of_a_call() -> None:
     ("base", "line", "message"),
     [
         ("MultiHead", "capabilities = {'casual'}", r"Mine \(.*mine.py:5\): .*did you mean 'causal'"),
-        ("object", "pass", r"Mine \(.*mine.py:5\) is no part"),
+        ("object", "pass", r"Mine \(.*mine.py:5\) is not a part"),
     ],
     ids=["capability", "no part"],
 )

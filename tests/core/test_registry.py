@@ -161,7 +161,7 @@ def test_a_shipped_part_needs_no_look_at_what_is_installed(install) -> None:
     [
         ("import tfkit\n1 / 0\n", r"plugin_bad.py:2: cannot be imported: ZeroDivisionError: division by zero"),
         ("def f(:\n", r"plugin_bad.py:1: cannot be imported: SyntaxError: invalid syntax"),
-        ("import sys\n\nsys.exit(3)\n", r"plugin_bad.py:3: cannot be imported: it ends the program \(sys.exit\(3\)\)"),
+        ("import sys\n\nsys.exit(3)\n", r"plugin_bad.py:3: cannot be imported: it exits the program \(sys.exit\(3\)\)"),
         ("import nothing_there\n", r"plugin_bad.py:1: cannot be imported: ModuleNotFoundError: .*'nothing_there'"),
         (PART.format(name="layer_norm", kind="Taken"), r"plugin_bad.py:5: norm 'layer_norm' is registered twice: by"),
         (PART.format(name="lost", kind="Lost") + "assert False\n", r"plugin_bad.py:9: cannot be .*: AssertionError$"),
@@ -170,16 +170,14 @@ def test_a_shipped_part_needs_no_look_at_what_is_installed(install) -> None:
 def test_a_broken_plugin_is_told_once_and_hides_no_other(install, text: str, message: str) -> None:
     install("plugin_bad", text)
     install("plugin_good", PART.format(name="plugged", kind="Plugged"))
-    with pytest.warns(
-        TfkitWarning, match=r"the plugin 'plugin_bad' of plugin_bad 1.5 could not be loaded: .*"
-    ) as found:
+    with pytest.warns(TfkitWarning, match=r"the plugin 'plugin_bad' of plugin_bad 1.5 cannot be loaded: .*") as found:
         names = tfkit.parts("norm")
     assert len(found) == 1 and "plugged" in names and "lost" not in names
     (problem,) = REGISTRY.problems
     assert (problem.plugin, problem.distribution) == ("plugin_bad", "plugin_bad 1.5")
     assert re.search(message, problem.message), problem.message
     assert tfkit.parts("norm") == names  # and says nothing more
-    with pytest.raises(UnknownPart, match=r"unknown norm 'plugd'; the plugin 'plugin_bad' of plugin_bad 1.5 could not"):
+    with pytest.raises(UnknownPart, match=r"unknown norm 'plugd'; the plugin 'plugin_bad' of plugin_bad 1.5 cannot be"):
         REGISTRY.get("norm", "plugd")
     with pytest.raises(tfkit.RecipeError, match=r"unknown norm 'plugd'; the plugin .* Did you mean 'plugged'\?"):
         tfkit.load_recipe("gpt2", overrides={"model.layer.norm": "plugd"})

@@ -62,7 +62,7 @@ def test_every_part_has_the_facts_of_its_slot(slot: str) -> None:
 
 
 def test_a_class_without_them_is_refused_when_it_is_registered() -> None:
-    with pytest.raises(UsageError, match="is no part; a part of the slot 'attention' is a class that extends"):
+    with pytest.raises(UsageError, match="is not a part; a part of the slot 'attention' must be a class that extends"):
 
         @tfkit.register("attention", "alone")
         class Alone(Component, nn.Module):
@@ -74,8 +74,8 @@ def test_a_class_without_them_is_refused_when_it_is_registered() -> None:
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"capabilities": frozenset({"casual"})}, "'casual' is no capability; did you mean 'causal'"),
-        ({"gain_scale": ("value",)}, "'gain_scale' is nothing that a part declares; did you mean 'gain_scaled'"),
+        ({"capabilities": frozenset({"casual"})}, "unknown capability 'casual'; did you mean 'causal'"),
+        ({"gain_scale": ("value",)}, "'gain_scale' is not a declaration of a part; did you mean 'gain_scaled'"),
         ({"two_way": True}, "did you mean 'two_ways'"),
         ({"residual_output": ("output",)}, "did you mean 'residual_outputs'"),
     ],

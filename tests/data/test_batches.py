@@ -177,9 +177,9 @@ def test_resumption_is_exact_at_every_batch() -> None:
 
 
 def test_a_place_that_the_data_has_not_is_refused() -> None:
-    with pytest.raises(DataError, match="batch 500 of epoch 2 was to come next, but this data makes"):
+    with pytest.raises(DataError, match="batch 500 of epoch 2 comes next, but this data has only"):
         taken(ordered(2, 500), 1)
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="not be negative"):
         ordered(-1)
 
 

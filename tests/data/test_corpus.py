@@ -84,8 +84,8 @@ def test_undecodable_bytes_are_named(write: Write) -> None:
 
 
 def test_unusable_files_are_named(write: Write, tmp_path: Path) -> None:
-    assert "gone.txt: there is no such file" in refused("text", files=str(tmp_path / "gone.txt"))
-    assert "this is a folder" in refused("text", files=str(tmp_path))
+    assert "gone.txt: no such file" in refused("text", files=str(tmp_path / "gone.txt"))
+    assert "is a folder" in refused("text", files=str(tmp_path))
     assert "empty.txt: the file is empty" in refused("text", files=write("empty.txt", ""))
     assert "blank.txt: the file is empty" in refused("text", files=write("blank.txt", "\ufeff\n \r\n"))
     assert "cannot be read" in refused("text", files="a\x00b")
@@ -93,7 +93,7 @@ def test_unusable_files_are_named(write: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf8x", "rot13", "hex", "", "a\0b"])
 def test_what_is_no_encoding_is_refused(encoding: str) -> None:
-    with pytest.raises(ValidationError, match="is no encoding of text"):
+    with pytest.raises(ValidationError, match="is not a text encoding"):
         read("text", files="x", encoding=encoding)
 
 
@@ -137,7 +137,7 @@ def test_empty_sides_are_refused_or_left_out(write: Write) -> None:
     assert read("parallel_text", source=source, target=target, skip_empty=True) == [{"source": "one", "target": "eins"}]
     nothing = write("b.en", "\n\nx\n")
     message = refused("parallel_text", source=nothing, target=write("b.de", "a\nb\n\n"), skip_empty=True)
-    assert "there is no example in it" in message
+    assert "contains no example" in message
     target = write("c.de", "eins\n\n")
     assert f"{target}:2: target is empty" in refused("parallel_text", source=write("c.en", "one\ntwo\n"), target=target)
 
@@ -152,7 +152,7 @@ def test_parallel_tsv(write: Write) -> None:
 
 def test_tsv_with_wrong_columns_is_named(write: Write) -> None:
     message = refused("parallel_tsv", file=write("x.tsv", "a\tb\nc\n"))
-    assert message.endswith("x.tsv:2: 1 columns, the first line has 2")
+    assert message.endswith("x.tsv:2: 1 columns, but the first line has 2")
     assert "x.tsv:2: 3 columns" in refused("parallel_tsv", file=write("x.tsv", "a\tb\nc\td\te\n"))
     assert "x.tsv:1: 2 columns, but column 5" in refused("parallel_tsv", file=write("x.tsv", "a\tb\n"), target_column=5)
     assert "x.tsv:2: 1 columns" in refused("parallel_tsv", file=write("x.tsv", "a\tb\n\nc\td\n"))
@@ -221,10 +221,10 @@ def test_json_lines(write: Write) -> None:
     [
         ('{"en": "a"', "x.jsonl:2: not a JSON value (column 11: "),
         ("[" * 100_000, "x.jsonl:2: not a JSON value"),
-        ('{"eng": "a"}', "x.jsonl:2: there is no field 'en'; there is: eng. Did you mean 'eng'?"),
-        ("{}", "x.jsonl:2: there is no field 'en'; there is: nothing"),
-        ('["a"]', "x.jsonl:2: there is no field 'en'; it holds a list, not named values"),
-        ('{"en": null}', "x.jsonl:2: field 'en' is null; a text or a number was expected"),
+        ('{"eng": "a"}', "x.jsonl:2: no field 'en'; available: eng. Did you mean 'eng'?"),
+        ("{}", "x.jsonl:2: no field 'en'; available: none"),
+        ('["a"]', "x.jsonl:2: no field 'en'; found a list, not named values"),
+        ('{"en": null}', "x.jsonl:2: field 'en' is null; expected a text or a number"),
         ('{"en": ["a"]}', "x.jsonl:2: field 'en' is a list"),
         ('{"en": " "}', "x.jsonl:2: text is empty"),
         ("", "x.jsonl:2: not a JSON value"),
@@ -254,18 +254,18 @@ def test_csv(write: Write) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('text,label\n"a\nb",1\nc\n', "x.csv:4: 1 columns, the first row has 2"),
+        ('text,label\n"a\nb",1\nc\n', "x.csv:4: 1 columns, but the first row has 2"),
         ("text,label\na,b,c\n", "x.csv:2: 3 columns"),
-        ('text,label\na,1\n"open,2\nb,3\n', "x.csv:3: the row that begins here is no CSV"),
-        ('text,label\n"a"b,2\n', "x.csv:2: the row that begins here is no CSV"),
-        ("text,label\na\rb,2\n", "x.csv:2: the row that begins here is no CSV"),
+        ('text,label\na,1\n"open,2\nb,3\n', "x.csv:3: the row that starts here is not valid CSV"),
+        ('text,label\n"a"b,2\n', "x.csv:2: the row that starts here is not valid CSV"),
+        ("text,label\na\rb,2\n", "x.csv:2: the row that starts here is not valid CSV"),
         (
             "texts,label\na,1\n",
-            "x.csv:1: there is no column 'text' in the header; there is: texts, label. Did you mean",
+            "x.csv:1: no column 'text' in the header; available: texts, label. Did you mean",
         ),
         ("text,label\n\na,1\n", "x.csv:2: 0 columns"),
         ("text,label\n,1\n", "x.csv:2: text is empty"),
-        ("text,label\n", "x.csv: there is no example"),
+        ("text,label\n", "x.csv: contains no example"),
     ],
 )
 def test_wrong_csv_is_named(write: Write, content: str, message: str) -> None:
@@ -274,7 +274,7 @@ def test_wrong_csv_is_named(write: Write, content: str, message: str) -> None:
 
 def test_wrong_columns_of_csv_are_refused(write: Write) -> None:
     path = write("x.csv", "a,b\n")
-    assert "2 columns, but column 2 is asked for" in refused("csv", file=path, fields={"text": 2}, header=False)
+    assert "2 columns, but column 2 is selected" in refused("csv", file=path, fields={"text": 2}, header=False)
     wrong: tuple[dict[str, Any], ...] = (
         {"fields": {}},
         {"fields": {"text": -1}},
@@ -296,8 +296,8 @@ def test_parquet(tmp_path: Path, write: Write) -> None:
     assert read("parquet", file=path, fields={"text": "pair.en", "label": "stars"})[1] == {"text": "b", "label": "4"}
     assert read("parquet", file=path, fields={"text": "pair.de"}, limit=1) == [{"text": "ä"}]
     assert "x.parquet: row 2: field 'pair.de' is null" in refused("parquet", file=path, fields={"text": "pair.de"})
-    assert "row 1: there is no field 'star'" in refused("parquet", file=path, fields={"text": "star"})
-    assert "this is no Parquet file" in refused("parquet", file=write("y.txt", "a"), fields={"text": "a"})
+    assert "row 1: no field 'star'" in refused("parquet", file=path, fields={"text": "star"})
+    assert "not a Parquet file" in refused("parquet", file=write("y.txt", "a"), fields={"text": "a"})
     assert "no such file" in refused("parquet", file=str(tmp_path / "z"), fields={"text": "a"})
 
 

@@ -186,7 +186,7 @@ def test_decode_leaves_special_tokens_out() -> None:
     assert tokenizer.decode(ids) == TEXTS[0]
     assert tokenizer.decode([]) == ""
     assert tokenizer.decode([tokenizer.vocab_size + 5]) == ""
-    with pytest.raises(UsageError, match="not negative, got -100"):
+    with pytest.raises(UsageError, match="not be negative, got -100"):
         tokenizer.decode([-100])
 
 
@@ -194,7 +194,7 @@ def test_tokens_and_ids() -> None:
     tokenizer = fitted("character")
     assert tokenizer.token(tokenizer.id("E")) == "E"
     assert "E" in tokenizer and "☃" not in tokenizer
-    with pytest.raises(UsageError, match="'☃' is no token"):
+    with pytest.raises(UsageError, match="'☃' is not in the vocabulary"):
         tokenizer.id("☃")
     for index in (-1, tokenizer.vocab_size):
         with pytest.raises(UsageError, match=f"no token has id {index}"):
@@ -232,14 +232,14 @@ def test_the_bound_holds() -> None:
 
 @pytest.mark.parametrize("name", ["bpe", "wordpiece"])
 def test_more_characters_than_vocabulary_are_refused(name: str) -> None:
-    with pytest.raises(DataError, match=r"vocab_size: 20 is too small: .* need \d+"):
+    with pytest.raises(DataError, match=r"vocab_size: 20 is too small; .* need \d+"):
         fitted(name, vocab_size=20)
 
 
 @pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.parametrize("texts", [[], [""], ["", ""]])
 def test_no_text_is_refused(name: str, texts: list[str]) -> None:
-    with pytest.raises(DataError, match="there is none"):
+    with pytest.raises(DataError, match="no text to learn from"):
         fitted(name, texts)
 
 
@@ -270,14 +270,14 @@ def test_what_is_no_text_is_refused() -> None:
         ("character", {"special_tokens": {"padding": "<pad>"}}, "special_tokens.padding"),
         ("character", {"vocab_size": 9}, "vocab_size"),
         ("word", {"vocab_size": True}, "valid integer"),
-        ("word", {"vocab_size": 4}, "at least 5"),
+        ("word", {"vocab_size": 4}, "the minimum is 5"),
         ("bpe", {}, "vocab_size"),
         ("bpe", {"vocab_size": 0}, "greater than or equal to 1"),
-        ("bpe", {"vocab_size": 100, "byte_level": True}, "at least 259"),
+        ("bpe", {"vocab_size": 100, "byte_level": True}, "the minimum is 259"),
         ("bpe", {"vocab_size": 300, "byte_level": True, "special_tokens": {"unknown": "<unk>"}}, "unknown: none"),
-        ("bpe", {"vocab_size": 300, "special_tokens": {"unknown": None}}, "name special_tokens.unknown"),
-        ("wordpiece", {"vocab_size": 300, "special_tokens": {"unknown": None}}, "name special_tokens.unknown"),
-        ("wordpiece", {"vocab_size": 3}, "at least 5"),
+        ("bpe", {"vocab_size": 300, "special_tokens": {"unknown": None}}, "set special_tokens.unknown"),
+        ("wordpiece", {"vocab_size": 300, "special_tokens": {"unknown": None}}, "set special_tokens.unknown"),
+        ("wordpiece", {"vocab_size": 3}, "the minimum is 5"),
         ("file", {}, "path"),
         ("file", {"path": "x", "special_tokens": {"stop": "<s>"}}, "stop"),
     ],

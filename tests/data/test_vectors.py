@@ -97,14 +97,14 @@ class Exploding:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("cut", "is cut off: it holds fewer numbers than its first line says"),
+        ("cut", "is truncated: it has fewer values than its header declares"),
         ("npz", "an archive of several"),
-        ("objects", "holds Python objects, which are never unpickled"),
-        ("text", "the values are <U1, not real numbers"),
-        ("empty", "there is no example in it"),
-        ("nan", r"row 2: the value at \[1\] is nan; only finite numbers"),
+        ("objects", "contains Python objects, which are never unpickled"),
+        ("text", "the values are of type <U1, not real numbers"),
+        ("empty", "contains no example"),
+        ("nan", r"row 2: the value at \[1\] is nan; all values must be finite"),
         ("header", "cannot be read as an array"),
-        ("other", "is expected to be one array"),
+        ("other", "expected a single array"),
     ],
 )
 def test_a_file_that_is_no_array_is_refused(name: str, said: str, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_array_is_refused(name: str, said: str, tmp_path: Path
 def test_labels_of_another_count_name_both_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((3, 4)))
     (tmp_path / "y.txt").write_text("a\nb\n")
-    with pytest.raises(DataError, match=r"y.txt has 2 labels, .*x.npy 3 examples"):
+    with pytest.raises(DataError, match=r"y.txt has 2 labels for 3 examples of .*x.npy"):
         examples("npy", file=str(tmp_path / "x.npy"), labels=str(tmp_path / "y.txt"))
     (tmp_path / "y.txt").write_text("a\n\nb\n")
     with pytest.raises(DataError, match=r"y.txt:2: the line is empty"):
@@ -156,11 +156,11 @@ def bomb(side: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"hello", "is no picture that can be read"),
-        (bomb(6000), "6000 x 6000 pixels are more than 16,777,216"),
+        (b"hello", "cannot be read as an image"),
+        (bomb(6000), "6000 x 6000 pixels exceed the limit of 16,777,216"),
         (bomb(12_000), "decompression bomb"),
         (bomb(60_000), "decompression bomb"),
-        (bomb(8), "is no picture that can be read"),
+        (bomb(8), "cannot be read as an image"),
     ],
     ids=["text", "large", "larger", "largest", "cut"],
 )
@@ -175,15 +175,15 @@ def test_a_file_that_is_no_picture_is_refused(data: bytes, said: str, tmp_path: 
 def test_pictures_of_other_sizes_or_without_a_class_are_refused(tmp_path: Path) -> None:
     picture(tmp_path / "one" / "a.png", 4, 4)
     picture(tmp_path / "one" / "b.png", 4, 5)
-    with pytest.raises(DataError, match=r"b.png: is 4 x 5 pixels, and .*a.png 4 x 4; say size: 32"):
+    with pytest.raises(DataError, match=r"b.png: has 4 x 5 pixels, but .*a.png has 4 x 4; set size"):
         examples("images", folder=str(tmp_path))
-    with pytest.raises(DataError, match=r"a.png: is in no folder of a class; say `labels`"):
+    with pytest.raises(DataError, match=r"a.png: is in no class folder; set `labels`"):
         examples("images", folder=str(tmp_path / "one"))
-    with pytest.raises(DataError, match=r"there is no file in it of .png"):
+    with pytest.raises(DataError, match=r"contains no file of type .png"):
         (tmp_path / "empty").mkdir()
         examples("images", folder=str(tmp_path / "empty"))
     (tmp_path / "labels.txt").write_text("one/a.png x\n")
-    with pytest.raises(DataError, match=r"labels.txt:1: a line is the name of a file, a tab, and its label"):
+    with pytest.raises(DataError, match=r"labels.txt:1: expected the name of a file, a tab, and its label"):
         examples("images", folder=str(tmp_path), labels=str(tmp_path / "labels.txt"))
     (tmp_path / "labels.txt").write_text("one/c.png\tx\n")
     with pytest.raises(DataError, match=r"c.png: there is no such file"):
@@ -194,7 +194,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     picture(tmp_path / "one" / "a.png", 4, 4)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"pictures need the packages of an extra: pip install"):
+    with pytest.raises(DataError, match=r"images need the packages of an extra: pip install"):
         examples("images", folder=str(tmp_path))
     with pytest.raises(DataError, match="'digits' needs the packages of an extra: pip install"):
         examples("digits")
@@ -215,16 +215,16 @@ def test_a_tone_has_its_peak_at_its_frequency(width: int, tmp_path: Path) -> Non
 def test_a_sound_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "one" / "a.wav"
     sound(file, np.zeros(4000))
-    with pytest.raises(DataError, match=r"a.wav: has 8,000 samples per second, not 16,000; say rate: 8000"):
+    with pytest.raises(DataError, match=r"a.wav: has 8,000 samples per second, not 16,000; set rate: 8000"):
         examples("audio", folder=str(tmp_path))
     with pytest.raises(DataError, match=r"4,000 samples are shorter than a window of 8,000"):
         examples("audio", folder=str(tmp_path), rate=8000, window_ms=1000)
     whole = file.read_bytes()
     file.write_bytes(whole[:1000])
-    with pytest.raises(DataError, match=r"a.wav: is cut off: 956 of 8,000 bytes"):
+    with pytest.raises(DataError, match=r"a.wav: is truncated: 956 of 8,000 bytes"):
         examples("audio", folder=str(tmp_path), rate=8000)
     file.write_bytes(b"RIFF")
-    with pytest.raises(DataError, match=r"is no sound that can be read"):
+    with pytest.raises(DataError, match=r"cannot be read as integer .wav"):
         examples("audio", folder=str(tmp_path), rate=8000)
 
 

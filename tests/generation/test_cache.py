@@ -118,7 +118,7 @@ def take_back(cached: Stepper, plain: Stepper, count: int) -> None:
     try:
         cached.rewind(count)
     except UsageError as refused:
-        assert "cannot take tokens back" in str(refused)
+        assert "cannot be rewound" in str(refused)
     else:
         plain.rewind(count)
     tokens = torch.arange(cached.rows) + 5
@@ -300,7 +300,7 @@ def test_so_many_tokens_can_be_taken_back_behind_a_window_and_no_more() -> None:
     state = net.new_state()
     with torch.no_grad():
         net(torch.randint(1, 23, (1, 300)), state=state)
-    with pytest.raises(UsageError, match=r"attention 'multi_head' has forgotten .* of 300 tokens, .* first 236 can"):
+    with pytest.raises(UsageError, match=r"attention 'multi_head' has dropped .* of 300 tokens can be rewound to 236"):
         state.rewind(300 - SLACK - 1)
     assert state.length == 300
     state.rewind(300 - SLACK)
@@ -314,7 +314,7 @@ def test_a_recurrence_takes_nothing_back_and_is_as_it_was() -> None:
         for stepper in (cached, plain):
             stepper.append(torch.tensor([4]))
         agree(cached, plain)
-        with pytest.raises(UsageError, match="mixer 'lstm' keeps a state that cannot take tokens back"):
+        with pytest.raises(UsageError, match="the state of mixer 'lstm' cannot be rewound"):
             cached.rewind(1)
         for stepper in (cached, plain):
             stepper.append(torch.tensor([5]))
@@ -327,9 +327,9 @@ def test_a_recurrence_takes_nothing_back_and_is_as_it_was() -> None:
 def test_no_more_is_taken_back_than_was_written() -> None:
     net = model()
     stepper = Stepper(net, [[1, 2, 3]])
-    with pytest.raises(UsageError, match="of 0 tokens that were written 1 cannot be taken back"):
+    with pytest.raises(UsageError, match="cannot rewind 1 tokens; 0 were written"):
         stepper.rewind(1)
-    with pytest.raises(UsageError, match="a state of 0 tokens cannot go back to 2"):
+    with pytest.raises(UsageError, match="a state of 0 tokens cannot be rewound to 2"):
         net.new_state().rewind(2)
 
 
@@ -343,7 +343,7 @@ def test_positions_that_move_are_read_anew_where_they_do_and_it_is_said(caplog: 
             stepper.logits()
             stepper.append(torch.tensor([2]))
     assert seen == [(1, 7), (1, 1), (1, 1), (1, 10), (1, 1)]
-    assert "positions change with the length of the text" in caplog.text
+    assert "positions depend on the length of the text" in caplog.text
 
 
 def test_what_keeps_no_past_is_read_whole_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -366,7 +366,7 @@ def test_what_keeps_no_past_is_read_whole_and_it_is_said(caplog: pytest.LogCaptu
     announce.cache_clear()
     with caplog.at_level("INFO", logger="tfkit"):
         assert Stepper(net, [[1, 2]]).state is None
-    assert "'fourier' keeps no past; the whole text is read for every token" in caplog.text
+    assert "'fourier' keeps no past; the whole text is recomputed for every token" in caplog.text
 
 
 def test_the_room_that_a_search_asks_for_is_made_at_once() -> None:

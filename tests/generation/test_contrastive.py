@@ -73,7 +73,7 @@ def test_rooms_and_rules_hold() -> None:
 
 
 def test_more_tokens_than_there_are_cannot_be_tried() -> None:
-    with pytest.raises(UsageError, match=r"generate\.strategy\.k: 24 tokens are more than the vocabulary of 23"):
+    with pytest.raises(UsageError, match=r"generate\.strategy\.k: 24 exceeds the vocabulary of 23 tokens"):
         best(small(), [[1]], 3, None, {"type": "contrastive", "k": 24})
     with pytest.raises(RecipeError, match="alpha: must be at most 1"):
         parts_of("strategy", {"type": "contrastive", "alpha": 1.5})

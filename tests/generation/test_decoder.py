@@ -26,7 +26,7 @@ from tfkit.generation.products import Int8
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.generation.strategy import Greedy
-from tfkit.generation.streaming import told
+from tfkit.generation.streaming import final_tokens
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.recipe.load import load_recipe
@@ -169,7 +169,7 @@ def test_decoders_of_one_model_live_side_by_side() -> None:
 def test_a_plain_call_between_two_pieces_of_a_stream_in_int8() -> None:
     model = decoder()
     plain = model(input_ids=ids(2)).logits
-    tokens = told(Greedy(Greedy.Config()), prepare(model, [[1, 2, 3]], 6, decoder=StepDecoder(model, "int8")))
+    tokens = final_tokens(Greedy(Greedy.Config()), prepare(model, [[1, 2, 3]], 6, decoder=StepDecoder(model, "int8")))
     for _ in tokens:
         assert torch.equal(model(input_ids=ids(2)).logits, plain)
 
@@ -349,10 +349,10 @@ def test_what_cannot_be_is_said() -> None:
     model = decoder()
     with pytest.raises(UsageError, match="quantize is int8, got 'int4'"):
         StepDecoder(model, "int4")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="this one is being trained"):
+    with pytest.raises(UsageError, match="needs a model in evaluation mode"):
         StepDecoder(model.train()).current()
     meta = decoder().to("meta")
-    with pytest.raises(UsageError, match="int8 computes on a CPU, and this model is on meta"):
+    with pytest.raises(UsageError, match="int8 runs on a CPU only, and this model is on meta"):
         StepDecoder(meta, "int8").current()
 
 

@@ -141,9 +141,9 @@ def test_learned_positions_end_the_text() -> None:
     [
         ([[1], [2] * 25], "prompt 2 has 25 tokens; this model reads at most 24"),
         ([[1], []], "prompt 2 is empty"),
-        ([[23]], "prompt 1 holds the id 23; ids go from 0 to 22"),
-        ([[-1]], "prompt 1 holds the id -1"),
-        ([], "there is no prompt"),
+        ([[23]], "prompt 1 contains the id 23; ids are 0 to 22"),
+        ([[-1]], "prompt 1 contains the id -1"),
+        ([], "no prompts"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_computing(prompts: list[list[int]], message: str) -> None:
@@ -168,14 +168,14 @@ def test_wrong_calls_are_refused() -> None:
 def test_a_model_that_needs_what_no_prompt_says_is_refused_before_computing() -> None:
     net = small(mask="prefix")
     net.stack("decoder").register_forward_pre_hook(lambda *_: pytest.fail("computed"))
-    with pytest.raises(UsageError, match="this model needs prefix_length with every call"):
+    with pytest.raises(UsageError, match="this model requires prefix_length in every call"):
         best(net, [[1]], 3)
 
 
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ({"type": "language_model", "reads": "encoder"}, "reads the encoder, and tokens are predicted by the decoder"),
+        ({"type": "language_model", "reads": "encoder"}, "reads the encoder, but tokens are predicted by the decoder"),
         ("none", "has no head that predicts tokens"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_model_that_sees_the_future_is_computed_anew() -> None:
     assert model("decoder", "rotary").caches
     both_ways = model("encoder", "rotary")
     assert not both_ways.caches
-    with pytest.raises(UsageError, match="this encoder cannot decode from a state: its tokens see those after them"):
+    with pytest.raises(UsageError, match="this encoder cannot decode from a state: its tokens see later ones"):
         both_ways.new_state()
 
 
@@ -216,6 +216,6 @@ def test_a_part_that_cannot_leave_padding_out_is_never_given_any() -> None:
     layer = {"norm": "layer_norm", "mixer": "looks", "feedforward": {"type": "mlp", "d_ff": 32}}
     net = model("decoder", "learned", layer=layer)
     prompts = [*PROMPTS, [7, 8]]
-    with pytest.raises(UsageError, match="mixer 'looks' cannot leave padding out"):
+    with pytest.raises(UsageError, match="mixer 'looks' cannot mask padding"):
         Stepper(net, prompts).logits()
     assert best(net, prompts, 4) == [best(net, [prompt], 4)[0] for prompt in prompts]

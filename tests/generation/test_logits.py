@@ -146,10 +146,10 @@ def test_an_ngram_longer_than_the_text_forbids_nothing(tokenizer: Tokenizer) -> 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("banned", {"tokens": ["z"]}, "'z' is no token of this vocabulary of 12$"),
-        ("banned", {"tokens": "ab"}, "'ab' is no token of this vocabulary of 12; it is written with 2: 'a', 'b'"),
+        ("banned", {"tokens": ["z"]}, "'z' is not in the vocabulary of 12 tokens$"),
+        ("banned", {"tokens": "ab"}, "'ab' is not in the vocabulary of 12 tokens; it is encoded as 2: 'a', 'b'"),
         ("forced", {"tokens": [12]}, "no token has id 12; the ids go from 0 to 11"),
-        ("min_length", {"tokens": 1, "ends": ["<nothing>"]}, "'<nothing>' is no token"),
+        ("min_length", {"tokens": 1, "ends": ["<nothing>"]}, "'<nothing>' is not in the vocabulary"),
     ],
 )
 def test_tokens_that_are_not_there_are_refused(
@@ -161,7 +161,7 @@ def test_tokens_that_are_not_there_are_refused(
 
 def test_there_must_be_an_end_to_hold_back() -> None:
     endless = Slot("tokenizer").validate({"type": "character", "special_tokens": {"end": None}}).build().fit([LETTERS])
-    with pytest.raises(UsageError, match="no end token to hold back; name what ends a text in `ends`"):
+    with pytest.raises(UsageError, match="no end token; list the end tokens in `ends`"):
         built(endless, "min_length", tokens=3)
     built(endless, "min_length", tokens=3, ends="h")
 
@@ -169,7 +169,7 @@ def test_there_must_be_an_end_to_hold_back() -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"type": "banned", "tokens": []}, "an empty list says nothing"),
+        ({"type": "banned", "tokens": []}, "the list is empty"),
         ({"type": "banned", "tokens": [""]}, "at least 1 character"),
         ({"type": "banned", "tokens": [-1]}, "greater than or equal to 0"),
         ({"type": "banned", "tokens": [True]}, "valid integer"),

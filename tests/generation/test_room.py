@@ -65,7 +65,7 @@ def told(writer: Writer, length: int) -> list[str]:
 def test_texts_beyond_max_length_are_told_of_whatever_the_position(position: str | None) -> None:
     assert told(writer(position, LONG - 3), 4) == []  # the last token that is written is never read
     (grown,) = told(writer(position, LONG - 2), 4)
-    assert grown.startswith(f"a text has grown longer than max_length, {LONG} tokens; ")
+    assert grown.startswith(f"a text exceeds max_length, {LONG} tokens; ")
     assert told(writer(position, 1), LONG) == []
     (longer,) = told(writer(position, 4), LONG + 1)
     assert longer.startswith(f"a prompt is longer than max_length, {LONG} tokens; ")
@@ -75,13 +75,13 @@ def test_learned_positions_end_a_text_and_that_is_told_where_more_was_asked_for(
     assert told(writer("learned"), 4) == []
     assert told(writer("learned", LONG - 3), 4) == []
     (ended,) = told(writer("learned", LONG), 4)
-    assert ended == f"a text ended before {LONG} new tokens, where the positions of the model end"
+    assert ended == f"a text ended before {LONG} new tokens, as the model has no further positions"
     with pytest.raises(UsageError, match=f"has {LONG + 1} tokens; this model reads at most {LONG}"):
         writer("learned").write([ids(LONG + 1)])
 
 
 def test_a_stream_and_a_source_are_told_of_too() -> None:
-    with pytest.warns(LengthWarning, match="a text has grown longer"):
+    with pytest.warns(LengthWarning, match="a text exceeds max_length"):
         "".join(writer("rotary", LONG).stream(ids(4)))
     (source,) = told(writer("rotary", 2, pair=True), LONG + 1)
     assert source.startswith(f"a source is longer than max_length, {LONG} tokens; ")
@@ -97,14 +97,14 @@ def test_a_warning_comes_before_anything_is_computed(monkeypatch: pytest.MonkeyP
 def test_a_prompt_of_a_megabyte_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be read for hours."""
     monkeypatch.setattr("tfkit.generation.writer.find", lambda *_: pytest.fail("it was computed"))
-    with pytest.raises(UsageError, match=r"a prompt has 1,000,000 tokens; .* made for 12 .* at most 1,200 are read"):
+    with pytest.raises(UsageError, match=r"a prompt has 1,000,000 tokens; .* is 1,200 .* max_length of 12"):
         writer("rotary").write([ids(1_000_000)])
     with pytest.raises(UsageError, match="a source has 1,000,000 tokens"):
         writer("rotary", pair=True).write([ids(1_000_000)])
 
 
 WIDE: list[tuple[dict[str, Any], str]] = [
-    ({"type": "beam", "num_beams": 1_024}, "a prompt with 1,024 texts followed at once take"),
+    ({"type": "beam", "num_beams": 1_024}, "a prompt with 1,024 texts need at least"),
     ({"type": "beam", "num_beams": 1_000, "n_best": 1_000}, "a prompt with 1,000 texts"),
     ({"type": "diverse_beam", "num_beams": 1_000, "groups": 10}, "a prompt with 1,000 texts"),
     ({"type": "sample", "n_best": 1_000}, "a prompt with 1,000 texts"),
@@ -117,7 +117,7 @@ def test_more_texts_than_memory_holds_are_refused(
 ) -> None:
     monkeypatch.setattr(room, "free_memory", lambda device: 2**20)
     wide = writer("rotary", strategy=strategy)
-    with pytest.raises(UsageError, match=rf"^{message}.* GiB at least, and 0\.0 GiB are free; at most [\d,]+ texts"):
+    with pytest.raises(UsageError, match=rf"^{message}.* GiB of memory, and 0\.0 GiB are free; at most [\d,]+ texts"):
         wide.check()  # as the command does before it reads a text
     with pytest.raises(UsageError, match=message):
         wide.write([ids(1)])
@@ -126,9 +126,9 @@ def test_more_texts_than_memory_holds_are_refused(
 def test_prompts_count_as_many_as_are_followed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "free_memory", lambda device: 100_000)
     writer("rotary", 1, batch_size=10).write([ids(1)] * 200)
-    with pytest.raises(UsageError, match=r"^200 prompts followed at once take"):
+    with pytest.raises(UsageError, match=r"^200 prompts need at least"):
         writer("rotary", 1, batch_size=1000).write([ids(1)] * 200)
-    with pytest.raises(UsageError, match=r"^50 prompts with 4 texts each followed at once take"):
+    with pytest.raises(UsageError, match=r"^50 prompts with 4 texts each need at least"):
         writer("rotary", 1, strategy="beam").write([ids(1)] * 50)
 
 

@@ -157,7 +157,7 @@ def test_logits_that_are_not_finite_are_told_and_write_nothing(
         net.stack("decoder").embedding.tokens.weight[8] = damage  # type: ignore[union-attr,index]
     for scored in (True, False):
         search = prepare(net, [[4, 5], [4, 8]], 5, searched(tokenizer, [], []), seed=1, scored=scored)
-        with pytest.raises(PromptError, match="prompt 2 gives logits that are not finite after 0 new tokens"):
+        with pytest.raises(PromptError, match="prompt 2 produced non-finite logits after 0 new tokens"):
             find(made, replace(search, rules=Rules([Without8()], [], tokenizer)))
 
 
@@ -177,7 +177,7 @@ def test_one_logit_that_is_no_number_is_enough(tokenizer: Tokenizer) -> None:
     with torch.no_grad():
         net.head.output.weight[3] = float("nan")  # type: ignore[union-attr,index]
     for strategy in ("greedy", "sample", "beam", "contrastive", {"type": "speculative", "sampled": True}):
-        with pytest.raises(PromptError, match="prompt 1 gives logits that are not finite"):
+        with pytest.raises(PromptError, match="prompt 1 produced non-finite logits"):
             best(net, [[4, 5]], 5, searched(tokenizer, [], []), strategy, seed=1)
 
 
@@ -217,7 +217,7 @@ def test_a_rule_that_gives_no_logits_is_named(net: Model, tokenizer: Tokenizer) 
         def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
             return logits[:, 0]
 
-    with pytest.raises(UsageError, match=r"the logits rule 'broken' gave \[4\], expected logits \[4, 12\]"):
+    with pytest.raises(UsageError, match=r"the logits rule 'broken' returned \[4\], expected logits \[4, 12\]"):
         best(net, PROMPTS, 3, searched(tokenizer, ["broken"], []))
 
 
@@ -270,7 +270,7 @@ def test_wrong_rules_are_faults_with_a_place(text: str, message: str) -> None:
 
 def test_a_rule_that_cannot_go_with_the_tokenizer_stops_before_training(tmp_path: Path) -> None:
     wrong = tfkit.load_recipe(RECIPE, sets=["generate.logits={type: banned, tokens: nothing}"])
-    with pytest.raises(RecipeError, match=r"generate\.logits: banned: 'nothing' is no token of this vocabulary"):
+    with pytest.raises(RecipeError, match=r"generate\.logits: banned: 'nothing' is not in the vocabulary"):
         tfkit.train(wrong, out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
@@ -291,7 +291,11 @@ def test_a_run_takes_names_mappings_and_configs(run: Run) -> None:
         ({"logits": ["baned"]}, RecipeError, r"<logits>: logits\[0\]: unknown logits 'baned'. Did you mean 'banned'\?"),
         ({"stop": ["end_token", {"type": "length"}]}, RecipeError, r"<stop>: stop\[1\]: needs the option 'tokens'"),
         ({"stop": [3]}, RecipeError, r"stop\[0\]: expected the name of a stop"),
-        ({"logits": {"type": "banned", "tokens": "zzz"}}, UsageError, r"generate\.logits: banned: 'zzz' is no token"),
+        (
+            {"logits": {"type": "banned", "tokens": "zzz"}},
+            UsageError,
+            r"generate\.logits: banned: 'zzz' is not in the vocabulary",
+        ),
     ],
 )
 def test_a_run_refuses_wrong_rules(run: Run, rules: dict[str, Any], error: type[Exception], message: str) -> None:

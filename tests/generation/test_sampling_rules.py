@@ -91,7 +91,7 @@ def test_a_row_that_is_left_nothing_stays_without(tokenizer: Tokenizer, part: di
 
 
 def test_more_than_the_vocabulary_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UsageError, match=r"generate.logits: top_k: k: 301 is more than the 300 tokens"):
+    with pytest.raises(UsageError, match=r"generate.logits: top_k: k: 301 exceeds the vocabulary of 300 tokens"):
         bound(tokenizer, {"type": "top_k", "k": 301})
 
 
@@ -114,10 +114,10 @@ MODEL = {
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("{type: temperature, temperature: 0}", r"is above 0 .*, got 0; .* say generate.strategy: greedy"),
-        ("{type: temperature, temperature: -1}", r"above 0 .*, got -1; .*greedy"),
-        ("{type: temperature, temperature: 1.0e-30}", r"from 1e-06 on\), got 1e-30"),
-        ("{type: temperature, temperature: .nan}", "a number in a recipe is finite"),
+        ("{type: temperature, temperature: 0}", r"must be at least .*, got 0; .* use generate.strategy: greedy"),
+        ("{type: temperature, temperature: -1}", r"at least 1e-06, got -1; .*greedy"),
+        ("{type: temperature, temperature: 1.0e-30}", r"at least 1e-06, got 1e-30"),
+        ("{type: temperature, temperature: .nan}", "numbers must be finite"),
         ("temperature", "needs the option 'temperature'"),
         ("{type: top_k, k: 0}", "must be at least 1"),
         ("{type: top_k, k: 2.5}", "whole number"),

@@ -176,13 +176,13 @@ def test_a_draft_of_fewer_positions_writes_as_far_as_it_can(letters: Tokenizer) 
 
 def test_what_is_no_draft_is_refused_by_name(letters: Tokenizer) -> None:
     net = small()
-    with pytest.raises(UsageError, match="small is a decoder of 4 tokens, and this model a decoder of 23 tokens"):
+    with pytest.raises(UsageError, match="small is a decoder of 4 tokens, but this model is a decoder of 23 tokens"):
         written(strategy(small(vocab=4), letters), net, [[1]], 3)
     with pytest.raises(UsageError, match="small is an encoder-decoder of 23 tokens"):
         written(strategy(small("encoder_decoder"), letters), net, [[1]], 3)
     other = Slot("tokenizer").validate("character").build().fit(["abcdefghijklmnopqrt"])
     made = Slot("strategy").validate({"type": "speculative", "draft": "small"}).build()
-    with pytest.raises(UsageError, match=r"small has another vocabulary: its id \d+ is 't', not 's'"):
+    with pytest.raises(UsageError, match=r"small has a different vocabulary: its id \d+ is 't', not 's'"):
         made.bind(letters, lambda path: (StepDecoder(net), other))
     with pytest.raises(UsageError, match="small was not loaded"):
         written(made, net, [[1]], 3)
@@ -196,7 +196,7 @@ def test_a_state_that_cannot_go_back_is_refused_before_anything_is_computed(lett
     if not net.caches:
         pytest.skip("it keeps no state")
     net.stack("decoder").register_forward_pre_hook(lambda *_: pytest.fail("computed"))
-    with pytest.raises(UsageError, match=r"a draft must be taken back, and .* keeps a state that cannot"):
+    with pytest.raises(UsageError, match=r"drafts must be rewound, and .* cannot be rewound"):
         written(strategy(None, letters), net, [[1]], 3)
 
 

@@ -108,7 +108,7 @@ def test_a_tokenizer_without_an_end_never_ends_a_text_by_it() -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"type": "strings", "strings": []}, "an empty list says nothing"),
+        ({"type": "strings", "strings": []}, "the list is empty"),
         ({"type": "strings", "strings": [""]}, "at least 1 character"),
         ({"type": "strings", "strings": [3]}, "valid string"),
         ({"type": "time", "seconds": 0}, "greater than 0"),
@@ -121,5 +121,5 @@ def test_options_that_mean_nothing_are_refused(part: dict[str, Any], message: st
 
 
 def test_a_rule_that_does_not_fit_the_tokenizer_is_named(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UsageError, match=r"^generate\.stop: end_token: 'zz' is no token"):
+    with pytest.raises(UsageError, match=r"^generate\.stop: end_token: 'zz' is not in the vocabulary"):
         rules(tokenizer, {"type": "end_token", "tokens": ["zz"]})

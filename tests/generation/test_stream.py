@@ -20,7 +20,7 @@ from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, prepare
 from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.strategy import Greedy
-from tfkit.generation.streaming import told
+from tfkit.generation.streaming import final_tokens
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 
@@ -145,13 +145,13 @@ def threads() -> list[threading.Thread]:
 
 def test_tokens_come_one_by_one_and_then_the_candidate(net: Model) -> None:
     strategy = Greedy(Greedy.Config())
-    *tokens, found = told(strategy, prepare(net, [[1, 2]], 7))
+    *tokens, found = final_tokens(strategy, prepare(net, [[1, 2]], 7))
     assert isinstance(found, Candidate) and tuple(tokens) == found.ids and len(tokens) == 7
     assert not threads()
 
 
 def test_whoever_leaves_ends_the_search(net: Model) -> None:
-    listening = told(Greedy(Greedy.Config()), prepare(net, [[1, 2]], 1_000_000))
+    listening = final_tokens(Greedy(Greedy.Config()), prepare(net, [[1, 2]], 1_000_000))
     assert isinstance(next(listening), int)
     assert len(threads()) == 1
     listening.close()
@@ -163,10 +163,10 @@ def test_what_goes_wrong_in_the_search_is_raised_where_it_is_heard(net: Model) -
         """Fails in its search."""
 
         def search(self, search: Any) -> Any:
-            search.tell(0, 3)
+            search.notify(0, 3)
             raise UsageError("this search fails")
 
-    listening = told(Breaks(Greedy.Config()), prepare(net, [[1, 2]], 5))
+    listening = final_tokens(Breaks(Greedy.Config()), prepare(net, [[1, 2]], 5))
     assert next(listening) == 3
     with pytest.raises(UsageError, match="this search fails"):
         next(listening)

@@ -58,13 +58,13 @@ def test_prompts_are_texts_or_ids_one_or_many(run: Run) -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        (["a", []], "prompt 2 is empty, so that there is no token to begin with"),
+        (["a", []], "prompt 2 is empty; generation starts from at least one token"),
         (["a", "b" * 60], "prompt 2 has 60 tokens; this model reads at most 40; shorten it"),
-        (["a", [3, 90_000]], "prompt 2 holds the id 90000; ids go from 0 to"),
-        (["a", "b", [-1]], "prompt 3 holds the id -1"),
+        (["a", [3, 90_000]], "prompt 2 contains the id 90000; ids are 0 to"),
+        (["a", "b", [-1]], "prompt 3 contains the id -1"),
         (["a", 2.5], "prompt 2 is neither a text nor a list of ids: 2.5"),
         (["a", ["b"]], r"prompt 2 is neither a text nor a list of ids: \['b'\]"),
-        (["a", "\ud800"], "prompt 2 cannot be read: half of a character"),
+        (["a", "\ud800"], "prompt 2 cannot be read: the text contains a lone surrogate"),
         (5, "a prompt is a text or a list of ids, got 5"),
     ],
 )
@@ -107,14 +107,14 @@ def test_a_text_that_is_cut_says_so(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_new_tokens": -1}, "max_new_tokens is a whole number from 0 to 2,147,483,648, got -1"),
-        ({"max_new_tokens": 2.5}, "max_new_tokens is a whole number from 0 to 2,147,483,648, got 2.5"),
-        ({"seed": -1}, "seed is a whole number from 0 to 4,294,967,295, got -1"),
-        ({"batch_size": 0}, "batch_size is a whole number from 1 to 1,048,576, got 0"),
-        ({"stategy": "sample"}, "nothing of generation is called 'stategy'; did you mean 'strategy'"),
-        ({"strategy": ["greedy", "sample"]}, "there is one strategy, got 2"),
-        ({"logits": {"type": "temperature", "temperature": 0.5}}, "temperature shapes what is drawn, and greedy draws"),
-        ({"strategy": "sample", "logits": {"type": "top_k", "k": 5000}}, "k: 5000 is more than the"),
+        ({"max_new_tokens": -1}, "max_new_tokens must be a whole number from 0 to 2,147,483,648, got -1"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens must be a whole number from 0 to 2,147,483,648, got 2.5"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 4,294,967,295, got -1"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1 to 1,048,576, got 0"),
+        ({"stategy": "sample"}, "unknown generation option 'stategy'; did you mean 'strategy'"),
+        ({"strategy": ["greedy", "sample"]}, "expected one strategy, got 2"),
+        ({"logits": {"type": "temperature", "temperature": 0.5}}, "temperature affects sampling, and greedy does not"),
+        ({"strategy": "sample", "logits": {"type": "top_k", "k": 5000}}, "k: 5000 exceeds the vocabulary of"),
     ],
 )
 def test_a_wrong_wish_is_refused(run: Run, options: dict[str, Any], message: str) -> None:
@@ -151,7 +151,7 @@ def test_the_short_options_are_those_of_the_command(run: Run) -> None:
         ({"top_k": True}, "top_k=True: generate.logits.k: expected a whole number"),
         ({"strategy": "greedy", "num_beams": 2}, "num_beams=2: strategy 'greedy' has no option num_beams"),
         ({"top_n": 2}, "did you mean 'top_p'"),
-        ({"max_new_tokens": 2**70}, "max_new_tokens is a whole number from 0 to 2,147,483,648"),
+        ({"max_new_tokens": 2**70}, "max_new_tokens must be a whole number from 0 to 2,147,483,648"),
     ],
     ids=str,
 )
@@ -201,8 +201,8 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, options: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("a", {"strategy": "beam"}, "beam knows its text only at the end, so that it cannot be streamed"),
-        ("a", {"strategy": {"type": "sample", "n_best": 3}}, "a stream is one text, but n_best is 3"),
+        ("a", {"strategy": "beam"}, "beam cannot stream, as its text is known only at the end"),
+        ("a", {"strategy": {"type": "sample", "n_best": 3}}, "n_best is 3; streaming needs n_best 1"),
         (["a", "b"], {}, "stream takes one prompt, got 2"),
         ([], {}, "stream takes one prompt, got 0"),
         ("b" * 60, {}, "prompt 1 has 60 tokens"),
@@ -256,7 +256,7 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
             "fills masks, and strategy, seed requires a",
         ),
         (lambda run: run.generate("[MASK]", max_new_tokens=1), "fills masks, and max_new_tokens requires a model"),
-        (lambda run: run.generate("[MASK]", sed=1), "nothing of generation is called 'sed'"),
+        (lambda run: run.generate("[MASK]", sed=1), "unknown generation option 'sed'"),
         (lambda run: run.stream("[MASK]"), "contains an encoder, which does not generate text"),
         (lambda run: run.generate([[1, 2]]), "this model reads text"),
     ],

@@ -32,8 +32,8 @@ TINY_T5 = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 
         (MPT, {"attn_config": {"alibi": False}}, "attn_config.alibi: only True"),
         (MPT, {"expansion_ratio": 2}, "expansion_ratio: only 4"),
         (OPT, {"word_embed_proj_dim": 20, "architectures": ["OPTModel"]}, "only with a head that is tied"),
-        (OpenAIGPT, {"afn": "mish"}, "afn: 'mish' is not known here; known are gelu, relu, silu, swish"),
-        (T5, {"feed_forward_proj": "gated-snake"}, "dense_act_fn: 'snake' is not known here"),
+        (OpenAIGPT, {"afn": "mish"}, "afn: 'mish' is not supported; expected gelu, relu, silu, swish"),
+        (T5, {"feed_forward_proj": "gated-snake"}, "dense_act_fn: 'snake' is not supported"),
     ],
 )
 def test_what_cannot_be_brought_in_is_named(family: type[Family], config: dict[str, Any], message: str) -> None:

@@ -85,13 +85,13 @@ def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Pat
     with pytest.raises(DataError) as caught:
         Source.of(str(tmp_path)).model()
     where = f"{tmp_path / 'config.json'}: rms_norm_eps Infinity"
-    assert str(caught.value) == f"{where}: layer.norm.eps: inf: a number in a recipe is finite"
+    assert str(caught.value) == f"{where}: layer.norm.eps: inf: numbers must be finite"
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])
 def test_a_model_type_that_is_none(value: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": value}))
-    with pytest.raises(DataError, match="no family is about"):
+    with pytest.raises(DataError, match="no family for"):
         Source.of(str(tmp_path))
 
 
@@ -109,7 +109,7 @@ def test_a_config_without_a_size_is_refused(key: str, tmp_path: Path) -> None:
     config = config_of(FIRST["llama"])
     del config[key]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'} says no {key}$"):
+    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'}: {key} is missing$"):
         Source.of(str(tmp_path)).model()
 
 

@@ -119,19 +119,19 @@ def test_the_commands(gpt2: tuple[Run, Path], tmp_path: Path) -> None:
 REFUSED = {
     "deep_norm": (
         {**GPT2, "layer": {**PRE, "residual": "deep_norm"}},
-        r"resolved\.yaml:\d+:\d+: model\.layer\.residual\.type: CTranslate2 has no deep_norm\n",
+        r"resolved\.yaml:\d+:\d+: model\.layer\.residual\.type: CTranslate2 does not support deep_norm\n",
     ),
     "class": (
         {**ONE, "position": "rotary", "layer": {**PRE, "residual": "parallel_two_norms"}},
-        r"CTranslate2('s converter)? (does not take this|takes no) '",
+        r"CTranslate2('s converter)? (rejects this|does not support) '",
     ),
     "width": (
         {**ONE, "position": "rotary", "layer": {**LLAMA, "attention": {**LLAMA["attention"], "head_dim": 16}}},  # type: ignore[dict-item]
-        r"CTranslate2 does not compute this 'llama' as tfkit does: (its log-probabilities differ by|axis)",
+        r"CTranslate2 computes this 'llama' differently: (its log-probabilities differ by|axis)",
     ),
     "encoder": (
         {**ONE, "type": "encoder", "position": "learned", "head": {"type": "masked_lm", "tied": True}, "layer": POST},
-        r"writes no text, and only models that do leave for CTranslate2; try --to onnx",
+        r"does not generate text, as CTranslate2 requires; try --to onnx",
     ),
 }
 
@@ -151,7 +151,7 @@ def test_a_class_without_a_converter_is_named(
 ) -> None:
     loaders = converting._loaders()
     monkeypatch.setattr(converting, "_loaders", lambda: {key: loaders[key] for key in ("LlamaConfig", "T5Config")})
-    with pytest.raises(UsageError, match=r"CTranslate2 takes no 'gpt2' \(GPT2LMHeadModel\), which this model is"):
+    with pytest.raises(UsageError, match=r"CTranslate2 does not support 'gpt2' \(GPT2LMHeadModel\)"):
         export_ctranslate2(gpt2[0], tmp_path / "out")
 
 
@@ -163,7 +163,7 @@ def test_without_a_tokenizer_without_a_library_and_in_a_strangers_folder(
     (tmp_path / "out" / "mine").write_text("")
     with pytest.raises(RunError, match=r"not empty and not a model of CTranslate2"):
         export_ctranslate2(run, tmp_path / "out", force=True)
-    with pytest.raises(UsageError, match=r"has no tokenizer, and CTranslate2 reads tokens as texts"):
+    with pytest.raises(UsageError, match=r"has no tokenizer, which CTranslate2 requires"):
         export_ctranslate2(tfkit.load_run(run.weights), tmp_path / "new")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UsageError, match=r"export to CTranslate2 needs the package ctranslate2"):

@@ -296,7 +296,9 @@ def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> 
     assert "not an architecture of transformers; the folder includes tfkit's code" in result.stdout
     assert "trust_remote_code=True)" in result.stdout
     lines = (own.folder / "resolved.yaml").read_text().splitlines()
-    reason = r"  \S+resolved\.yaml:(\d+):\d+: model\.(\S+): the config\.json of the nearest family, '\w+', cannot say"
+    reason = (
+        r"  \S+resolved\.yaml:(\d+):\d+: model\.(\S+): the config\.json of the nearest family, '\w+', cannot express"
+    )
     named = {path: lines[int(line) - 1] for line, path in re.findall(reason, result.stdout)}
     assert "sandwich" in named["layer.residual.type"] and "spacing" in named["position.spacing"]
     same_logits(own, out, trust_remote_code=True)

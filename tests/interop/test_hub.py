@@ -19,13 +19,15 @@ hub = pytest.importorskip("huggingface_hub", reason="names on the hub need huggi
 def test_a_name_that_the_hub_does_not_give() -> None:
     result = command("import", "nobody/nothing-at-all")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("tfkit: nobody/nothing-at-all is no folder here, and the hub does not give it: ")
+    assert result.stderr.startswith(
+        "tfkit: nobody/nothing-at-all is not a local folder, and its download from the hub failed: "
+    )
     assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "./nowhere", "/nowhere", "~/nowhere", "two words", "-/x", "a//b"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(DataError, match=r"no such folder|does not give it"):
+    with pytest.raises(DataError, match=r"no such folder|download from the hub failed"):
         folder_of(name)
 
 

@@ -118,10 +118,10 @@ def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
 @pytest.mark.parametrize(
     ("scaling", "message"),
     [
-        ({"rope_type": "proportional"}, "rope_type: 'proportional' is not known here; known are default, linear"),
-        ({"rope_type": "linear"}, "the scaling of the rotary positions says no factor"),
-        ({"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0}, "says no high_freq_factor"),
-        ({"rope_type": "longrope", "short_factor": [1.0]}, "says no long_factor"),
+        ({"rope_type": "proportional"}, "rope_type: 'proportional' is not supported; expected default, linear"),
+        ({"rope_type": "linear"}, "the scaling of the rotary positions lacks factor"),
+        ({"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0}, "lacks high_freq_factor"),
+        ({"rope_type": "longrope", "short_factor": [1.0]}, "lacks long_factor"),
     ],
 )
 def test_a_scaling_that_cannot_be_brought_in_is_named(scaling: dict[str, object], message: str) -> None:
@@ -136,7 +136,7 @@ def test_an_unknown_type_of_layer_is_named() -> None:
         "model_type": "gemma2",
         "layer_types": ["full_attention", "chunked_attention", "full_attention"],
     }
-    with pytest.raises(DataError, match="layer_types: 'chunked_attention' is not known here; known are full_attention"):
+    with pytest.raises(DataError, match="layer_types: 'chunked_attention' is not supported; expected full_attention"):
         family_of(config).recipe(config)
 
 

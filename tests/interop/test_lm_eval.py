@@ -91,7 +91,7 @@ def test_a_pair_scores_its_target(tmp_path: Path) -> None:
     found = TfkitLM(run).loglikelihood(asked(("one two", "eins zwei"), ("one", "eins")))
     assert found[0][0] == pytest.approx(wanted, abs=1e-5)
     assert TfkitLM(run).generate_until(asked(("one two", {"max_gen_toks": 5}))) == run.generate("one two", 5)
-    with pytest.raises(UsageError, match="loglikelihood_rolling is for decoders"):
+    with pytest.raises(UsageError, match="loglikelihood_rolling needs a decoder"):
         TfkitLM(run).loglikelihood_rolling(asked("one"))
 
 
@@ -134,15 +134,17 @@ def test_what_cannot_be_scored_is_refused(run: Run, tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="lm-eval needs a model that continues texts"):
         TfkitLM(reader)
-    with pytest.raises(UsageError, match="no argument of the model is called 'runs'; give run=FOLDER"):
+    with pytest.raises(UsageError, match="unknown argument 'runs'; use run=FOLDER"):
         TfkitLM(runs="x")
-    with pytest.raises(UsageError, match="the run is missing; give run=FOLDER"):
+    with pytest.raises(UsageError, match="the run is missing; use run=FOLDER"):
         TfkitLM()
     with pytest.raises(RunError, match="no such folder"):
         TfkitLM(tmp_path / "nothing")
     with pytest.raises(UsageError, match="a continuation of 65 tokens cannot be scored; windows have 1 to 64"):
         TfkitLM(run).loglikelihood(asked(("a", "b" * 65)))
-    with pytest.raises(UsageError, match="256 new tokens leave no room for a context in 64; set max_gen_toks"):
+    with pytest.raises(
+        UsageError, match="256 new tokens leave no room for a context within 64; set a smaller max_gen_toks"
+    ):
         TfkitLM(run).generate_until(asked(("a", {"until": ["b"]})))
     with pytest.raises(UsageError, match="gen_kwargs: unknown option 'penalty'"):
         TfkitLM(run).generate_until(asked(("a", {"penalty": 2})))

@@ -72,7 +72,7 @@ def test_a_pushed_run_names_no_folder_of_its_author(place: Hub, trained: Run, ho
     assert {"recipe.yaml", "resolved.yaml", "environment.json", "model.safetensors"} <= {
         *named_in(trained.folder, home)
     }
-    with pytest.warns(TfkitWarning, match=r"no absolute path of this run leaves: .*texts\.txt as train/texts\.txt"):
+    with pytest.warns(TfkitWarning, match=r"absolute paths are replaced: .*texts\.txt as train/texts\.txt"):
         tfkit.push(trained, HERE)
     there = place.root / "someone/small"
     assert named_in(there, home) == []
@@ -93,7 +93,7 @@ def test_a_part_that_did_not_come_along_is_asked_for(place: Hub, home: Path, tmp
     recipe["imports"] = [str(tmp_path / "late.py")]
     loaded = tfkit.load_recipe(recipe, trust=True)
     run = tfkit.save(tfkit.build(loaded), loaded, None, tmp_path / "run")
-    with pytest.warns(TfkitWarning, match="no absolute path"):
+    with pytest.warns(TfkitWarning, match="absolute paths are"):
         tfkit.push(run, HERE)
     there = place.root / "someone/small"
     known = json.loads((there / "environment.json").read_text())
@@ -111,7 +111,7 @@ def test_an_export_names_no_folder_of_its_author(form: str, trained: Run, home: 
     result = command("export", trained.folder, tmp_path / "out", "--to", form, "--trust")
     assert result.exit_code == 0, result.output
     assert named_in(tmp_path / "out", home) == []
-    assert "no absolute path of this run leaves: " in result.stdout
+    assert "absolute paths are replaced: " in result.stdout
     assert f"{home / 'train' / 'texts.txt'} as train/texts.txt" in result.stdout
 
 

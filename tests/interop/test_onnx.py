@@ -18,7 +18,7 @@ import tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.interop.greedy import WORST
 from tfkit.interop.onnx import exporting
-from tfkit.interop.onnx.comparing import CALLS, GraphSession, given_to, sizes_of
+from tfkit.interop.onnx.comparing import CALLS, GraphSession, inputs_of, sizes_of
 from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx
 from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of
 from tfkit.interop.onnx.quantizing import quantize_file
@@ -88,7 +88,7 @@ def test_a_step_after_a_past_is_the_whole_text(mask: Any, call: tuple[int, ...])
     (step,) = graphs_of(model)
     assert isinstance(step, StepGraph)
     sizes = sizes_of(call, None)
-    given = given_to(step, sizes | {"time": sizes["total"], "past": 0})
+    given = inputs_of(step, sizes | {"time": sizes["total"], "past": 0})
     ids, mask_of = given["input_ids"], given["attention_mask"]
     positions = (mask_of.cumsum(dim=1) - 1).clamp(min=0)
     want = model(ids, attention_mask=mask_of, position_ids=positions).logits[:, sizes["past"] :]
@@ -145,7 +145,7 @@ def test_a_part_that_cannot_leave_is_named() -> None:
     recipe = decoder(
         vocab_size=40, layer={**LAYER, "attention": None, "sublayers": ["mixer", "feedforward"], "mixer": "lstm"}
     )
-    with pytest.raises(UsageError, match="mixer 'lstm' of the decoder cannot leave as a graph of any length"):
+    with pytest.raises(UsageError, match="mixer 'lstm' of the decoder cannot be exported with a dynamic length"):
         check_leaves(load_recipe({"tfkit": 1, "model": recipe}).blueprint())
 
 
@@ -190,9 +190,9 @@ def test_an_interrupted_export_leaves_what_was_there(run: Run, tmp_path: Path, m
     ("metadata", "message"),
     [
         ({}, "model.onnx: onnxruntime cannot load it"),
-        ({"ends": 5}, "metadata.json: is of another architecture than the run; export the run again"),
-        ({"opset": "new"}, "metadata.json: is of another architecture than the run; export the run again"),
-        ({"graphs": []}, "metadata.json: is of another architecture than the run; export the run again"),
+        ({"ends": 5}, "metadata.json: describes another architecture; export the run again"),
+        ({"opset": "new"}, "metadata.json: describes another architecture; export the run again"),
+        ({"graphs": []}, "metadata.json: describes another architecture; export the run again"),
     ],
     ids=lambda one: ",".join(one) if isinstance(one, dict) else "",
 )
@@ -224,7 +224,7 @@ def test_an_opset_without_an_operator_is_refused(model: Any, tmp_path: Path, mon
     program = None if model is None else SimpleNamespace(model=model)
     monkeypatch.setattr(torch.onnx, "export", lambda *given, **options: program)
     (graph,) = graphs_of(model_of())
-    with pytest.raises(UsageError, match="some operator has no form in opset 20; choose --opset 23"):
+    with pytest.raises(UsageError, match="some operator is not available in opset 20; use --opset 23"):
         trace(graph, tmp_path / "model.onnx", 20)
     assert list(tmp_path.iterdir()) == []
 
@@ -331,7 +331,7 @@ def test_a_decoder_leaves_and_is_equal(run: Run, opset: int, tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     assert "greedy tokens: equal after 20 of 20 prompts" in result.stdout
     refused = command("verify", run.folder, "--against", folder, "--provider", "tensorrt")
-    assert refused.exit_code == 2 and "--provider tensorrt: this onnxruntime has only" in refused.stderr
+    assert refused.exit_code == 2 and "--provider tensorrt: this onnxruntime supports only" in refused.stderr
     assert written(folder, "def f", "6") == run.generate("def f", 6, strategy="greedy")[0] + "\n"
     assert json.loads((folder / "metadata.json").read_text())["costs"]["parameters"] > 0
     found = command(

@@ -53,7 +53,7 @@ def entered(*rules: Rule, base: type[Family] = Family, **heads: tuple[Rule, ...]
     ids=["sides", "tokens", "fused last", "twice", "partly", "a number"],
 )
 def test_a_rule_that_another_hides_is_refused(rules: tuple[Rule, ...]) -> None:
-    with pytest.raises(UsageError, match=r"family 'mine': two rules are about .* comes first, so that .* is never"):
+    with pytest.raises(UsageError, match=r"family 'mine': two rules cover .* comes first, so .* is never"):
         entered(*rules)
     assert "mine" not in families()
 
@@ -67,7 +67,7 @@ def test_a_rule_that_another_hides_is_refused(rules: tuple[Rule, ...]) -> None:
     ids=["norms", "heads"],
 )
 def test_two_tensors_of_one_name_are_refused(rules: tuple[Rule, ...], heads: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"family 'mine': two rules write .*; choose between them in rules_of"):
+    with pytest.raises(UsageError, match=r"family 'mine': two rules write .*; select one in rules_of"):
         entered(*rules, **heads)
 
 
@@ -122,7 +122,7 @@ def test_import_names_the_file_of_such_a_map(tmp_path: Path) -> None:
     )
     done = command("import", tmp_path, "--out", tmp_path / "run", "--import", tmp_path / "mine.py")
     assert done.exit_code == 2
-    assert f"{tmp_path / 'mine.py'}:6: family 'persimmon': two rules are about decoder.final_norm" in done.stderr
+    assert f"{tmp_path / 'mine.py'}:6: family 'persimmon': two rules cover decoder.final_norm" in done.stderr
     assert "final_layernorm.{kind} <-> decoder.final_norm.{kind} is never written" in done.stderr
 
 

@@ -63,8 +63,8 @@ def test_a_family_from_nothing(tmp_path: Path) -> None:
     (tmp_path / "tiny_reader.py").write_text(MAP)
     refused = command("import", folder, "--out", tmp_path / "run")
     assert refused.exit_code == 2
-    assert "model_type: no family is about 'tiny_reader'" in refused.stderr
-    assert 'a file with @tfkit.register("family", ...) adds one, with --import' in refused.stderr
+    assert "model_type: no family for 'tiny_reader'" in refused.stderr
+    assert 'add one with @tfkit.register("family", ...) and --import' in refused.stderr
     done = command("import", folder, "--out", tmp_path / "run", "--import", tmp_path / "tiny_reader.py")
     assert done.exit_code == 0, done.output
     assert "tiny_reader (TinyReaderForCausalLM), 6,544 parameters in float32" in done.output

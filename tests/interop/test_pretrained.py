@@ -132,9 +132,7 @@ def test_attentions_of_each_layer(name: str) -> None:
 def test_what_hands_out_no_weights_says_so() -> None:
     layer = {**MODELS["decoder"]["layer"], "attention": {"type": "linear", "num_heads": 4}}
     model = tfkit.build({"tfkit": 1, "model": {**MODELS["decoder"], "layer": layer}})
-    with pytest.raises(
-        tfkit.TfkitError, match=r"hands out attention weights: decoder\.layers\.0\.attention \(linear\)"
-    ):
+    with pytest.raises(tfkit.TfkitError, match=r"exposes attention weights: decoder\.layers\.0\.attention \(linear\)"):
         tfkit.as_pretrained(model)(tokens(1, 4), output_attentions=True)
 
 
@@ -151,7 +149,7 @@ def test_generate_writes_what_tfkit_writes(name: str) -> None:
 
 
 def test_what_is_no_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"as_pretrained takes a model that tfkit\.build made, or a run, got a Linear"):
+    with pytest.raises(UsageError, match=r"as_pretrained needs a model of tfkit\.build or a run, got a Linear"):
         tfkit.as_pretrained(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
     without = {key: value for key, value in MODELS["pair"].items() if key != "special_ids"}
     hf = tfkit.as_pretrained(tfkit.build({"tfkit": 1, "model": without}))

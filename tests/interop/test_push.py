@@ -21,7 +21,7 @@ from .made import command
 hub = pytest.importorskip("huggingface_hub", reason="the hub needs huggingface_hub, which the extra hf brings")
 errors = pytest.importorskip("huggingface_hub.errors")
 HERE = "hf://someone/small"
-pytestmark = pytest.mark.filterwarnings("ignore:.*no absolute path of this run leaves")
+pytestmark = pytest.mark.filterwarnings("ignore:.*absolute paths are replaced")
 
 
 class Hub:
@@ -127,14 +127,14 @@ def test_a_run_is_replaced_with_force_only_and_what_is_not_its_own_stays(place: 
     (there / "README.md").write_text("mine")
     (there / "notes.txt").write_text("mine")
     (there / "labels.json").write_text("[]")
-    with pytest.raises(UsageError, match=r"hf://someone/small: holds a run of tfkit; force=True replaces it"):
+    with pytest.raises(UsageError, match=r"hf://someone/small: contains a tfkit run; use force=True to replace it"):
         tfkit.push(run, HERE)
     tfkit.push(run, HERE, force=True)
     assert (there / "README.md").read_text() == (there / "notes.txt").read_text() == "mine"
     assert not (there / "labels.json").exists()
     (place.root / "someone/other").mkdir()
     (place.root / "someone/other/config.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"hf://someone/other: is not empty and holds no run of tfkit"):
+    with pytest.raises(UsageError, match=r"hf://someone/other: is not empty and is not a tfkit run"):
         tfkit.push(run, "hf://someone/other", force=True)
     with pytest.raises(RunError, match=r"hf://someone/other: not a run of tfkit: resolved\.yaml is missing"):
         tfkit.load_run("hf://someone/other")
@@ -196,14 +196,14 @@ def test_what_the_hub_refuses_is_told_in_words(case: str, place: Hub, run: Run) 
     "name", ["small", "a/b/c", "", "a/", "/b", "a/b.git", "a/../b", "a/b--c", "a/ b", "-a/b", "a/b\n"]
 )
 def test_a_malformed_address_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=r"not the address of a repository on the hub; use hf://user/name"):
+    with pytest.raises(UsageError, match=r"is not the address of a repository on the hub; use hf://user/name"):
         repository(f"hf://{name}")
 
 
 def test_push_takes_an_address_and_a_folder(place: Hub, run: Run) -> None:
     with pytest.raises(UsageError, match=r"'someone/small' is not the address of a repository"):
         tfkit.push(run, "someone/small")
-    with pytest.raises(UsageError, match=r"is a file of weights alone; push a run's folder"):
+    with pytest.raises(UsageError, match=r"is only a file of weights; push a run folder"):
         tfkit.push(run.weights, HERE)
     assert tfkit.push(run.folder, HERE) == HERE
 

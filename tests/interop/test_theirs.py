@@ -69,7 +69,7 @@ def test_a_model_of_another_family_needs_no_word_about_it(mine: type[Llama]) -> 
 
 def test_what_the_family_of_an_import_cannot_say_is_named() -> None:
     model = llama(position={"type": "rotary", "fraction": 0.5})
-    with pytest.warns(TfkitWarning, match=r"not written as 'gpt2': its config\.json cannot say .*position"):
+    with pytest.warns(TfkitWarning, match=r"not written as 'gpt2': its config\.json cannot express .*position"):
         as_theirs(blueprint_of(model), ("gpt2", "GPT2LMHeadModel"))
 
 
@@ -78,13 +78,13 @@ def test_what_transformers_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch
         raise ValueError("hidden_size\nis odd")
 
     monkeypatch.setitem(transformers.CONFIG_MAPPING._extra_content, "llama", refuse)
-    with pytest.warns(TfkitWarning, match="not written as 'llama': transformers does not take .*: hidden_size is odd"):
+    with pytest.warns(TfkitWarning, match="not written as 'llama': transformers rejects .*: hidden_size is odd"):
         found = as_theirs(blueprint_of(llama()), ("llama", "LlamaForCausalLM"))
     assert found is not None and found.family is not Llama
 
 
 def test_a_family_that_is_gone_is_told() -> None:
-    with pytest.warns(TfkitWarning, match="imported as 'tiny_reader', a family that is not registered here; --import"):
+    with pytest.warns(TfkitWarning, match="imported as 'tiny_reader', a family that is not registered; pass"):
         found = as_theirs(blueprint_of(llama()), ("tiny_reader", "TinyReader"))
     assert found is not None and found.family is Llama
 
@@ -94,7 +94,7 @@ def test_part_of_a_head_turns_only_where_theirs_can(fraction: float) -> None:
     """Llama's implementation takes no notice of partial_rotary_factor."""
     found = as_theirs(blueprint_of(llama(position={"type": "rotary", "fraction": fraction})))
     assert found is None or found.family.rope.partial  # type: ignore[attr-defined]
-    with pytest.raises(DataError, match=f"turn {fraction} of each head have no word there"):
+    with pytest.raises(DataError, match=f"cannot express rotary positions with fraction {fraction}"):
         Rope().write({"layout": "halves", "clockwise": False, "fraction": fraction}, {})
     said = {"partial_rotary_factor": fraction}
     assert (Rope().read(said)["fraction"], Rope(partial=True).read(said)["fraction"]) == (1.0, fraction)
@@ -110,7 +110,7 @@ def test_part_of_a_head_turns_only_where_theirs_can(fraction: float) -> None:
     ],
 )
 def test_a_value_of_another_kind_has_no_word(setting: Setting, value: Any) -> None:
-    with pytest.raises(DataError, match=f"{setting.theirs} has no word for {re.escape(repr(value))}"):
+    with pytest.raises(DataError, match=f"{setting.theirs} cannot express {re.escape(repr(value))}"):
         setting.write(value)
 
 
@@ -164,9 +164,9 @@ def test_no_token_types_become_one_that_adds_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "ids", "why"),
     [
-        ("roberta", {"pad_token_id": 5}, "cannot say pad_token_id 5, where positions begin after 1"),
-        ("xlm", {"pad_token_id": None}, "looks for pad_token_id, which this model has not"),
-        ("modernbert_decoder", {"pad_token_id": None}, "transformers does not take its config.json"),
+        ("roberta", {"pad_token_id": 5}, "cannot express pad_token_id 5, where positions begin after 1"),
+        ("xlm", {"pad_token_id": None}, "requires pad_token_id, which this model lacks"),
+        ("modernbert_decoder", {"pad_token_id": None}, "transformers rejects its config.json"),
     ],
 )
 def test_special_tokens_are_said_as_they_are_or_not_at_all(name: str, ids: dict[str, int | None], why: str) -> None:

@@ -101,9 +101,9 @@ def test_another_architecture_is_not_equal(run: Path, tmp_path: Path) -> None:
     other = model_folder(tmp_path / "other", "llama", num_hidden_layers=2)
     verdict = verify(tfkit.load_run(run), str(other))
     assert not verdict.equal
-    assert verdict.notes == ["their hidden states are not one a layer, so that they are not compared"]
+    assert verdict.notes == ["hidden states are not compared: the reference does not return one per layer"]
     small = model_folder(tmp_path / "small", "llama", vocab_size=20)
-    with pytest.raises(DataError, match="cannot read what this run reads; is it the same one"):
+    with pytest.raises(DataError, match="does not accept this run's inputs; is it the same model"):
         verify(tfkit.load_run(run), str(small))
 
 
@@ -144,7 +144,7 @@ def test_code_of_a_folder_runs_only_when_trusted(run: Path, theirs: Path, tmp_pa
     (other / "code.py").write_text("raise SystemExit('it ran')\n")
     result = command("verify", run, "--against", other)
     assert result.exit_code == 2
-    assert "this model brings its own code; read it, then give --trust" in result.stderr
+    assert "this model contains its own code; review it, then allow it with --trust" in result.stderr
 
 
 def test_what_transformers_cannot_load(run: Path, theirs: Path, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_what_transformers_cannot_load(run: Path, theirs: Path, tmp_path: Path) 
         verify(tfkit.load_run(run), str(tmp_path))
     config = json.loads((theirs / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchModel"]}))
-    with pytest.raises(DataError, match="this transformers has no NoSuchModel"):
+    with pytest.raises(DataError, match="the installed transformers has no NoSuchModel"):
         verify(tfkit.load_run(run), str(tmp_path))
 
 

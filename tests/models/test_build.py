@@ -16,9 +16,9 @@ from tfkit.models.sample import weights_of
 def test_a_model_beyond_memory_is_refused_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tfkit.load_recipe("gpt2", overrides={"model.vocab_size": 2**28, "model.num_layers": 10_000})
     monkeypatch.setattr(module, "free_memory", lambda device: 2**34)
-    monkeypatch.setattr(module, "_made", lambda blueprint: pytest.fail("it was allocated"))
+    monkeypatch.setattr(module, "_initialized", lambda blueprint: pytest.fail("it was allocated"))
     start = time.thread_time()
-    with pytest.raises(tfkit.UsageError, match=r"weights, which take 1,0.* GiB, and cpu has 16\.0 GiB free"):
+    with pytest.raises(tfkit.UsageError, match=r"weights, which take 1,0.* GiB, but cpu has 16\.0 GiB free"):
         tfkit.build(recipe)
     assert time.thread_time() - start < 2
 
@@ -31,7 +31,7 @@ def test_weights_are_never_overstated(name: str) -> None:
     assert 0.9 * true < weights_of(blueprint) <= true
 
 
-@pytest.mark.parametrize(("device", "message"), [("cuda:99", "there is no cuda:99"), ("gpu", "'gpu' is no device")])
+@pytest.mark.parametrize(("device", "message"), [("cuda:99", "cuda:99 is not"), ("gpu", "unknown device 'gpu'")])
 def test_a_device_that_is_not_there_is_refused(device: str, message: str) -> None:
     with pytest.raises(tfkit.UsageError, match=message):
         tfkit.build("gpt2", device=device)

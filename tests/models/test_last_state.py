@@ -210,13 +210,13 @@ def faults(data: dict[str, Any]) -> list[str]:
 
 NEEDS = "the decoder starts from the encoder's last state"
 WRONG = [
-    (recipe(decoder={"num_layers": 3, "memory": "last_state"}), "model.decoder.num_layers", "3 layers.*encoder has 2"),
-    (recipe("fourier"), "model.layer.mixer", "'fourier' hands over no last state.*lstm, gru or rnn"),
-    (recipe("short_convolution"), "model.layer.mixer", "'short_convolution' hands over no last state"),
+    (recipe(decoder={"num_layers": 3, "memory": "last_state"}), "model.decoder.num_layers", "3 layers.*encoder 2"),
+    (recipe("fourier"), "model.layer.mixer", "'fourier' has no last state to hand over.*lstm, gru or rnn"),
+    (recipe("short_convolution"), "model.layer.mixer", "'short_convolution' has no last state to hand over"),
     (
         recipe(None, {"attention": {"type": "multi_head", "num_heads": 2}}),
         "model.layer.attention",
-        "'multi_head' hands over no last state",
+        "'multi_head' has no last state to hand over",
     ),
     (recipe(None, {"feedforward": {"type": "mlp", "d_ff": 8}}), "model.layer", "no recurrence"),
     (
@@ -232,15 +232,15 @@ WRONG = [
     (
         recipe("gru", {"mixer": {"type": "gru", "d_hidden": 8}}, encoder={"num_layers": 2}),
         "model.layer.mixer",
-        "both ways, carries 16 .* 8",
+        "bidirectional, carries 16 .* 8",
     ),
     (
         recipe(layer={"cross_attention": {"type": "multi_head", "num_heads": 2}}),
         "model.layer.cross_attention",
         "attends to nothing",
     ),
-    (recipe(memory="last_state", decoder={"num_layers": 2}), "model.memory", "say it in decoder:"),
-    (recipe(encoder={"num_layers": 2, "memory": "last_state"}), "model.encoder.memory", "the decoder"),
+    (recipe(memory="last_state", decoder={"num_layers": 2}), "model.memory", "set it in decoder:"),
+    (recipe(encoder={"num_layers": 2, "memory": "last_state"}), "model.encoder.memory", "a decoder"),
     (recipe(decoder={"num_layers": 2, "memory": "last"}), "model.decoder.memory", "last_state"),
     (recipe(heads={"topic": {"type": "classifier", "num_classes": 2, "pool": "mean", "reads": "encoder"}}),
      "model.heads.topic.reads", "last state"),

@@ -99,7 +99,7 @@ def from_a_state(net: Model) -> None:
             try:
                 found.append(net(piece, state=state).hidden)
             except UsageError as refused:
-                assert "read all of it with a new state" in str(refused)
+                assert "read the whole text with a new state" in str(refused)
                 assert net.stack("decoder").moves and state.length == start >= 4
                 state = net.new_state()
                 found = [net(text[:, : start + piece.shape[1]], state=state).hidden]
@@ -174,7 +174,7 @@ def test_tokens_taken_back_were_read_by_the_positions_of_a_longer_text() -> None
     with torch.no_grad():
         net(torch.tensor([[1, 2, 3, 4, 5, 6]]), state=state)
         state.rewind(3)
-        with pytest.raises(UsageError, match="a text of 4 tokens moves the positions"):
+        with pytest.raises(UsageError, match="a text of 4 tokens changes the positions"):
             net(torch.tensor([[4]]), state=state)
         state.rewind(0)
         agree(net(torch.tensor([[1, 2, 3]]), state=state).hidden, net(torch.tensor([[1, 2, 3]])).hidden)

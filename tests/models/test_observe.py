@@ -153,9 +153,9 @@ def test_layers_without_weights_are_left_out_by_name() -> None:
 def test_what_is_observed_is_refused_by_name() -> None:
     model = built()
     for wrong in ("attention", {"atention"}, True):
-        with pytest.raises(tfkit.UsageError, match="observe is a set of attention and hidden_states"):
+        with pytest.raises(tfkit.UsageError, match="observe must be a set of attention and hidden_states"):
             model(IDS, observe=wrong)
-    with pytest.raises(tfkit.UsageError, match=r"hands out attention weights: decoder.layers.0.mixer \(mamba\)"):
+    with pytest.raises(tfkit.UsageError, match=r"exposes attention weights: decoder.layers.0.mixer \(mamba\)"):
         built(mixer="mamba")(IDS, observe={"attention"})
 
 

@@ -170,14 +170,14 @@ def test_layers_that_differ_only_in_the_base_have_their_own_rates() -> None:
 @pytest.mark.parametrize(
     ("parametrization", "message"),
     [
-        ("mup", "there is one parametrization besides the standard one: {type: mup, base: {d_model: 64}}"),
-        ({"type": "mup"}, "needs base, the sizes at which nothing is changed"),
+        ("mup", "unknown parametrization; the only one is {type: mup, base: {d_model: 64}}"),
+        ({"type": "mup"}, "needs base, the sizes of the unchanged model"),
         ({"type": "mup", "base": {}}, "needs base"),
-        ({"type": "mup", "base": {"d_model": 0}}, "a size of the base is a whole number from 1"),
+        ({"type": "mup", "base": {"d_model": 0}}, "a size of the base must be a whole number from 1"),
         ({"type": "mup", "base": {"d_modle": 8}}, "Did you mean 'd_model'?"),
         ({"type": "mup", "base": {"d_model": 6}}, "4 heads do not divide d_model 6"),
-        ({"type": "mup", "base": {"d_model": 8}, "depth_exponent": 2}, "depth_exponent is a number from 0.5 to 1"),
-        ({"type": "mup", "base": {"d_model": 8}, "scheme": 3}, "scheme: unknown option; there are: base"),
+        ({"type": "mup", "base": {"d_model": 8}, "depth_exponent": 2}, "depth_exponent must be from 0.5 to 1"),
+        ({"type": "mup", "base": {"d_model": 8}, "scheme": 3}, "scheme: unknown option; available: base"),
     ],
 )
 def test_what_is_wrong_is_told(parametrization: Any, message: str) -> None:
@@ -192,10 +192,10 @@ def test_what_is_wrong_is_told(parametrization: Any, message: str) -> None:
         ({"layer": {**MODEL["layer"], "attention": {"type": "linear", "num_heads": 4}}, "position": "learned"}, BASE,
          "attention 'linear' has no option `scale`"),
         ({"head": {"type": "masked_lm", "tied": True}, "type": "encoder"}, BASE, "head 'masked_lm' has no option"),
-        ({"layer": {**MODEL["layer"], "residual": "deep_norm"}}, {"num_layers": 2}, "'deep_norm' follows the depth"),
-        ({}, {"encoder.num_layers": 2}, "this model has one stack, the decoder; say num_layers"),
+        ({"layer": {**MODEL["layer"], "residual": "deep_norm"}}, {"num_layers": 2}, "already scales with depth"),
+        ({}, {"encoder.num_layers": 2}, "this model has one stack, the decoder; use num_layers"),
         ({"embedding": "tokens", "head": "language_model"}, {"d_model": 8, "embedding.d_embedding": 4},
-         "only one of the two sizes has a weight 'decoder.embedding.projection.bias': the base has it"),
+         "the weight 'decoder.embedding.projection.bias' exists only in the base"),
     ],
 )  # fmt: skip
 def test_a_part_that_cannot_follow_is_refused_by_name(model: dict[str, Any], base: Any, message: str) -> None:
@@ -210,7 +210,7 @@ def test_check_refuses_a_base_without_the_weights_of_the_model(mixer: str) -> No
     chosen = {"layer": layer, "position": "none"}
     with pytest.raises(RecipeError) as refused:
         recipe(BASE, **chosen)
-    assert "only one of the two sizes has a weight 'decoder.layers.0.mixer.output.bias'" in str(refused.value)
+    assert "the weight 'decoder.layers.0.mixer.output.bias' exists only" in str(refused.value)
     assert recipe({**BASE, "layer.mixer.d_hidden": 4}, **chosen).blueprint()
 
 
@@ -223,7 +223,7 @@ def test_check_refuses_an_init_without_a_standard_deviation() -> None:
         linear = embedding
 
     assert recipe(None, init="ones").blueprint()
-    with pytest.raises(RecipeError, match="init 'ones' does not say its standard deviation"):
+    with pytest.raises(RecipeError, match="init 'ones' does not implement std"):
         recipe(BASE, init="ones")
 
 
@@ -247,7 +247,7 @@ def test_an_optimizer_of_another_kind_is_refused() -> None:
 def test_check_refuses_another_optimizer() -> None:
     chosen = {"type": "mup", "base": BASE}
     sgd = {"optimizer": {"type": "torch", "name": "SGD"}}
-    with pytest.raises(RecipeError, match="gives the rates of Adam, not of SGD; take adam or adamw"):
+    with pytest.raises(RecipeError, match="defines learning rates for Adam, not for SGD; use adam or adamw"):
         load_recipe({"tfkit": 1, "model": {**MODEL, "parametrization": chosen}, "train": sgd})
     adamax = {"optimizer": {"type": "torch", "name": "Adamax"}}
     assert load_recipe({"tfkit": 1, "model": {**MODEL, "parametrization": chosen}, "train": adamax}).blueprint()

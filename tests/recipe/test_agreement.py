@@ -128,25 +128,25 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("generate.strategy=beam", "generate.logits={type: temperature, temperature: 2}"),
-        "generate.logits: strategy 'beam' does not declare 'draws' (draws tokens at random), "
-        "which logits 'temperature' requires; say sampled: true; strategies that go with",
+        "generate.logits: strategy 'beam' does not declare 'draws' (samples tokens at random), "
+        "which logits 'temperature' requires; set sampled: true; strategies compatible with",
     ),
     (DECODER, ("generate.strategy=contrastive", "generate.logits={type: min_p, p: 0.9}"), "generate.logits: strategy"),
-    (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 tokens are more than the"),
+    (DECODER, ("generate.strategy={type: contrastive, k: 51}",), "generate.strategy.k: 51 exceeds the vocabulary"),
     (
         DECODER,
         ("generate.strategy=sample", "generate.logits={type: top_k, k: 51}"),
-        "generate.logits.k: 51 is more than the 50 tokens",
+        "generate.logits.k: 51 exceeds the vocabulary of 50 tokens",
     ),
     (
         DECODER,
         ("generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}]",),
-        "generate.logits[1]: choices stands after regex, which allows other texts",
+        "generate.logits[1]: choices comes after regex, which constrains the text already",
     ),
     (
         DECODER,
         ("data.tokenizer.special_tokens={end: none}", "generate.logits={type: min_length, tokens: 2}"),
-        "generate.logits.ends: the tokenizer has no end token to hold back; name here what ends a text",
+        "generate.logits.ends: the tokenizer has no end token; list the end tokens here",
     ),
     (
         DECODER,
@@ -194,7 +194,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         "model.encoder.embedding: the encoder reads vectors, but 'seq2seq' provides token ids",
     ),
     # batches
-    (DECODER, ("data.batch.pack=true", "objective.join=false"), "data.batch.length: packed rows have a length"),
+    (DECODER, ("data.batch.pack=true", "objective.join=false"), "data.batch.length: packed rows need a length"),
     (
         DECODER,
         ("data.batch.pack=true", "data.batch.length=8"),
@@ -225,16 +225,16 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("train.freeze=['decoder.layer.*.bias']",),
-        "train.freeze[0]: no parameter's name is like 'decoder.layer.*.bias'",
+        "train.freeze[0]: no parameter's name matches 'decoder.layer.*.bias'",
     ),
-    (DECODER, ("train.freeze=['*']",), "train.freeze: there is nothing to train: every parameter is frozen"),
-    (DECODER, ("train.freeze=[decoder, head]",), "train.freeze: there is nothing to train: every parameter is frozen"),
+    (DECODER, ("train.freeze=['*']",), "train.freeze: nothing to train: every parameter is frozen"),
+    (DECODER, ("train.freeze=[decoder, head]",), "train.freeze: nothing to train: every parameter is frozen"),
     (
         LABELS,
         ("train.freeze=[encoder, head]", "model.heads={other: hidden, third: {type: classifier, num_classes: 2}}"),
-        "train.freeze: there is nothing to train: every parameter is frozen",
+        "train.freeze: nothing to train: every parameter is frozen",
     ),
-    (DECODER.replace("  valid: docstrings\n", ""), ("train.patience=2",), "train.patience: counts validations"),
+    (DECODER.replace("  valid: docstrings\n", ""), ("train.patience=2",), "train.patience: needs validations"),
     # heads
     (LABELS, ("model.head.independent=true",), "model.head.independent: 'classification' requires exclusive classes"),
     (
@@ -310,15 +310,31 @@ def test_what_can_stand_together(text: str, sets: tuple[str, ...]) -> None:
 
 
 DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
-    (ENCODER, ("generate.strategy=sample",), "generate.strategy: changes nothing: this model writes no texts, as it"),
-    (ENCODER, ("generate.max_new_tokens=5",), "generate.max_new_tokens: changes nothing: this model writes no texts"),
-    (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: changes nothing: there is no source whose length"),
+    (
+        ENCODER,
+        ("generate.strategy=sample",),
+        "generate.strategy: has no effect: this model does not generate text, as it",
+    ),
+    (
+        ENCODER,
+        ("generate.max_new_tokens=5",),
+        "generate.max_new_tokens: has no effect: this model does not generate text",
+    ),
+    (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: has no effect: there is no source"),
     (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the warmup of 100 steps is not shorter"),
     (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the warmup of 4,000 steps"),
-    (DECODER, ("train.keep={mean: 2}",), "train.keep.mean: the mean is over 2 checkpoints, and 100 steps make 1;"),
-    (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: there are 100 steps, so there is one validation"),
-    (DECODER, ("train.patience=4", "train.evaluate_every=25"), "train.patience: training never stops early: it makes"),
-    (DECODER.replace("  valid: docstrings\n", ""), ("train.evaluate_every=20",), "train.evaluate_every: nothing is"),
+    (DECODER, ("train.keep={mean: 2}",), "train.keep.mean: the mean is over 2 checkpoints, but 100 steps make only 1;"),
+    (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: with 100 steps the only validation is"),
+    (
+        DECODER,
+        ("train.patience=4", "train.evaluate_every=25"),
+        "train.patience: training never stops early: it has only",
+    ),
+    (
+        DECODER.replace("  valid: docstrings\n", ""),
+        ("train.evaluate_every=20",),
+        "train.evaluate_every: no validations",
+    ),
     (DECODER.replace("  valid: docstrings\n", ""), ("train.metrics=[perplexity]",), "train.metrics: are measured on"),
 ]
 
@@ -432,13 +448,12 @@ def test_check_warns_of_files_that_are_not_there_and_refuses_missing_data() -> N
     assert result.exit_code == 2
     here = Path.cwd()
     assert result.stderr.splitlines() == [
-        f"--set generate.strategy={{type: speculative, draft: other}}: warning: generate.strategy.draft: there is no "
-        f"folder of a run {here}/other; to name another: --set generate.strategy.draft=PATH",
-        f"--set train.init_from=mine.yaml: warning: train.init_from: {here}/mine.yaml is a file; a folder of a run is "
-        "expected",
-        f"mine.yaml:8:38: warning: model.embedding.vectors: there is no file {here}/glove.txt; to name another: "
+        f"--set generate.strategy={{type: speculative, draft: other}}: warning: generate.strategy.draft: "
+        f"no such run folder: {here}/other; to use another: --set generate.strategy.draft=PATH",
+        f"--set train.init_from=mine.yaml: warning: train.init_from: {here}/mine.yaml is a file; expected a run folder",
+        f"mine.yaml:8:38: warning: model.embedding.vectors: no such file: {here}/glove.txt; to use another: "
         "--set model.embedding.vectors=PATH",
-        f"mine.yaml:17:31: data.train.files[0]: there is no file {here}/corpus.txt. Did you mean '{here}/corpora.txt'?",
+        f"mine.yaml:17:31: data.train.files[0]: no such file: {here}/corpus.txt. Did you mean '{here}/corpora.txt'?",
     ]
 
 
@@ -451,7 +466,7 @@ def test_training_refuses_them_all_before_it_reads_anything(tmp_path: Path) -> N
         (17, "data.train.files"),
         (18, "data.valid.files"),
     ]
-    assert "is a folder; a file is expected" in caught.value.faults[1].message
+    assert "is a folder; expected a file" in caught.value.faults[1].message
     assert not (tmp_path / "run").exists()
 
 
@@ -461,5 +476,5 @@ def test_the_command_refuses_with_the_status_of_a_wrong_recipe() -> None:
     assert (result.exit_code, result.stdout) == (WRONG, "")
     assert result.stderr.startswith("--set train.metrics=[bleu]: train.metrics[0]: objective 'causal_lm'")
     assert result.stderr.rstrip().endswith(
-        "metrics that go with 'causal_lm': bits_per_character, perplexity, none (see mine.yaml:20:12)"
+        "metrics compatible with 'causal_lm': bits_per_character, perplexity, none (see mine.yaml:20:12)"
     )

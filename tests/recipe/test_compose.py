@@ -8,7 +8,7 @@ import pytest
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.compose import compose
 from tfkit.recipe.overlays import choices, merge
-from tfkit.recipe.overlays import laid as laid_data
+from tfkit.recipe.overlays import overlaid as laid_data
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.source import parse
 
@@ -37,7 +37,7 @@ def faults_of(source, **how):
     return [str(fault) for fault in compose(source, shipped=how.pop("shipped", {}), **how).faults]
 
 
-def laid(base, over):
+def overlaid(base, over):
     """`over` laid over `base`, both at model.<key> as they are written."""
     faults = []
     trees = [parse(f"model: {{{text}}}", name)[0] for text, name in ((base, "base.yaml"), (over, "over.yaml"))]
@@ -68,8 +68,8 @@ def test_data_that_cannot_be_laid_are_all_told():
     with pytest.raises(RecipeError) as caught:
         laid_data("model", {"head": None, "eps": float("inf")}, {"head.tied": True})
     assert [str(fault).partition(";")[0] for fault in caught.value.faults] == [
-        "<mapping>: model.eps: inf: a number in a recipe is finite",
-        "<mapping>: model.head: options without a type cannot be laid over none (at <mapping>)",
+        "<mapping>: model.eps: inf: numbers must be finite",
+        "<mapping>: model.head: options without a type cannot be merged over none (at <mapping>)",
     ]
 
 
@@ -110,41 +110,41 @@ def test_data_that_cannot_be_laid_are_all_told():
     ],
 )
 def test_merging(base, over, expected):
-    node, faults = laid(base, over)
+    node, faults = overlaid(base, over)
     assert not faults
     assert node.plain() == expected
 
 
 @pytest.mark.parametrize("value", ["[a, b]", "3", "false", "none", "0.5"])
 def test_options_without_a_type_over_no_part(value):
-    node, (fault,) = laid(f"norm: {value}", "norm: {eps: 1}")
-    assert str(fault).startswith("over.yaml:1:15: model.norm: options without a type cannot be laid over ")
+    node, (fault,) = overlaid(f"norm: {value}", "norm: {eps: 1}")
+    assert str(fault).startswith("over.yaml:1:15: model.norm: options without a type cannot be merged over ")
     assert "base.yaml:1:15" in fault.message
     assert node.plain() == parse(f"norm: {value}", "x")[0].plain()
 
 
 def test_what_a_change_of_type_drops_is_kept():
-    node, _ = laid("a: {type: multi_head, num_heads: 8, bias: true}", "a: {type: latent, bias: false}")
+    node, _ = overlaid("a: {type: multi_head, num_heads: 8, bias: true}", "a: {type: latent, bias: false}")
     assert [(lost.path, lost.value) for lost in node.get("a").dropped] == [
         ("model.a.type", "multi_head"),
         ("model.a.num_heads", 8),
     ]
     assert node.get("a").get("type").place.file == "over.yaml"
-    node, _ = laid("a: {type: x, size: 1}", "a: z")
+    node, _ = overlaid("a: {type: x, size: 1}", "a: z")
     assert [lost.path for lost in node.get("a").dropped] == ["model.a.type", "model.a.size"]
-    node, _ = laid("a: x", "a: {type: z}")
+    node, _ = overlaid("a: x", "a: {type: z}")
     assert node.get("a").dropped == ()
 
 
 def test_what_is_said_again_is_no_longer_dropped():
-    first, _ = laid("a: {type: x, n: 1, m: 2}", "a: {type: z}")
+    first, _ = overlaid("a: {type: x, n: 1, m: 2}", "a: {type: z}")
     again = parse("model: {a: {n: 3}}", "third.yaml")[0].get("model")
     node = merge(first, again, [])
     assert [lost.path for lost in node.get("a").dropped] == ["model.a.type", "model.a.m"]
 
 
 def test_merged_values_keep_their_places():
-    node, _ = laid("a: {x: 1, y: 2}", "a: {y: 3}")
+    node, _ = overlaid("a: {x: 1, y: 2}", "a: {y: 3}")
     assert node.get("a").get("x").place.file == "base.yaml"
     assert node.get("a").get("y").place.file == "over.yaml"
 
@@ -190,7 +190,7 @@ def test_shipped_recipes_are_files_of_unique_names():
         ),
         ("zzzzzzzz", "zzzzzzzz: 'zzzzzzzz' is neither a shipped recipe nor a file"),
         ("\0", "neither"),
-        (".", "this is a folder"),
+        (".", "is a folder"),
     ],
 )
 def test_unknown_source(here, name, expected):
@@ -239,18 +239,18 @@ def test_extends_none_is_no_base(here):
 
 def test_extends_in_a_circle_names_the_whole_circle(here):
     here(a="extends: sub/b.yaml", sub__b="extends: ../a.yaml", c="extends: a.yaml", d="extends: d.yaml")
-    with pytest.raises(RecipeError, match=r"^sub/b\.yaml:1:10: extends: extends goes in a circle"):
+    with pytest.raises(RecipeError, match=r"^sub/b\.yaml:1:10: extends: circular extends"):
         compose("a.yaml", shipped={})
-    with pytest.raises(RecipeError, match=r"circle: a\.yaml -> sub/b\.yaml -> a\.yaml"):
+    with pytest.raises(RecipeError, match=r"circular extends: a\.yaml -> sub/b\.yaml -> a\.yaml"):
         compose("c.yaml", shipped={})
-    with pytest.raises(RecipeError, match=r"circle: d\.yaml -> d\.yaml"):
+    with pytest.raises(RecipeError, match=r"circular extends: d\.yaml -> d\.yaml"):
         compose("d.yaml", shipped={})
 
 
 def test_extends_through_a_link_in_a_circle(here):
     here(a="extends: link.yaml")
     os.symlink("a.yaml", "link.yaml")
-    with pytest.raises(RecipeError, match="circle"):
+    with pytest.raises(RecipeError, match="circular extends"):
         compose("a.yaml", shipped={})
 
 
@@ -266,14 +266,14 @@ def test_extends_is_bounded(here):
     [
         (
             "bert-bas",
-            "x/mine.yaml:2:10: extends: 'bert-bas' is no shipped recipe; a path ends in .yaml. Did you mean 'bert-b",
+            "x/mine.yaml:2:10: extends: 'bert-bas' is not a shipped recipe; a path must end in .yaml. Did you mean",
         ),
         ("other", "Did you mean 'other.yaml'?"),
         ("./othr.yaml", "no such file: 'x/othr.yaml'. Did you mean 'other.yaml'?"),
-        ("[a, b]", "one shipped recipe or one path, not a list"),
+        ("[a, b]", "expected one shipped recipe or path, not a list"),
         ("{a: b}", "not a mapping"),
-        ("../x/", "x: this is a folder, not a recipe file"),
-        ("broken.yaml", "x/broken.yaml:1:4: this bracket is never closed"),
+        ("../x/", "x: is a folder, not a recipe file"),
+        ("broken.yaml", "x/broken.yaml:1:4: this bracket is not closed"),
         ('"\\0/x.yaml"', "NUL"),
     ],
 )
@@ -347,14 +347,14 @@ def test_chosen_values_have_recipe_paths_and_file_places(here):
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        ("wid", "--variant wid: unknown variant 'wid'; the variants of this recipe: wide, dry, same, heads=1"),
+        ("wid", "--variant wid: unknown variant 'wid'; available: wide, dry, same, heads=1"),
         ("wid", "Did you mean 'wide'?"),
-        ("heads", "'heads' is a list to choose from; say one of heads=1, heads=4, heads=16"),
-        ("heads=5", "5 is none of the values of 'heads'; say one of heads=1"),
-        ("heads=true", "none of the values"),
+        ("heads", "'heads' is a list to choose from; use one of heads=1, heads=4, heads=16"),
+        ("heads=5", "5 is not a value of 'heads'; use one of heads=1"),
+        ("heads=true", "is not a value"),
         ("heads=", "an empty value"),
-        ("wide=3", "'wide' has no values to choose from; say --variant wide"),
-        ("kinds=other", "say one of kinds={type: latent, rank: 3}, kinds=linear, kinds={type: multi_head, bias: true}"),
+        ("wide=3", "'wide' has no values to choose from; use --variant wide"),
+        ("kinds=other", "use one of kinds={type: latent, rank: 3}, kinds=linear, kinds={type: multi_head, bias: true}"),
         ("", "unknown variant"),
     ],
 )
@@ -365,20 +365,20 @@ def test_wrong_choices(here, chosen, expected):
 
 
 def test_no_variants_at_all():
-    assert "the variants of this recipe: none" in faults_of({"a": 1}, variants=["x"])[0]
+    assert "available: none" in faults_of({"a": 1}, variants=["x"])[0]
 
 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ("3", "variants.v: a variant is a mapping of dotted keys to values, this is the number 3"),
-        ("[a]", "this is a list"),
-        ("{model..x: 3}", "'model..x' is no dotted key"),
-        ("{'model.pattern[2]': 3}", "a list is replaced whole"),
-        ("{extends: x}", "'extends' cannot be laid over"),
-        ("{variants.v.x: 3}", "'variants' cannot be laid over"),
+        ("3", "variants.v: expected a mapping of dotted keys to values, got the number 3"),
+        ("[a]", "got a list"),
+        ("{model..x: 3}", "'model..x' is not a dotted key"),
+        ("{'model.pattern[2]': 3}", "single items of a list cannot be set"),
+        ("{extends: x}", "'extends' cannot be set by an overlay"),
+        ("{variants.v.x: 3}", "'variants' cannot be set by an overlay"),
         ("{model.x: []}", "at least one value"),
-        ("{model.norm: none, model.norm.eps: 3}", "options without a type cannot be laid over none"),
+        ("{model.norm: none, model.norm.eps: 3}", "options without a type cannot be merged over none"),
     ],
 )
 def test_wrong_variants_are_told_whether_chosen_or_not(here, entry, expected):
@@ -392,11 +392,11 @@ def test_a_variant_of_too_many_keys_is_refused_at_once(here):
     """Each key is laid over those before it: a strange file would take minutes."""
     keys = ", ".join(f"k{number}: {{}}" for number in range(20_000))
     here(mine=f"model: {{}}\nvariants: {{many: {{{keys}}}}}")
-    assert "variants.many: a variant sets at most 1,000 keys, this one 20,000" in faults_of("mine.yaml")[0]
+    assert "variants.many: has 20,000 keys; the limit is 1,000" in faults_of("mine.yaml")[0]
 
 
 def test_variants_must_be_a_mapping(here):
-    assert "variants is a mapping of names, this is a list" in faults_of({"variants": ["a"]})[0]
+    assert "expected a mapping of names, got a list" in faults_of({"variants": ["a"]})[0]
 
 
 def test_variants_are_inherited_by_name(here):
@@ -459,18 +459,18 @@ def test_places_of_sets_and_overrides(here):
     ("said", "expected"),
     [
         ("model.d_model", "--set model.d_model: write key=value"),
-        ("=3", "--set =3: '' is no dotted key"),
-        ("a..b=1", "'a..b' is no dotted key"),
-        (".a=1", "no dotted key"),
-        ("a.=1", "no dotted key"),
-        ("model.pattern[2]=3", "'model.pattern[2]': a list is replaced whole"),
-        ("extends=x", "'extends' cannot be laid over a recipe"),
-        ("variants.a.b=1", "'variants' cannot be laid over a recipe"),
+        ("=3", "--set =3: '' is not a dotted key"),
+        ("a..b=1", "'a..b' is not a dotted key"),
+        (".a=1", "not a dotted key"),
+        ("a.=1", "not a dotted key"),
+        ("model.pattern[2]=3", "'model.pattern[2]': single items of a list cannot be set"),
+        ("extends=x", "'extends' cannot be set by an overlay"),
+        ("variants.a.b=1", "'variants' cannot be set by an overlay"),
         ("a=yes", "--set a=yes: a: 'yes' is ambiguous"),
         ("a=", "--set a=: a: an empty value"),
-        ("a=[1", "--set a=[1: a: this bracket is never closed"),
-        ("none.eps=1", "--set none.eps=1: none: options without a type cannot be laid over none"),
-        ("list.eps=1", "cannot be laid over a list"),
+        ("a=[1", "--set a=[1: a: this bracket is not closed"),
+        ("none.eps=1", "--set none.eps=1: none: options without a type cannot be merged over none"),
+        ("list.eps=1", "cannot be merged over a list"),
     ],
 )
 def test_wrong_sets(said, expected):

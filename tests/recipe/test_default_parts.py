@@ -58,7 +58,7 @@ def test_a_part_of_a_layer() -> None:
         ("train.schedule.warmupp=7", "train.schedule.warmupp: unknown option. Did you mean 'warmup'?"),
         ("train.schedule.warmup=-1", "train.schedule.warmup: must be at least 1, got -1"),
         ("model.layer.residual.alpha=2", "model.layer.residual.alpha: unknown option"),
-        ("data.test.limit=2", "data.test: says no type"),  # nothing is there by default
+        ("data.test.limit=2", "data.test: type is missing"),  # nothing is there by default
     ],
 )
 def test_a_wrong_option_is_told_where_it_stands(setting: str, expected: str) -> None:

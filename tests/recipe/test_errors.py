@@ -109,14 +109,14 @@ mine.yaml:18:5: model.layer.dropot: unknown option. Did you mean 'dropout'?
 mine.yaml:20:32: model.layers.wide.feedforward.d_ff: must be at least 1, got -3
 mine.yaml:21:12: model.layers.deep.atention: unknown option. Did you mean 'attention'?
 mine.yaml:22:19: model.pattern[1]: unknown kind 'wid'; `layers:` names wide, deep. Did you mean 'wide'?
-mine.yaml:22:24: model.pattern[2]: an entry of a pattern is a kind, such as local, local*3 or global+first
+mine.yaml:22:24: model.pattern[2]: expected a kind, such as local, local*3 or global+first
 mine.yaml:23:18: model.final_dropout: expected a rate of at least 0 and below 1, got 1
 mine.yaml:24:38: model.head.tied: expected true or false, got 1
 mine.yaml:24:48: model.head.scale: expected a number or 'sqrt_d_model' or '1/sqrt_d_model', got 'sqrt'
 mine.yaml:25:18: model.heads.topic: needs the option 'num_classes'
 mine.yaml:26:29: model.init.std: must be greater than 0, got 0
 mine.yaml:27:22: model.special_ids.pad: expected a token id, got -1
-mine.yaml:27:26: model.special_ids.begin: unknown option; there are: end, pad, start
+mine.yaml:27:26: model.special_ids.begin: unknown option; available: end, pad, start
 mine.yaml:28:16: train.steps: must be at least 1, got 0
 mine.yaml:28:19: train.optimiser: unknown option. Did you mean 'optimizer'?
 mine.yaml:28:47: train.precision: expected 'float32' or 'bfloat16', got 'float16'. Did you mean 'bfloat16'?
@@ -148,7 +148,7 @@ def test_faults_are_data_too(here):
             "tfkit: 1",
             "tfkit: 2",
             "1:8: tfkit: version 2 of the recipe language is newer than this tfkit; install a newer one; this one "
-            "speaks version 1",
+            "supports version 1",
         ),
         ("tfkit: 1", "tfkit: 1.0", "1:8: tfkit: expected the version of the recipe language, 1, got 1.0"),
         ("tfkit: 1", "tfkit: true", "1:8: tfkit: expected the version of the recipe language, 1, got true"),
@@ -191,7 +191,7 @@ def test_faults_are_data_too(here):
         (
             "num_layers: 4",
             "num_layers:",
-            "7:3: model.num_layers: an empty value; write {} for no change, none to leave out",
+            "7:3: model.num_layers: an empty value; use {} for no change, or none",
         ),
         # missing
         ("  num_layers: 4\n", "", "3:3: model: needs num_layers"),
@@ -200,7 +200,7 @@ def test_faults_are_data_too(here):
         (
             "    norm: layer_norm\n",
             "",
-            "11:15: model.layer.residual: the layout 'pre_norm' needs a norm: say norm in the layer, or norm: none",
+            "11:15: model.layer.residual: the layout 'pre_norm' needs a norm; set norm in the layer, or norm: none",
         ),
         # sizes that cannot be
         (
@@ -243,7 +243,7 @@ def test_faults_are_data_too(here):
         (
             "    dropout: 0.1",
             "    mask: reverse_causal",
-            "15:11: model.layer.mask: causal and reverse_causal on one layer leave each token only itself",
+            "15:11: model.layer.mask: with causal and reverse_causal in one layer each token sees only itself",
         ),
         (
             "    dropout: 0.1",
@@ -255,7 +255,7 @@ def test_faults_are_data_too(here):
         (
             "vocab_size: 20",
             "vocab_size: tokenizer",
-            "5:15: model.vocab_size: the recipe has no data.tokenizer to take the size from; say a number",
+            "5:15: model.vocab_size: no data.tokenizer to take the size from; use a number",
         ),
     ],
 )  # fmt: skip
@@ -267,7 +267,7 @@ def test_messages(here, old, new, expected):
 def test_a_part_without_a_type_names_those_there_are(here):
     known = ", ".join(REGISTRY.names("feedforward"))
     assert said(here, GOOD.replace("type: mlp, ", "")) == [
-        f"mine.yaml:14:18: model.layer.feedforward: says no type; the feedforward types are {known}"
+        f"mine.yaml:14:18: model.layer.feedforward: type is missing; available feedforward types: {known}"
     ]
 
 
@@ -291,7 +291,7 @@ def test_a_model_that_says_only_its_type(here):
     assert said(here, "tfkit: 1\nmodel: {type: decoder}\n") == [
         "mine.yaml:2:8: model: needs num_layers",
         "mine.yaml:2:8: model: needs d_model",
-        "mine.yaml:2:8: model: needs a layer: what each layer is made of",
+        "mine.yaml:2:8: model: needs a layer, which describes each layer",
     ]
 
 
@@ -306,8 +306,8 @@ def test_rotation_turns_heads_whatever_the_width_of_the_embedding(here):
 
 def test_where_a_dropped_option_stood(here):
     assert said(here, GOOD, sets=["model.layer.feedforward=glu"]) == [
-        "--set model.layer.feedforward=glu: model.layer.feedforward: needs the option 'd_ff' (it was dropped with the "
-        "other options when the type changed; it stood at mine.yaml:14:36)"
+        "--set model.layer.feedforward=glu: model.layer.feedforward: needs the option 'd_ff' (dropped with the "
+        "other options of the previous type; it was set at mine.yaml:14:36)"
     ]
 
 
@@ -362,7 +362,7 @@ def test_an_objective_trains_the_head_that_the_model_answers_with(here):
     pair = GOOD.replace("type: decoder", "type: encoder_decoder")
     head = "{type: language_model, reads: encoder}"
     assert said(here, pair.replace("{type: language_model, tied: true}", head) + "objective: seq2seq\n") == [
-        "mine.yaml:16:39: model.head.reads: 'seq2seq' trains it on the decoder; say reads: decoder, or leave it out"
+        "mine.yaml:16:39: model.head.reads: 'seq2seq' trains it on the decoder; set reads: decoder, or remove it"
     ]
     load(here, pair.replace("{type: language_model, tied: true}", head.replace("encoder}", "decoder}")))
     load(here, pair.replace("{type: language_model, tied: true}", head))  # without an objective it is a model to call
@@ -370,7 +370,7 @@ def test_an_objective_trains_the_head_that_the_model_answers_with(here):
 
 def test_a_tokenizer_fits_the_model(here):
     assert said(here, GOOD + DATA) == [
-        "mine.yaml:18:39: data.tokenizer.vocab_size: the tokenizer may have 30 tokens, the model's vocab_size is "
+        "mine.yaml:18:39: data.tokenizer.vocab_size: the tokenizer may have 30 tokens, but vocab_size is "
         "20, see "
         "mine.yaml:5:15"
     ]
@@ -381,7 +381,7 @@ def test_a_tokenizer_fits_the_model(here):
 def test_a_tokenizer_must_fit_whatever_is_wrong_beside_it(here):
     text = (GOOD + DATA).replace("files: some.txt", "fils: some.txt") + "  batch: {tokens: 0}\n"
     assert said(here, text) == [
-        "mine.yaml:18:39: data.tokenizer.vocab_size: the tokenizer may have 30 tokens, the model's vocab_size is "
+        "mine.yaml:18:39: data.tokenizer.vocab_size: the tokenizer may have 30 tokens, but vocab_size is "
         "20, see mine.yaml:5:15",
         "mine.yaml:19:10: data.train: needs the option 'files'",
         "mine.yaml:19:23: data.train.fils: unknown option. Did you mean 'files'?",
@@ -393,7 +393,7 @@ def test_an_objective_needs_fields_whatever_is_wrong_beside_them(here):
     text = (GOOD + DATA).replace("vocab_size: 30", "vocab_siz: 30") + "objective: seq2seq\n"
     faults = said(here, text)
     assert "mine.yaml:18:27: data.tokenizer.vocab_siz: unknown option. Did you mean 'vocab_size'?" in faults
-    assert "mine.yaml:19:10: data.train: 'seq2seq' needs the fields source, target; this one gives text" in faults
+    assert "mine.yaml:19:10: data.train: 'seq2seq' needs the fields source, target; this corpus has text" in faults
 
 
 @pytest.mark.parametrize("tokenizer", ["{type: word, vocab_size: 30}", "{type: word}"])

@@ -113,10 +113,10 @@ def command(*arguments: str) -> Result:
         ("model.d_model", {"sets": ["model.d_model=96"]}, 96, "the command line (--set model.d_model=96)"),
         ("model.d_model", {"overrides": {"model.d_model": 96}}, 96, "Python"),
         ("model.layer.attention.softcap", {}, None, "default: c in c * tanh(scores / c); none: no cap"),
-        ("train.steps", {}, 10_000, "default: optimizer steps in all; 10,000 if epochs is not set either"),
-        ("train.optimizer.type", {}, "adam", "default: how gradients change the weights"),
-        ("model.max_length", {}, None, "default: longest sequence in tokens; none: no bound"),
-        ("model.special_ids", {}, None, "default: ids of the tokens pad, start and end, where no tokenizer says them"),
+        ("train.steps", {}, 10_000, "default: number of optimizer steps; 10,000 if epochs is not set either"),
+        ("train.optimizer.type", {}, "adam", "default: the optimizer"),
+        ("model.max_length", {}, None, "default: maximum sequence length in tokens; none: unlimited"),
+        ("model.special_ids", {}, None, "default: ids of the tokens pad, start and end, if no tokenizer defines them"),
         ("model.layers.local.mask.size", {}, 8, "kind 'local' of the pattern (mine.yaml:8:40)"),
         (
             *("model.layers.local.mask.size", {"variant": "narrow"}, 4),
@@ -129,7 +129,7 @@ def command(*arguments: str) -> Result:
         ("model.final_norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
         ("model.embedding.norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
         ("model.layer.position.type", {}, "rotary", "follows from model.position: base recipe base (base.yaml:8:13)"),
-        ("model.layer.mixer", {}, None, "default: what mixes tokens without attention; none: no such sublayer"),
+        ("model.layer.mixer", {}, None, "default: token mixing without attention; none: no such sublayer"),
         ("model.final_dropout", {}, 0.0, "default: dropout after the final norm"),
         ("model.pattern", {}, ["local*5", "global+thin"], "mine.yaml:12:12"),
         ("model.layers.unused.dropout", {}, 0.3, "kind 'unused' of the pattern (mine.yaml:11:23)"),
@@ -201,7 +201,7 @@ def test_an_option_that_was_dropped_says_so_where_it_is_asked_for() -> None:
         BASE.replace("position: rotary", "position: {type: rotary, theta: 7}"), encoding="utf-8"
     )
     with pytest.raises(
-        UsageError, match=r"theta: was dropped when the type changed from rotary; it said 7 at base.yaml:8:35"
+        UsageError, match=r"theta: was dropped when the type changed from rotary; it was 7 at base.yaml:8:35"
     ):
         ask("model.position.theta", sets=sets)
 
@@ -304,14 +304,14 @@ def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
         ("model.layr.dropout", "Did you mean 'model.layer.dropout'?"),
         ("trian.steps", "Did you mean 'train.steps'?"),
         ("model.layers.nobody.dropout", "the recipe has no such key"),
-        ("model.layers.11.dropout", "layers are counted from 0, and the decoder has 11"),
-        ("encoder.d_model", "this model has no encoder; it has the decoder alone"),
+        ("model.layers.11.dropout", "layers count from 0; the decoder has 11"),
+        ("encoder.d_model", "this model has no encoder, only the decoder"),
         ("model.layer.mask[3]", "the recipe has no such key"),
         ("model.d_model.x", "the recipe has no such key"),
-        ("a..b", "'a..b' is no dotted key like model.layer.dropout"),
-        ("", "'' is no dotted key"),
-        (".", "'.' is no dotted key"),
-        ("model[", "'model[' is no dotted key"),
+        ("a..b", "'a..b' is not a dotted key, such as model.layer.dropout"),
+        ("", "'' is not a dotted key"),
+        (".", "'.' is not a dotted key"),
+        ("model[", "'model[' is not a dotted key"),
     ],
 )
 def test_a_key_that_is_not_there(key: str, message: str) -> None:
@@ -407,7 +407,7 @@ def test_a_plain_key_is_written_in_two_places() -> None:
 def test_a_study_is_a_section_like_the_others() -> None:
     recipe = tfkit.load_recipe("glu-variants")
     seeds = explain(recipe, "study.seeds").answers[0]
-    assert seeds.entries[0].value == 5 and seeds.sentence.startswith("how many seeds")
+    assert seeds.entries[0].value == 5 and seeds.sentence.startswith("number of seeds")
     assert explain(recipe, "study.tune").answers[0].entries[0].origin.place is None, "a default"
     with pytest.raises(UsageError, match=r"Did you mean 'study\.seeds'\?"):
         explain(recipe, "study.seds")

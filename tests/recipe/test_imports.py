@@ -59,7 +59,7 @@ def test_imports_of_a_recipe_are_refused_unless_trusted(tmp_path: Path) -> None:
     file = written(tmp_path)
     path = recipe_with(tmp_path, "[parts.py]")
     (fault,) = refused(path)  # and nothing of the norm that is unknown without it
-    assert "imports[0]: this recipe needs the code in 'parts.py'; read it, then give --trust or --import" in fault
+    assert "imports[0]: this recipe needs the code in 'parts.py'; review it, then use --trust or --import" in fault
     assert not REGISTRY.has("norm", "halved")
     assert tfkit.load_recipe(path, trust=True).imports == (str(file),)
 
@@ -113,10 +113,10 @@ def test_the_names_in_a_file_are_read_without_running_it(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("imports", "trust", "message"),
     [
-        ("[3]", False, "expected a Python file or the name of a module"),
-        ("[gone.py]", False, "there is no file 'gone.py' to import parts from; give its place with --import FILE"),
-        ("[gone.py]", True, "there is no file 'gone.py' to import parts from"),
-        ("[no_such_module]", False, "this recipe needs the code in 'no_such_module'; read it, then give --trust"),
+        ("[3]", False, "expected a Python file or a module name"),
+        ("[gone.py]", False, "no file 'gone.py' to import parts from; set its location with --import FILE"),
+        ("[gone.py]", True, "no file 'gone.py' to import parts from"),
+        ("[no_such_module]", False, "this recipe needs the code in 'no_such_module'; review it, then use --trust"),
         ("[no_such_module]", True, "no_such_module: cannot be imported: ModuleNotFoundError"),
         ("['']", True, "cannot be imported"),
         ("[broken.py]", True, "broken.py:2: cannot be imported: ZeroDivisionError"),
@@ -136,7 +136,7 @@ BROKEN = [
     ("x = 1\ndef f(:\n", r"broken.py:2: cannot be imported: SyntaxError: invalid syntax$"),
     ("x = '\xe9'\n".encode("latin-1"), r"broken.py:?1?: cannot be imported: SyntaxError"),
     (b"x = 1\0\n", r"broken.py:?\d*: cannot be imported: (SyntaxError|ValueError)"),
-    ("import sys\nsys.exit(2)\n", r"broken.py:2: cannot be imported: it ends the program \(sys.exit\(2\)\)$"),
+    ("import sys\nsys.exit(2)\n", r"broken.py:2: cannot be imported: it exits the program \(sys.exit\(2\)\)$"),
     ("def f():\n    raise RuntimeError\n\nf()\n", r"broken.py:2: cannot be imported: RuntimeError$"),
     ("import helper\n", r"broken.py:1: cannot be imported: KeyError: 'x' \(.*helper.py:3\)$"),
     ("import helpless\n", r"broken.py:1: cannot be imported: SyntaxError: .* \(.*helpless.py:2\)$"),
@@ -145,7 +145,7 @@ BROKEN = [
         PART.format(name="layer_norm"),
         r"broken.py:5: norm 'layer_norm' is registered twice: by .*norm.py:\d+\) and by Halved \(.*broken.py:5",
     ),
-    (PART.format(name="two words"), r"broken.py:5: a part's name is a plain word"),
+    (PART.format(name="two words"), r"broken.py:5: the name of a part must be an identifier"),
     (PART.format(name="x").replace('"norm"', '"nrom"'), r"unknown slot 'nrom'.*Did you mean 'norm'\?"),
 ]
 
@@ -173,14 +173,14 @@ def test_what_is_no_python_file_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     written(tmp_path)
     written(tmp_path, "", "notes.txt")
     for name, message in (
-        ("nothing.py", r"nothing\.py: no such file to import parts from$"),
-        ("part.py", r"part\.py: no such file to import parts from\. Did you mean '.*parts\.py'\?"),
+        ("nothing.py", r"nothing\.py: no such file$"),
+        ("part.py", r"part\.py: no such file\. Did you mean '.*parts\.py'\?"),
         ("notes.txt", r"notes\.txt: not a Python file"),
         ("x" * 300 + ".py", "no such file"),
     ):
         with pytest.raises(UsageError, match=message):
             import_parts(tmp_path / name)
-    with pytest.raises(UsageError, match="is a folder; name a Python file in it"):
+    with pytest.raises(UsageError, match="is a folder; use a Python file in it"):
         import_parts(tmp_path)
     with pytest.raises(
         UsageError, match=r"^no_such_module: cannot be imported: ModuleNotFoundError.*; is it installed"

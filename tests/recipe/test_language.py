@@ -116,22 +116,22 @@ def test_r1_patterns(pattern, num_layers, expected):
 @pytest.mark.parametrize(
     ("pattern", "num_layers", "expected"),
     [
-        (["a", "b", "c"], 2, "model.pattern: the pattern taken once has 3 layers, num_layers is 2"),
-        (["a", ["b", "c"], "a"], 3, "model.pattern: the pattern taken once has 4 layers, num_layers is 3"),
-        (["a", ["b"]], GONE, "model.pattern: an inner list repeats to fill num_layers; say num_layers"),
-        ([["a"], ["b"]], 4, "model.pattern[1]: a pattern has at most one inner list, the part that repeats"),
-        (["a", []], 4, "model.pattern[1]: an inner list names the kinds that repeat, such as [local*5, global]"),
-        ([], 4, "model.pattern: a pattern is a list of kinds, such as [local*5, global]"),
-        ("a", 4, "model.pattern: a pattern is a list of kinds, such as [local*5, global]"),
+        (["a", "b", "c"], 2, "model.pattern: a single pass of the pattern has 3 layers, but num_layers is 2"),
+        (["a", ["b", "c"], "a"], 3, "model.pattern: a single pass of the pattern has 4 layers, but num_layers is 3"),
+        (["a", ["b"]], GONE, "model.pattern: an inner list repeats to fill num_layers; set num_layers"),
+        ([["a"], ["b"]], 4, "model.pattern[1]: a pattern can have only one inner list, the part that repeats"),
+        (["a", []], 4, "model.pattern[1]: an inner list needs kinds to repeat, such as [local*5, global]"),
+        ([], 4, "model.pattern: expected a list of kinds, such as [local*5, global]"),
+        ("a", 4, "model.pattern: expected a list of kinds, such as [local*5, global]"),
         (["a", "d"], 4, "model.pattern[1]: unknown kind 'd'; `layers:` names a, b, c"),
         (["a+d"], 4, "model.pattern[0]: unknown kind 'd'; `layers:` names a, b, c"),
-        (["a*0"], 4, "model.pattern[0]: a kind is repeated 1 to 10,000 times, got 0"),
-        (["a-b"], 4, "model.pattern[0]: an entry of a pattern is a kind, such as local, local*3 or global+first"),
-        ([3], 4, "model.pattern[0]: an entry of a pattern is a kind, such as local, local*3 or global+first"),
+        (["a*0"], 4, "model.pattern[0]: a kind can be repeated 1 to 10,000 times, got 0"),
+        (["a-b"], 4, "model.pattern[0]: expected a kind, such as local, local*3 or global+first"),
+        ([3], 4, "model.pattern[0]: expected a kind, such as local, local*3 or global+first"),
         (
             ["a*6000", "b*6000"],
             GONE,
-            "model.pattern: the pattern taken once has 12,000 layers; a stack has at most 10,000",
+            "model.pattern: a single pass of the pattern has 12,000 layers; a stack has at most 10,000",
         ),
     ],
 )
@@ -230,7 +230,7 @@ def test_r4_limits_are_anded_and_openings_ored():
     model = build(type="encoder", mask=[{"type": "window", "size": 2}, "global_tokens"])
     marks = torch.tensor([[0, 0, 0, 1]])
     x = torch.arange(4)[None]
-    with pytest.raises(Exception, match="this model needs global_attention_mask with every call"):
+    with pytest.raises(Exception, match="this model requires global_attention_mask in every call"):
         model(x)
     base = model(x, global_attention_mask=marks).hidden
     far = model(torch.tensor([[7, 1, 2, 3]]), global_attention_mask=marks).hidden
@@ -244,15 +244,15 @@ def test_r4_limits_are_anded_and_openings_ored():
 
 def test_r4_what_cannot_stand_together():
     assert faults({"mask": ["causal", "reverse_causal"]}) == [
-        "model.layer.mask[1]: causal and reverse_causal on one layer leave each token only itself"
+        "model.layer.mask[1]: with causal and reverse_causal in one layer each token sees only itself"
     ]
     assert faults(mask="reverse_causal") == [
-        "model.mask: causal and reverse_causal on one layer leave each token only itself"
+        "model.mask: with causal and reverse_causal in one layer each token sees only itself"
     ]
     assert faults(mask=[{"type": "window", "size": 2}, "global_tokens"]) == [
         "model.mask[1]: would show the future to a causal layer; use it in an encoder"
     ]
-    with pytest.raises(Exception, match="prefix_length was given, but no part of this model reads it"):
+    with pytest.raises(Exception, match="no part of this model reads prefix_length"):
         build()(torch.arange(3)[None], prefix_length=torch.tensor([1]))
 
 
@@ -277,13 +277,13 @@ def test_r5_in_a_kind_it_has_a_value_for_each_of_that_kind():
 
 def test_r5_wrong_lengths_and_places():
     assert faults({"feedforward": {"type": "mlp", "d_ff": {"per_layer": [4, 8]}}}) == [
-        "model.layer.feedforward.d_ff.per_layer: has 2 values, `layer` describes 4 layers"
+        "model.layer.feedforward.d_ff.per_layer: has 2 values, but `layer` describes 4 layers"
     ]
     kinds = {"a": {"feedforward": {"d_ff": {"per_layer": [4, 8, 16]}}}, "b": {}}
     assert faults(layers=kinds, pattern=["a", "b"]) == [
-        "model.layers.a.feedforward.d_ff.per_layer: has 3 values, kind 'a' describes 2 layers"
+        "model.layers.a.feedforward.d_ff.per_layer: has 3 values, but kind 'a' describes 2 layers"
     ]
-    no_parts = "per_layer gives numbers, words or booleans; parts vary by kinds (`layers:` and `pattern:`)"
+    no_parts = "per_layer supports numbers, words and booleans; vary parts by kinds (`layers:` and `pattern:`)"
     assert faults({"norm": {"per_layer": ["layer_norm", "rms_norm", "rms_norm", "rms_norm"]}}) == [
         f"model.layer.norm: {no_parts}"
     ]
@@ -291,7 +291,7 @@ def test_r5_wrong_lengths_and_places():
         {"feedforward": {"type": "mlp", "d_ff": 4, "activation": {"per_layer": [{"type": "relu"}] * 4}}}
     )
     assert faults({"feedforward": {"type": "mlp", "d_ff": {"per_layer": 4}}}) == [
-        "model.layer.feedforward.d_ff: per_layer stands alone, with a list: {per_layer: [32, 64]}"
+        "model.layer.feedforward.d_ff: per_layer must be the only key, with a list: {per_layer: [32, 64]}"
     ]
 
 
@@ -337,7 +337,7 @@ def test_r6_shared_layers_may_differ_by_their_mask_only():
     assert len({id(layer) for layer in stack.layers}) == 1
     assert len(stack.plan.layers) == 4
     heads = {"type": "multi_head", "num_heads": {"per_layer": [1, 2, 2, 1]}}
-    shared = "is shared, so per_layer cannot change what it is made of"
+    shared = "is shared, so per_layer cannot change its options"
     assert faults({"shared": True, "attention": heads}) == [f"model.layer.shared: the layer {shared}; only its mask"]
     assert faults({"attention": heads | {"shared": True}}) == [f"model.layer.attention: attention {shared}"]
 
@@ -413,7 +413,7 @@ def test_r7_several_positions_stand_together():
 
 def test_r7_what_embeds_stands_in_the_stack():
     assert faults({"position": "learned"}) == [
-        "model.layer.position: 'learned' is added to the embeddings; it stands in the stack, not in a layer"
+        "model.layer.position: 'learned' is added to the embeddings; set it in the stack, not in a layer"
     ]
 
 
@@ -455,10 +455,10 @@ def test_r8_sides_are_laid_over_the_stack_keys():
 
 def test_r8_wrong_sides():
     assert faults(type="encoder_decoder", encoder={"head": "language_model"})[0].startswith(
-        "model.encoder.head: unknown option; there are: d_model, embedding"
+        "model.encoder.head: unknown option; available: d_model, embedding"
     )
     assert faults(encoder={"num_layers": 2}) == [
-        "model.encoder: a model of type 'decoder' has one stack; say its keys in model itself"
+        "model.encoder: a model of type 'decoder' has one stack; set its keys in model itself"
     ]
     assert faults(num_layers=GONE) == ["model: needs num_layers"]
     assert faults(d_model=GONE) == ["model: needs d_model"]
@@ -507,16 +507,16 @@ def test_r9_a_table_has_one_size():
     model = build(type="encoder_decoder", embedding=narrow, encoder={"d_model": 16})  # two widths, one table
     assert model.stack("encoder").embedding.tokens is model.stack("decoder").embedding.tokens
     assert faults(embedding=shared) == [
-        "model.embedding.shared: there is one stack, nothing to share its token table with"
+        "model.embedding.shared: the model has only one stack; there is no other token table to share"
     ]
     assert faults(type="encoder_decoder", decoder={"embedding": shared}) == [
-        "model.decoder.embedding.shared: shared by the decoder only; say it in model.embedding, for both"
+        "model.decoder.embedding.shared: shared by the decoder only; set it in model.embedding, for both"
     ]
 
 
 def test_r9_a_tie_needs_a_table():
     assert faults(embedding="none", head={"type": "language_model", "tied": True}) == [
-        "model.head.tied: tied to a token table, and the decoder has none"
+        "model.head.tied: tied to a token table, but the decoder has none"
     ]
 
 
@@ -579,14 +579,13 @@ def test_r11_an_encoder_leaves_the_decoders_cross_attention_out():
 
 def test_r11_wrong_sublayers():
     assert faults({"sublayers": ["attention"]}) == [
-        "model.layer.sublayers: leaves out feedforward, which the layer describes; say feedforward: none to do "
-        "without it"
+        "model.layer.sublayers: omits feedforward, which the layer describes; set feedforward: none to drop it"
     ]
     assert faults({"sublayers": ["attention", "feedforward", "mixer"]}) == [
-        "model.layer.sublayers: names mixer, and the layer describes no mixer"
+        "model.layer.sublayers: names mixer, but the layer has no mixer"
     ]
     assert faults({"sublayers": ["attention", "feedforward", "mlp"]})[0] == (
-        "model.layer.sublayers[2]: 'mlp' is no sublayer; there are: attention, mixer, cross_attention, feedforward"
+        "model.layer.sublayers[2]: 'mlp' is not a sublayer; expected attention, mixer, cross_attention, feedforward"
     )
     assert faults({"feedforward_2": {"d_ff": 32}}) == [
         "model.layer.feedforward_2: `sublayers` names feedforward fewer than 2 times"
@@ -595,7 +594,7 @@ def test_r11_wrong_sublayers():
         "model.layer.feedforward_2_norm: `sublayers` names feedforward fewer than 2 times"
     ]
     assert faults({"attention": "none", "feedforward": "none"}) == [
-        "model.layer: a layer has at least one sublayer: attention, mixer, cross_attention, feedforward"
+        "model.layer: a layer needs at least one sublayer: attention, mixer, cross_attention, feedforward"
     ]
 
 
@@ -645,13 +644,13 @@ def test_r12_final_norm():
 
 def test_r12_true_without_a_norm_to_mean():
     assert faults({"norm": "none"}, final_norm=True) == [
-        "model.final_norm: true means the stack's norm, and layer.norm gives none"
+        "model.final_norm: true means the stack's norm, but layer.norm is not set"
     ]
     assert faults({"norm": "none"}, embedding={"type": "tokens", "norm": True}) == [
-        "model.embedding.norm: true means the stack's norm, and layer.norm gives none"
+        "model.embedding.norm: true means the stack's norm, but layer.norm is not set"
     ]
     assert faults({"norm": GONE}) == [
-        "model.layer.residual: the layout 'pre_norm' needs a norm: say norm in the layer, or norm: none"
+        "model.layer.residual: the layout 'pre_norm' needs a norm; set norm in the layer, or norm: none"
     ]
 
 
@@ -703,9 +702,7 @@ def test_r14_a_head_reads_a_stack_that_is_there():
 
 @pytest.mark.parametrize("name", ["a.b", "", "forward", "two words"])
 def test_r14_names_of_heads_are_plain_words(name):
-    assert faults(heads={name: "hidden"}) == [
-        f"model.heads.{name}: '{name}' cannot name a head; take a plain word of your own"
-    ]
+    assert faults(heads={name: "hidden"}) == [f"model.heads.{name}: '{name}' cannot name a head; use a plain word"]
 
 
 # -------------------------------------------------------------------------------------------------------- R15 memory
@@ -729,11 +726,11 @@ def test_r15_memory_from_outside_has_its_own_width(type):
 
 def test_r15_wrong_memories():
     assert faults(memory={"width": 3}) == [
-        "model.memory: memory needs its width: memory: {d_model: 768}",
+        "model.memory: memory needs a width: memory: {d_model: 768}",
         "model.memory.width: unknown option",
     ]
     assert faults(type="encoder_decoder", memory={"d_model": 3}) == [
-        "model.memory: the decoder's memory is its encoder's output; `memory:` is for models of one stack"
+        "model.memory: the decoder's memory is the encoder's output; `memory:` is only for models of one stack"
     ]
     assert resolve(memory="none") == resolve()
 
@@ -774,7 +771,7 @@ def test_r16_it_has_no_position_and_no_mask():
 
 
 def test_r16_without_memory_it_is_an_error():
-    text = "there is no memory to attend to; say memory: {d_model: ...} in the model"
+    text = "no memory to attend to; set memory: {d_model: ...} in the model"
     assert faults({"cross_attention": {"num_heads": 1}}) == [f"model.layer.cross_attention: {text}"]
     assert faults(layers={"a": {"cross_attention": {"num_heads": 1}}}, pattern=["a"]) == [
         f"model.layers.a.cross_attention: {text}"
@@ -829,7 +826,7 @@ def test_r18_biases_all_none_or_named():
     masked = build(type="encoder", head={"type": "masked_lm", "bias": ["output"]}).head
     assert (masked.dense.bias is None, masked.output.bias is None) == (True, False)
     assert faults({"feedforward": LAYER["feedforward"] | {"bias": ["upp"]}}) == [
-        "model.layer.feedforward.bias: 'upp' is no projection here; there are: up, down"
+        "model.layer.feedforward.bias: 'upp' is not a projection of this part; available: up, down"
     ]
 
 
@@ -880,8 +877,8 @@ def test_r20_a_missing_option_that_was_dropped_is_named():
     with pytest.raises(RecipeError) as caught:
         over({"layer.feedforward": "glu"})
     assert str(caught.value) == (
-        "<overrides>: model.layer.feedforward: needs the option 'd_ff' (it was dropped with the other options when the "
-        "type changed; it stood at <mapping>)"
+        "<overrides>: model.layer.feedforward: needs the option 'd_ff' (dropped with the other options of the "
+        "previous type; it was set at <mapping>)"
     )
 
 
@@ -908,7 +905,7 @@ def test_r20_lists_are_replaced_whole_and_none_takes_out():
 
 def test_r20_what_cannot_be_none():
     for key, expected in {
-        "init": "model.init: weights have to begin somehow; leave init out for xavier, the original's",
+        "init": "model.init: an init is required; remove init to use xavier, the original's",
         "type": "model.type: expected the name of a model, or a mapping with its type, got none",
         "d_model": "model.d_model: cannot be none",
         "num_layers": "model.num_layers: cannot be none",

@@ -209,7 +209,7 @@ def test_the_only_expert_is_a_baseline():
     assert quiet(small(experts(num_experts=1, router="sigmoid")))
 
 
-ALONE = "each token sees only itself: its attention is a choice of one, and queries and keys never learn"
+ALONE = "each token sees only itself, so queries and keys of its attention never learn"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_token_that_sees_only_itself(type, mask):
     recipe = small(type=type, mask=mask)
     recipe["model"] |= length
     if mask == "reverse_causal":
-        assert faults(recipe) == ["model.mask: causal and reverse_causal on one layer leave each token only itself"]
+        assert faults(recipe) == ["model.mask: with causal and reverse_causal in one layer each token sees only itself"]
     else:
         assert warned(recipe) == [f"model.mask: {ALONE}"]
 
@@ -266,7 +266,7 @@ def test_a_layer_without_attention_may_have_any_window():
     assert quiet(small(layers=kinds, pattern=["a", "b"]))
 
 
-SHORT = "texts of one token: what would look at another, attention or a recurrence, never learns"
+SHORT = "texts have one token, so attention or a recurrence over other tokens never learns"
 
 
 def test_texts_of_one_token():
@@ -313,7 +313,7 @@ def test_a_vector_of_one_number_has_no_length_but_one():
 
 @pytest.mark.parametrize("head", [{"type": "classifier", "num_classes": 3}, {"type": "regression"}, {"type": "pooled"}])
 def test_the_first_token_of_a_causal_stack_has_seen_nothing(head):
-    text = "the first token sees nothing after it in this decoder; say pool: last, or mean"
+    text = "the first token sees nothing after it in this decoder; use pool: last, or mean"
     assert faults(small(head=head)) == [f"model.head: {text}"]
     assert faults(small(head=head | {"pool": "first"})) == [f"model.head.pool: {text}"]
     assert faults(small(heads={"more": head})) == [f"model.heads.more: {text}"]
@@ -328,15 +328,15 @@ def test_the_first_token_of_a_causal_stack_has_seen_nothing(head):
 
 def test_the_last_token_of_a_stack_that_reads_backwards_has_seen_nothing():
     head = {"type": "regression", "pool": "last"}
-    text = "the last token sees nothing before it in this encoder; say pool: first, or mean"
+    text = "the last token sees nothing before it in this encoder; use pool: first, or mean"
     assert faults(small(type="encoder", mask="reverse_causal", head=head)) == [f"model.head.pool: {text}"]
     kinds = {"forth": {"mask": "causal"}, "back": {"mask": "reverse_causal"}}
     assert quiet(small(type="encoder", layers=kinds, pattern=["back", "forth"], head=head))
     text = "the last token sees nothing before it in the last layer, where queries and keys never learn"
     model = small(type="encoder", layers=kinds, pattern=["forth", "back"], head=head)
-    assert warned(model) == [f"model.head.pool: {text}; say pool: first, or mean"]
+    assert warned(model) == [f"model.head.pool: {text}; use pool: first, or mean"]
     model = small(type="encoder", layers=kinds, pattern=["forth", "back*2"], num_layers=3, head=head)
-    assert warned(model) == [f"model.head.pool: {text.replace('layer', '2 layers')}; say pool: first, or mean"]
+    assert warned(model) == [f"model.head.pool: {text.replace('layer', '2 layers')}; use pool: first, or mean"]
     assert quiet(small(type="encoder", layers=kinds, pattern=["forth", "back"], heads={"more": head}))
 
 
@@ -347,11 +347,11 @@ def test_one_layer_that_sees_both_ways_is_enough():
 
 def test_half_of_the_last_recurrence_has_read_nothing():
     layer = {"attention": "none", "mixer": "lstm"}
-    text = "at the first token one half of the last recurrence has read nothing, and never learns to carry anything on"
+    text = "at the first token one half of the last recurrence has read nothing, and never learns"
     model = small(layer, type="encoder", head={"type": "regression"})
-    assert warned(model) == [f"model.head: {text}; say pool: mean"]
+    assert warned(model) == [f"model.head: {text}; use pool: mean"]
     model = small(layer, type="encoder", head={"type": "regression", "pool": "last"})
-    assert warned(model) == [f"model.head.pool: {text.replace('first', 'last')}; say pool: mean"]
+    assert warned(model) == [f"model.head.pool: {text.replace('first', 'last')}; use pool: mean"]
     assert quiet(small(layer, type="encoder", head={"type": "regression", "pool": "mean"}))
     assert quiet(small(layer, type="encoder", heads={"more": {"type": "regression"}}))
     assert quiet(small(layer, type="encoder", head="none", heads={"more": {"type": "regression"}}))
@@ -398,15 +398,15 @@ def test_a_model_that_was_trained_elsewhere_may_still_be_used(tmp_path, changes)
 # ----------------------------------------------------------------------------------------------------------- a memory
 
 WRITE = "cross_attention: {type: multi_head, num_heads: 8}"
-UNREAD = "no layer of the decoder reads the encoder, which never learns; say " + WRITE
+UNREAD = "no layer of the decoder reads the encoder, which never learns; set " + WRITE
 
 
 def test_a_decoder_reads_its_encoder():
-    none = f"{UNREAD} in the layer: without one it is as the layer's attention, and there is none"
+    none = f"{UNREAD} in the layer, which has no attention to copy"
     without = {"attention": "none", "mixer": "lstm"}
     model = {"type": "encoder_decoder"}
     assert faults(small(without, **model)) == [f"model.layer.attention: {none}"]
-    taken_out = f"{UNREAD}, or leave it out for one like the layer's attention"
+    taken_out = f"{UNREAD}, or omit it for one like the layer's attention"
     assert faults(small({"cross_attention": "none"}, **model)) == [f"model.layer.cross_attention: {taken_out}"]
     side = {"decoder": {"layer": {"cross_attention": "none"}}}
     assert faults(small(**model, **side)) == [f"model.decoder.layer.cross_attention: {taken_out}"]
@@ -430,7 +430,7 @@ def test_one_layer_of_a_decoder_reads_for_all():
 
 
 def test_a_memory_from_outside_is_read():
-    text = f"no layer of the decoder reads this memory; say {WRITE}"
+    text = f"no layer of the decoder reads this memory; set {WRITE}"
     memory = {"memory": {"d_model": 6}}
     assert quiet(small(**memory))
     assert faults(small({"cross_attention": "none"}, **memory))[0].startswith(f"model.memory: {text}")

@@ -46,7 +46,7 @@ def d_ff(*widths: int) -> dict[str, Any]:
 def test_a_list_of_the_wrong_length_is_told_once_however_many_layers_there_are():
     start = time.thread_time()
     assert said(recipe(d_ff(4, 8), num_layers=MAX_LAYERS)) == [
-        "<mapping>: model.layer.feedforward.d_ff.per_layer: has 2 values, `layer` describes 10000 layers"
+        "<mapping>: model.layer.feedforward.d_ff.per_layer: has 2 values, but `layer` describes 10000 layers"
     ]
     assert time.thread_time() - start < 5
 
@@ -72,18 +72,16 @@ def test_a_wrong_value_is_told_wherever_it_stands_in_a_list(tmp_path):
 def test_layers_that_all_differ_have_a_bound():
     load_recipe(recipe(d_ff(*range(1, 257)), num_layers=256))
     (fault,) = said(recipe(d_ff(*range(1, 301)), num_layers=300))
-    assert fault.endswith("more than 256 layers of this stack differ; let some be equal")
+    assert fault.endswith("more than 256 layers of this stack differ; make some equal")
     kinds = {f"k{number}": {"feedforward": {"d_ff": number + 1}} for number in range(20)}
     pairs = [f"{one}+{other}" for one in kinds for other in kinds]
     (fault,) = said(recipe(layers=kinds, pattern=pairs, num_layers=400))
-    assert fault == "<mapping>: model.pattern: more than 256 layers of this stack differ; let some be equal"
+    assert fault == "<mapping>: model.pattern: more than 256 layers of this stack differ; make some equal"
 
 
 def test_kinds_have_a_bound():
     kinds = {f"k{number}": {} for number in range(257)}
-    assert said(recipe(layers=kinds, pattern=["k0"])) == [
-        "<mapping>: model.layers: names 257 kinds; at most 256 can be told apart"
-    ]
+    assert said(recipe(layers=kinds, pattern=["k0"])) == ["<mapping>: model.layers: names 257 kinds; the limit is 256"]
 
 
 def test_what_layers_share_is_counted_once_where_a_list_makes_them_differ():
@@ -123,15 +121,15 @@ def test_what_is_long_is_cut():
 
 def test_a_fault_is_one_line():
     assert said(recipe({"norm": "a\nb", "c\nd": 1})) == [
-        "<mapping>: model.layer.c d: unknown option; there are: attention, attention_norm, cross_attention, "
+        "<mapping>: model.layer.c d: unknown option; available: attention, attention_norm, cross_attention, "
         "cross_attention_norm, dropout, feedforward, feedforward_norm, mask, mixer, mixer_norm, norm, position, "
         "residual, shared, sublayers",
-        "<mapping>: model.layer.norm: unknown norm 'a b' (there are: layer_norm, rms_norm)",
+        "<mapping>: model.layer.norm: unknown norm 'a b' (available: layer_norm, rms_norm)",
     ]
 
 
 def test_a_number_of_thousands_of_digits_is_refused():
-    assert said(recipe(d_model=10**5000))[0] == "<mapping>: model.d_model: a number of more than 100 digits"
+    assert said(recipe(d_model=10**5000))[0] == "<mapping>: model.d_model: a number with more than 100 digits"
 
 
 # -------------------------------------------------------------------------------------------------------- resolved.yaml
@@ -190,14 +188,14 @@ def test_the_norm_of_an_embedding_of_vectors_fits_its_width():
 def test_a_head_cannot_look_for_a_token_among_vectors():
     head = {"type": "pooled", "pool": "last", "until": 8}
     assert said(recipe(type="encoder", embedding={"type": "features", "d_input": 4}, head=head)) == [
-        "<mapping>: model.head.until: looks for a token, and the encoder reads vectors"
+        "<mapping>: model.head.until: searches for a token, but the encoder reads vectors"
     ]
 
 
 def test_a_number_is_one_that_float32_holds():
     attention = {"type": "multi_head", "num_heads": 2, "clip": 1e39}
     assert said(recipe({"attention": attention})) == [
-        "<mapping>: model.layer.attention.clip: expected a number whose square float32 holds, up to 1e18, got 1e+39"
+        "<mapping>: model.layer.attention.clip: expected a number up to 1e18, whose square fits float32, got 1e+39"
     ]
 
 

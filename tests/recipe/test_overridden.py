@@ -39,7 +39,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("vocab_size", True, f"{WHOLE}true"),
     ("max_length", -1, f"{WHOLE}-1"),
     ("final_dropout", 7, "expected a rate of at least 0 and below 1, got 7"),
-    ("pattern", 5, "a pattern is a list of kinds, such as [local*5, global]"),
+    ("pattern", 5, "expected a list of kinds, such as [local*5, global]"),
     ("embedding", "tokenz", "unknown embedding 'tokenz'"),
     ("position", {"type": "rotary", "theta": "x"}, "expected a number, got 'x'"),
     ("mask", [{"type": "window", "size": "x"}], "expected a whole number, got 'x'"),
@@ -141,8 +141,8 @@ def test_cross_attention_stands_where_there_is_something_to_attend_to(key):
     value = {"type": "multi_head", "num_heads": 2} if key == "cross_attention" else "rms_norm"
     layer = SIDE["layer"] | {key: value}
     (found,) = faults(SINGLE | {"layer": layer})
-    assert found.startswith(f"<mapping>: model.layer.{key}: there is no memory to attend to")
+    assert found.startswith(f"<mapping>: model.layer.{key}: no memory to attend to")
     encoder = {"encoder": {"layer": {key: value}}, "type": "encoder_decoder"}
     (found,) = faults(SIDE | encoder)
-    assert found.startswith(f"<mapping>: model.encoder.layer.{key}: an encoder has nothing to attend to")
+    assert found.startswith(f"<mapping>: model.encoder.layer.{key}: an encoder has no memory to attend to")
     assert load(SIDE | {"type": "encoder_decoder", "layer": layer})  # meant for the decoder

@@ -69,7 +69,7 @@ def test_every_value_says_where_it_comes_from(file):
     assert known["model.layers.kind_0.feedforward.d_ff"] == f"{file}:14:36"
     assert known["model.layers.kind_0.feedforward.bias"].startswith("default: biases: all, none, ")
     assert known["train.seed"] == "Python"
-    assert known["train.steps"].startswith("default: optimizer steps in all")
+    assert known["train.steps"].startswith("default: number of optimizer steps")
     assert known["model.final_norm.type"] == f"{file}:12:11, from model.layer.norm"
     assert known["model.pattern"] == f"{file}:18:12"
 

@@ -73,9 +73,9 @@ def test_a_position_asks_the_attentions_that_it_serves():
         fault = faults({"attention": {"type": "plain"}}, position=position)[0]
         assert fault.startswith("model.layer.attention: attention 'plain' does not declare")
         assert f"which position '{position}' requires" in fault
-        going = fault.partition(f"attentions that go with '{position}': ")[2].partition(";")[0].split(", ")
+        going = fault.partition(f"attentions compatible with '{position}': ")[2].partition(";")[0].split(", ")
         assert "multi_head" in going and "plain" not in going
-        served = fault.partition("positions that go with 'plain': ")[2].partition(" (see")[0].split(", ")
+        served = fault.partition("positions compatible with 'plain': ")[2].partition(" (see")[0].split(", ")
         assert {"learned", "sinusoidal", "none"} <= set(served) and position not in served
     for position in ("sinusoidal", "learned", "none"):
         tfkit.load_recipe(recipe({"attention": {"type": "plain"}}, position=position))
@@ -93,12 +93,9 @@ def test_a_layers_own_position_asks_that_layer_only():
 def test_a_position_that_nothing_takes_is_refused():
     tfkit.register("mixer", "forwards")(Forwards)
     without = {"attention": "none", "mixer": "forwards"}
-    assert faults(without, position="alibi") == [
-        "model.position: no layer that it serves has an attention over its own tokens to take it"
-    ]
+    assert faults(without, position="alibi") == ["model.position: no layer that uses it has self-attention"]
     assert faults({**without, "position": "rotary"}, position="learned") == [
-        "model.layer.position: the layer has no attention over its own tokens, so nothing would take this position; "
-        "say position: none"
+        "model.layer.position: the layer has no self-attention to use this position; set position: none"
     ]
     tfkit.load_recipe(recipe(without, position="learned"))
     # served or not is asked of those layers that take the stack's position
@@ -113,7 +110,7 @@ def test_a_mask_and_a_direction_ask_a_sublayer():
     assert fault.startswith("model.layer.mixer: mixer 'forwards' does not declare 'masks'")
     (fault,) = faults(layer, type="encoder")
     assert fault == (
-        "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (stands in a layer that sees both ways), "
+        "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (works in bidirectional layers), "
         "which a layer that sees both ways requires; mixers that do: fourier, gru, lstm, rnn"
     )
 
@@ -156,7 +153,7 @@ def test_batches_ask_the_parts():
 
 def test_an_objective_hands_over_what_masks_need():
     (fault,) = faults({}, {"objective": "causal_lm"}, mask="prefix")
-    assert fault == "objective: 'causal_lm' hands over no prefix_length, which mask 'prefix' needs with every call"
+    assert fault == "objective: 'causal_lm' does not provide prefix_length, which mask 'prefix' needs in every call"
 
 
 def test_a_call_with_padding_is_refused_where_a_part_would_look_at_it():
@@ -164,9 +161,9 @@ def test_a_call_with_padding_is_refused_where_a_part_would_look_at_it():
     model = tfkit.build(recipe({"attention": "none", "mixer": "forwards"}))
     ids = torch.ones(2, 4, dtype=torch.long)
     model(ids)
-    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot leave padding out; give texts of one length"):
+    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot mask padding; pass texts of equal length"):
         model(ids, attention_mask=ids)
-    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot keep packed texts apart"):
+    with pytest.raises(UsageError, match=r"mixer 'forwards' cannot separate packed texts"):
         model(ids, segment_ids=ids)
 
 

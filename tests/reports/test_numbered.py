@@ -20,7 +20,7 @@ from tfkit.core.shape import Shape
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count, count_parameters
-from tfkit.reports.numbered import told_apart
+from tfkit.reports.numbered import split_by_size
 from tfkit.reports.show import as_data
 
 WIDTHS: dict[str, Callable[[Shape], int]] = {
@@ -104,7 +104,7 @@ def test_the_table_has_a_row_for_each_size(rule):
 
 def test_a_stack_that_nobody_numbers_is_left_as_it_is():
     blueprint = recipe({"feedforward": {"type": "mlp", "d_ff": 4}}).blueprint()
-    assert told_apart(blueprint) == blueprint
+    assert split_by_size(blueprint) == blueprint
 
 
 def test_hundreds_of_layers(rule):

@@ -170,7 +170,7 @@ def test_what_a_part_can_and_cannot_do() -> None:
     assert about["capabilities"]["rotation"] is False
     text = printed(render_part, about, 200)
     can, _, cannot = text.partition("It cannot:")
-    assert "leaves padding out" in can
+    assert "ignores padding" in can
     assert CAPABILITIES["rotation"] in cannot
     assert "It cannot:" not in printed(render_part, data("attention", "multi_head"), 200)
     # nobody asks a tokenizer whether it attends to a memory

@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 
 from tests.training.small import LINES, RECIPE
 from tfkit.cli.main import main
+from tfkit.storage import checksums
 
 FILES = ("ladder.html", "ladder.md", "ladder.csv", "ladder.json", "prediction.json")
 LARGEST = "16x2-8"
@@ -85,7 +86,7 @@ class Trained:
         loss = 2.0 if self.flat else loss
         loss *= 1 + 0.002 * noise + (self.above if folder.name.startswith(LARGEST) else 0.0)
         history["best"]["loss"] = loss
-        file.write_text(json.dumps(history))
+        checksums.write_json(file, history)
 
     def poll(self) -> int:
         return self.returncode
@@ -286,6 +287,39 @@ def test_files_that_somebody_changed_are_told(copy: Path) -> None:
     found = tfkit(*LINE, folder=copy)
     assert found.exit_code == 2
     assert "plan.json: " in found.stderr
+
+
+def test_altered_runs_are_named_and_no_evidence(copy: Path) -> None:
+    """Neither the law nor the largest size is believed by a file that somebody edited."""
+    folder = copy / "ladders" / "tiny"
+    for name in ("4x1-2-s0", f"{LARGEST}-s0"):
+        file = folder / "runs" / name / "run.json"
+        before = file.read_text()
+        history = json.loads(before)
+        history["best"]["loss"] -= 0.5
+        file.write_text(json.dumps(history))
+        printed = tfkit(*LINE, folder=copy)
+        assert printed.exit_code == 1, printed.output
+        assert f"no law: {name} is not counted: " in printed.stdout
+        assert "has changed since it was written" in (folder / "ladder.html").read_text()
+        data = json.loads((folder / "ladder.json").read_text())
+        assert data["law"] is None and list(data["altered"]) == [name]
+        assert [run["loss"] for run in data["runs"] if run["state"] == "altered"] == [None]
+        assert data["verdict"].startswith("open") == (name == f"{LARGEST}-s0")
+        file.write_text(before)
+    assert tfkit(*LINE, folder=copy).exit_code == 0
+
+
+def test_a_ladder_of_an_earlier_version_is_read(copy: Path) -> None:
+    """Its plan has no date and no digests of later options."""
+    file = copy / "ladders" / "tiny" / "plan.json"
+    plan = json.loads(file.read_text())
+    later = ("made", "changed", "equal_within")
+    file.write_text(json.dumps({key: value for key, value in plan.items() if key not in later}))
+    Trained.began = []
+    printed = tfkit(*LINE, folder=copy)
+    assert printed.exit_code == 0, printed.output
+    assert Trained.began == []
 
 
 @pytest.mark.slow

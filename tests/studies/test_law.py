@@ -11,9 +11,7 @@ from scipy.optimize import curve_fit, minimize_scalar
 from scipy.stats import t as student
 
 from tfkit.core.errors import UsageError
-from tfkit.studies.forecast import law_of, rehearsed
-from tfkit.studies.law import NAMES, Law, Point
-from tfkit.studies.law_fit import fitted
+from tfkit.studies.law import NAMES, Law, Point, fitted, law_of, rehearsed
 
 SIZES = (1.2e4, 4.8e4, 1.6e5, 3.3e5)
 BUDGETS = (3.84e5, 7.68e5, 1.536e6)

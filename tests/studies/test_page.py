@@ -126,7 +126,7 @@ def test_a_picture_that_fails_loses_no_report(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_page_that_fails_leaves_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfkit.studies.report.html_page", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("tfkit.studies.page.html_page", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         StudyReport(made_results()).write(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["report.md", "results.csv", "results.json"]

@@ -53,17 +53,17 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
     [
         (
             {"compare": ["nrm"]},
-            r"study\.compare\[0\]: unknown variant 'nrm'; there are: norm, wide, glu\. Did you mean 'norm'",
+            r"study\.compare\[0\]: unknown variant 'nrm'; available: norm, wide, glu\. Did you mean 'norm'",
         ),
         (
             {"compare": ["norm=layer"]},
-            r"'norm=layer' is no choice of 'norm'; there are: norm=layer_norm, norm=rms_norm",
+            r"'norm=layer' is not a choice of 'norm'; available: norm=layer_norm, norm=rms_norm",
         ),
         ({"compare": ["wide=3"]}, r"'wide' has no values to choose from"),
-        ({"compare": []}, r"study\.compare: names nothing to compare"),
-        ({"baseline": "norm"}, r"study\.baseline: 'norm' is no choice of 'norm'"),
-        ({"baseline": {"train.seed": 3}}, r"study\.seeds: the study gives each run its seed"),
-        ({"seeds": [1, 1]}, r"study\.seeds: names a seed twice"),
+        ({"compare": []}, r"study\.compare: is empty"),
+        ({"baseline": "norm"}, r"study\.baseline: 'norm' is not a choice of 'norm'"),
+        ({"baseline": {"train.seed": 3}}, r"study\.seeds: the study sets the seed of each run"),
+        ({"seeds": [1, 1]}, r"study\.seeds: repeats a seed"),
         ({"seeds": 0}, r"study\.seeds"),
         ({"measure": ["valid.bleu"]}, r"study\.measure\[0\]: 'valid\.bleu' is not measured by these runs"),
         ({"measure": ["valid.los"]}, r"Did you mean 'valid\.loss'"),
@@ -77,22 +77,22 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
             r"model\.d_model: is solved for by study\.match",
         ),
         ({"claims": [{"says": "wide < baseline"}]}, r"study\.claims\[0\]\.says: 'wide' is not compared"),
-        ({"claims": [{"says": "norm=rms_norm"}]}, r"write two variants with < or > between them"),
+        ({"claims": [{"says": "norm=rms_norm"}]}, r"expected two variants with < or > between them"),
         ({"claims": [{"says": "norm=rms_norm < baseline", "on": "seconds"}]}, r"'seconds' is not among study\.measure"),
         ({"compre": ["norm"]}, r"Did you mean 'compare'"),
         ({"measure": []}, r"study\.measure"),
-        ({"measure": ["valid.loss", "valid.loss"]}, r"study\.measure: names a measure twice"),
+        ({"measure": ["valid.loss", "valid.loss"]}, r"study\.measure: repeats a measure"),
         ({"seeds": 1_000_000}, r"study\.seeds"),
-        ({"compare": ["norm+norm"]}, r"'norm\+norm' names a variant twice"),
-        ({"cross": ["norm", "norm"]}, r"study\.cross: names a variant twice"),
-        ({"cross": ["norm+wide"]}, r"an entry of cross is one variant or axis"),
-        ({"tune": {"study.seeds": [1, 2]}}, r"'study\.seeds' is no key that makes another run"),
-        ({"tune": {"train.schedule.lr": [0.1, 0.1]}}, r"train\.schedule\.lr: names a value twice"),
-        ({"baseline": {"": 3}}, r"study\.baseline: '' is no key"),
-        ({"match": {"parameters": "train.steps"}}, r"'train\.steps' changes no parameters; name a key of model"),
+        ({"compare": ["norm+norm"]}, r"'norm\+norm' repeats a variant"),
+        ({"cross": ["norm", "norm"]}, r"study\.cross: repeats a variant"),
+        ({"cross": ["norm+wide"]}, r"an entry of cross must be one variant or axis"),
+        ({"tune": {"study.seeds": [1, 2]}}, r"'study\.seeds' is not a key that changes a run"),
+        ({"tune": {"train.schedule.lr": [0.1, 0.1]}}, r"train\.schedule\.lr: repeats a value"),
+        ({"baseline": {"": 3}}, r"study\.baseline: '' is not a key"),
+        ({"match": {"parameters": "train.steps"}}, r"'train\.steps' changes no parameters; use a key of model"),
         ({"match": {"parameters": ""}}, r"study\.match\.parameters"),
         ({"claims": [{"says": "baseline < baseline"}]}, r"compares 'baseline' with itself"),
-        ({"claims": [{"says": "baseline <= norm=rms_norm"}]}, r"write two variants with < or > between them"),
+        ({"claims": [{"says": "baseline <= norm=rms_norm"}]}, r"expected two variants with < or > between them"),
     ],
 )
 def test_what_contradicts_is_told_with_its_place(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_number_that_is_not_finite_is_one_fault(value: float, tmp_path: Path) 
     with pytest.raises(RecipeError) as found:
         load_recipe(study(tmp_path, match={"seconds": value}))
     [fault] = found.value.faults
-    assert fault.path == "study.match.seconds" and "is finite" in fault.message
+    assert fault.path == "study.match.seconds" and "be finite" in fault.message
 
 
 def test_all_faults_of_all_arms_at_once(tmp_path: Path) -> None:
@@ -162,16 +162,18 @@ def test_the_schema_knows_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("baseline", "is what the others are compared with"), ("a+b", "has a + or = in it")]
+    ("name", "message"), [("baseline", "is the name of the baseline"), ("a+b", "contains a + or =")]
 )
 def test_a_variant_that_cannot_be_called_so(name: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=f"{re.escape(message)}; call the variant otherwise"):
+    with pytest.raises(RecipeError, match=f"{re.escape(message)}; rename the variant"):
         load_recipe(study(tmp_path, more={"variants": {name: {"model.d_model": 16}}}, compare=[name]))
 
 
 def test_too_many_variants_are_refused_at_once(tmp_path: Path) -> None:
     variants = {f"v{number}": {"model.d_model": 16} for number in range(24)}
-    with pytest.raises(RecipeError, match=r"study\.cross: makes 16,777,218 variants with the baseline; at most 1,000"):
+    with pytest.raises(
+        RecipeError, match=r"study\.cross: makes 16,777,218 variants with the baseline; the limit is 1,000"
+    ):
         load_recipe(study(tmp_path, more={"variants": variants}, compare=["wide"], cross=list(variants)))
 
 
@@ -208,7 +210,7 @@ def test_a_missing_teacher_is_refused_before_anything_is_trained(tmp_path: Path)
     assert check_study(StudySource(str(file))) == 2
     with pytest.raises(RecipeError) as error:
         make_plan(StudySource(str(file)), tmp_path / "out")
-    said = f"variant 'taught': there is no folder of a run {tmp_path / 'teacher'}; make it first"
+    said = f"variant 'taught': no such run folder: {tmp_path / 'teacher'}; make it first"
     assert said in str(error.value) and "train.teacher.run" in str(error.value)
     assert not (tmp_path / "out").exists()
 

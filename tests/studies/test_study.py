@@ -34,7 +34,7 @@ from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.compare import study_report
-from tfkit.studies.plan import PlannedRun, runs_of
+from tfkit.studies.plan import Plan, PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.runner import Runner
@@ -114,6 +114,23 @@ def test_the_tuned_value_is_the_best_on_the_first_seed(tmp_path: Path, monkeypat
     assert names[-2:] == ["baseline-lr0.01-s1", "norm=rms_norm-lr0.05-s1"]
     monkeypatch.setattr(Board, "state", lambda self, run: "waiting" if run.arm == "baseline" else "diverged")
     assert list(board.best()) == ["norm=rms_norm"]
+
+
+def test_a_page_says_what_was_tuned_and_how_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune = {"train.schedule.lr": [0.05, 0.01, 0.1]}
+    plan = make_plan(StudySource(str(study(tmp_path, **KEYS, tune=tune))), tmp_path / "out", timed=False)
+    best = {"baseline": {"train.schedule.lr": 0.05}, "norm=rms_norm": {"train.schedule.lr": 0.1}}
+    monkeypatch.setattr(Board, "best", lambda self: best)
+    report = study_report(keep_plan(tmp_path / "out", plan), tmp_path / "out")
+    assert report.results.at_the_edge == {"norm=rms_norm": "train.schedule.lr=0.1"}
+    text = report.markdown()
+    assert "Tuned for each variant: train.schedule.lr (0.05, 0.01, 0.1), by the best valid.loss of seed 0." in text
+    assert "norm=rms_norm" in text[text.index("Best at the edge of the values tried") :]
+
+
+def test_a_page_says_that_nothing_was_tuned(folder: Path) -> None:
+    text = (folder / "report.md").read_text()
+    assert "Nothing was tuned" in text and "Best at the edge" not in text
 
 
 def test_the_same_line_repeats_nothing(done: tuple[Path, Result], folder: Path) -> None:
@@ -245,7 +262,7 @@ def test_a_variant_that_became_another_is_refused(done: tuple[Path, Result]) -> 
         plan = make_plan(StudySource(str(done[0] / "small.yaml")), done[0] / "studies" / "small", timed=False)
     finally:
         study(done[0], "small", **KEYS)
-    assert plan.identity == read_plan(done[0] / "studies" / "small").identity
+    assert plan.identity == read_plan(done[0] / "studies" / "small", Plan).identity
 
 
 @pytest.mark.slow
@@ -471,7 +488,7 @@ def test_two_processes_never_get_one_stale_claim(tmp_path: Path) -> None:
 
 def test_the_plan_is_dated_and_changes_after_results_are_told(done: tuple[Path, Result], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(done[0], tmp_path / "copy")) / "studies" / "small"
-    before = read_plan(folder)
+    before = read_plan(folder, Plan)
     assert before.made and not before.changed
     assert keep_plan(folder, before).changed == ()
     grown = keep_plan(folder, replace(before, seeds=(0, 1, 2), claims=()))
@@ -481,7 +498,7 @@ def test_the_plan_is_dated_and_changes_after_results_are_told(done: tuple[Path, 
         'claims: ["norm=rms_norm < norm=layer_norm on valid.loss"] -> []',
     ]
     assert grown.changed[0].endswith("when 4 runs had ended")
-    report = study_report(read_plan(folder), folder)
+    report = study_report(read_plan(folder, Plan), folder)
     report.write(folder)
     page = (folder / "report.html").read_text()
     assert "The plan was changed after results were seen" in page and "[0, 1] -&gt; [0, 1, 2]" in page

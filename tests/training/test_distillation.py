@@ -255,7 +255,7 @@ def test_resume_sees_a_changed_teacher(tmp_path: Path) -> None:
 
 
 def test_wrong_teachers_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"train\.teacher\.run: there is no folder of a run .*nowhere"):
+    with pytest.raises(RecipeError, match=r"train\.teacher\.run: no such run folder: .*nowhere"):
         ready(recipe(tmp_path, train__teacher={"run": str(tmp_path / "nowhere")}))
     (tmp_path / "empty").mkdir()
     with pytest.raises(RecipeError, match=r"train\.teacher\.run: .*resolved\.yaml: is missing; a teacher must be"):
@@ -292,12 +292,12 @@ def test_layers_and_widths_are_refused_at_their_place(tmp_path: Path) -> None:
 
     said("train.teacher.hidden.0: ", {"hidden": {0: 4}})
     said("has no layer 4: its decoder has layers 0 to 3", {"hidden": {0: 4}})
-    said("train.teacher.hidden.2: there is no layer 2: the decoder has layers 0 to 1", {"hidden": {2: 0}})
+    said("train.teacher.hidden.2: no layer 2: the decoder has layers 0 to 1", {"hidden": {2: 0}})
     said("has d_model 8, this model 12; set projection: true", {"cosine": 1}, d_model=12)
     said("train.teacher.hidden.1: ", {"hidden": {1: 0}}, d_model=12)
     said("has 2 heads in layer 3, this model 4", {"attention": {0: 3}}, model__layer__attention__num_heads=4)
-    said("has no attention that hands out its weights", {"attention": {0: 3}}, model__layer=RECURRENT)
-    said("the teacher teaches nothing; say a weight above 0", {"weight": 0})
+    said("has no attention that exposes its weights", {"attention": {0: 3}}, model__layer=RECURRENT)
+    said("the teacher has no effect; set a weight above 0", {"weight": 0})
     said("the model has no encoder; its stack is the decoder", {"hidden": {"encoder": {0: 0}}})
     said("train.teacher.temperature: ", {"temperature": 0})
     said("train.teacher.weight: ", {"weight": 1.5})
@@ -309,7 +309,7 @@ def test_objectives_that_no_teacher_serves(tmp_path: Path) -> None:
         recipe(tmp_path, "span", train__teacher={"run": str(tmp_path / "teacher")})
     with pytest.raises(RecipeError, match=r"train\.teacher\.sequences: 'causal_lm' has no targets"):
         taught(tmp_path, teacher={"sequences": "beam"})
-    with pytest.raises(RecipeError, match=r"train\.teacher\.sequences: 'sample' draws at random"):
+    with pytest.raises(RecipeError, match=r"train\.teacher\.sequences: 'sample' samples"):
         recipe(tmp_path, "completion", train__teacher={"run": str(tmp_path / "teacher"), "sequences": "sample"})
 
 

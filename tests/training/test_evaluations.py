@@ -49,14 +49,14 @@ def test_a_file_is_found_from_the_recipe_and_from_the_run(tmp_path: Path, monkey
     ("values", "message"),
     [
         ({"a": {"data.batch.lenght": 3}}, "train.evaluations.a: data.batch.lenght: unknown option"),
-        ({"a": {"data.valid": None}}, "train.evaluations.a: there is no data.valid and no data.test to evaluate on"),
-        ({"a": {"model.d_model": 4}}, "a: model.d_model: what can be set of a trained model begins with data., obj"),
+        ({"a": {"data.valid": None}}, "train.evaluations.a: no data.valid or data.test to evaluate on"),
+        ({"a": {"model.d_model": 4}}, "a: model.d_model: keys for a trained model begin with data., obj"),
         ({"a": {"data.tokenizer": "byte"}}, "a: data.tokenizer: the model was trained with its data.tokenizer"),
         ({"a": {"objective.type": "seq2seq"}}, "a: objective.type: the model was trained with its objective.type"),
-        ({"a": {}}, "a: give at least one value by key"),
-        ({"valid": {"data.batch.length": 3}}, "'valid' names no evaluation"),
-        ({"generation": {"data.batch.length": 3}}, "'generation' names no evaluation"),
-        ({"A b": {"data.batch.length": 3}}, "'A b' names no evaluation"),
+        ({"a": {}}, "a: set at least one value by key"),
+        ({"valid": {"data.batch.length": 3}}, "'valid' is not a valid name"),
+        ({"generation": {"data.batch.length": 3}}, "'generation' is not a valid name"),
+        ({"A b": {"data.batch.length": 3}}, "'A b' is not a valid name"),
     ],
 )
 def test_what_a_trained_model_cannot_be_evaluated_with_is_refused(

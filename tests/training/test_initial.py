@@ -208,11 +208,11 @@ def test_a_layer_that_starts_from_none_is_named(tmp_path: Path) -> None:
 def test_layers_of_either_side_that_do_not_exist(tmp_path: Path) -> None:
     run = trained(of_depth(tmp_path, 2), tmp_path / "deep")
     for layers, said in (
-        ({2: 0}, "train.init_from.layers.2: there is no layer 2: the decoder has layers 0 to 1"),
+        ({2: 0}, "train.init_from.layers.2: no layer 2: the decoder has layers 0 to 1"),
         ({"encoder": {0: 0}}, "train.init_from.layers.encoder.0: the model has no encoder; its stack is the decoder"),
         ({0: 7}, f"train.init_from.layers.0: {run.folder} has no layer 7: its decoder has layers 0 to 1"),
-        ({"first": 0}, "layers are numbers from 0, in pairs"),
-        ({0: "last"}, "layers are numbers from 0, in pairs"),
+        ({"first": 0}, "expected layer numbers from 0, in pairs"),
+        ({0: "last"}, "expected layer numbers from 0, in pairs"),
         ([0, 1], "expected layers in pairs"),
     ):
         with pytest.raises(RecipeError) as error:

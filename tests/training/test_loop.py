@@ -380,14 +380,14 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gpu", "'gpu' is no device; write auto, cpu, cuda or cuda:1"),
-        ("", "'' is no device"),
-        ("cuda:", "'cuda:' is no device"),
-        ("cuda:-1", "'cuda:-1' is no device"),
-        ("mps", "tfkit does not run on mps: it has no float64"),
-        ("mps:0", "tfkit does not run on mps:0"),
-        ("xpu", "tfkit does not run on xpu"),
-        ("meta", "tfkit does not run on meta: it holds no numbers"),
+        ("gpu", "unknown device 'gpu'; use auto, cpu, cuda or cuda:1"),
+        ("", "unknown device ''"),
+        ("cuda:", "unknown device 'cuda:'"),
+        ("cuda:-1", "unknown device 'cuda:-1'"),
+        ("mps", "tfkit does not support mps: it does not support float64"),
+        ("mps:0", "tfkit does not support mps:0"),
+        ("xpu", "tfkit does not support xpu"),
+        ("meta", "tfkit does not support meta: tensors on it have no values"),
     ],
 )
 def test_a_device_that_will_not_do_is_told_before_anything_is_read(

@@ -278,7 +278,7 @@ class TestCausalLm:
 
     def test_a_head_that_reads_the_encoder_takes_no_loss_of_the_decoder(self):
         net = model("encoder_decoder", head={"type": "language_model", "reads": "encoder"})
-        with pytest.raises(UsageError, match="reads the encoder, and tokens are predicted by the decoder"):
+        with pytest.raises(UsageError, match="reads the encoder, but tokens are predicted by the decoder"):
             token_loss(net, torch.zeros(1, 2, 16), {"labels": torch.tensor([1, 2])})
 
     def test_baseline_reads_the_whole_stream(self):

@@ -240,15 +240,15 @@ def test_capo_tells_each_fact_in_other_words_in_each_split() -> None:
         (
             "parity",
             {"length": 3, "count": 100},
-            r"'parity': train has only \d+ different pairs with these options, not 100",
+            r"'parity': train has only \d+ distinct pairs with these options, not 100",
         ),
         (
             "modular_addition",
             {"split": "test", "count": 5_000},
-            r"test has only \d+ different pairs .*; say count: \d+",
+            r"test has only \d+ distinct pairs .*; set count: \d+",
         ),
-        ("copying", {"split": "longer", "longest": 12}, r"longer has lengths from 13 to 12, which is none"),
-        ("copying", {"shortest": 9, "length": 8}, r"train has lengths from 9 to 8, which is none"),
+        ("copying", {"split": "longer", "longest": 12}, r"longer has lengths from 13 to 12, an empty range"),
+        ("copying", {"shortest": 9, "length": 8}, r"train has lengths from 9 to 8, an empty range"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], message: str) -> None:
@@ -259,14 +259,17 @@ def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("corpus", "message"),
     [
-        ({"type": "depo", "nodes": 20}, r"data\.train\.nodes: a cycle has 3 to 20 nodes of 12 names"),
-        ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: a cycle has 9 to 6 nodes"),
-        ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edge; write 2 or more"),
+        ({"type": "depo", "nodes": 20}, r"data\.train\.nodes: cycles have 3 to 20 nodes with 12 names"),
+        ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: cycles have 9 to 6 nodes"),
+        ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edge; set 2 or more"),
         ({"type": "brevo", "length": 17}, r"data\.train\.symbols: are too few for a graph of 17 nodes"),
-        ({"type": "induction", "shortest": 4}, r"data\.train\.shortest: a sequence needs 5 symbols or more"),
-        ({"type": "induction", "symbols": 8}, r"data\.train\.symbols: are too few for a sequence of 16 different ones"),
-        ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols have not so many different rules"),
-        ({"type": "lano", "length": 8}, r"data\.train\.length: a sentence may have 8 words: give fewer"),
+        (
+            {"type": "induction", "shortest": 4},
+            r"data\.train\.shortest: following 4 needs sequences of at least 5 symbols",
+        ),
+        ({"type": "induction", "symbols": 8}, r"data\.train\.symbols: are too few for a sequence of 16 distinct ones"),
+        ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols do not have that many distinct rules"),
+        ({"type": "lano", "length": 8}, r"data\.train\.length: a sentence may have 8 words; use fewer"),
         ({"type": "capo", "split": "longer"}, r"data\.train\.split: .*train.*valid.*test"),
     ],
 )

@@ -128,7 +128,7 @@ SAID: list[tuple[dict[str, Any], str]] = [
     ),
     (
         recipe("seq2seq", data__test={"type": "parallel_text", "source": "text.txt", "target": "short.txt"}),
-        "short.txt has 4: they must belong together line by line",
+        "short.txt has 4; parallel files need equal numbers of lines",
     ),
     (
         recipe("classification", train__metrics=["accuracy", "pearson"]),
@@ -155,7 +155,7 @@ def test_data_are_refused_at_their_file_and_line(here: Path, source: dict[str, A
 OF_TOKENIZERS: list[tuple[dict[str, Any], str]] = [
     (
         recipe("causal_lm", data__tokenizer={"type": "bpe", "vocab_size": 8}),
-        "data.tokenizer: vocab_size: 8 is too small: ",
+        "data.tokenizer: vocab_size: 8 is too small; ",
     ),
     (
         recipe("causal_lm", model__vocab_size=9),
@@ -167,15 +167,15 @@ OF_TOKENIZERS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         recipe("causal_lm", generate__logits=[{"type": "banned", "tokens": "qq"}]),
-        "generate.logits[0]: banned: 'qq' is no token of this vocabulary",
+        "generate.logits[0]: banned: 'qq' is not in the vocabulary",
     ),
     (
         recipe("causal_lm", generate__strategy={"type": "contrastive", "k": 400}),
-        "generate.strategy: k: 400 tokens are more than the vocabulary of 29",
+        "generate.strategy: k: 400 exceeds the vocabulary of 29 tokens",
     ),
     (
         recipe("seq2seq", generate__logits=[{"type": "choices", "choices": ["漢字"]}]),
-        "generate.logits[0]: choices: no text that it allows can be written with the tokens of this vocabulary",
+        "generate.logits[0]: choices: no allowed text can be written with this vocabulary",
     ),
 ]
 
@@ -204,7 +204,7 @@ class TestDrafts:
     def test_another_vocabulary(self, here: Path) -> None:
         source = recipe("causal_lm", generate__strategy={"type": "speculative", "draft": "run"}, data__tokenizer="word")
         message = refused(source, RecipeError)
-        assert f"generate.strategy: draft: {here}/run has another vocabulary" in message
+        assert f"generate.strategy: draft: {here}/run has a different vocabulary" in message
 
     def test_a_part_of_it_is_missing(self, here: Path) -> None:
         shutil.copytree("run", "broken")

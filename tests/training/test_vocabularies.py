@@ -67,7 +67,7 @@ def test_rules_are_about_the_tokens_that_are_written(run: Run) -> None:
     (written,) = run.candidates("a cat", logits=[{"type": "forced", "tokens": ["Hund"]}])[0]
     assert written.text.startswith("Hund")
     assert run.generate("a cat", logits=[{"type": "choices", "choices": ["zwei Katzen"]}]) == ["zwei Katzen"]
-    with pytest.raises(UsageError, match="'c' is no token of this vocabulary"):
+    with pytest.raises(UsageError, match="'c' is not in the vocabulary"):
         run.generate("a cat", logits=[{"type": "banned", "tokens": ["c"]}])
 
 
@@ -126,7 +126,7 @@ def test_a_source_without_the_token_that_it_needs(tmp_path: Path) -> None:
         ),
         (
             "extends: names\ndata:\n  tokenizer: {source: character, target: word}\n",
-            "{file}:3:3: data.tokenizer: 'causal_lm' writes what it reads",
+            "{file}:3:3: data.tokenizer: 'causal_lm' writes its input",
         ),
         (
             EXTENDED + "data: {tokenizer: {source: charcter, target: word}}\n",
@@ -148,7 +148,7 @@ def test_a_source_without_the_token_that_it_needs(tmp_path: Path) -> None:
             "extends: translate-numbers\nmodel: {embedding: {shared: false}, encoder: {vocab_size: 300}, "
             "decoder: {vocab_size: 300}}\n"
             "data: {tokenizer: {source: {type: bpe, vocab_size: 900}, target: {type: bpe, vocab_size: 300}}}\n",
-            "{file}:3:52: data.tokenizer.source.vocab_size: the tokenizer may have 900 tokens, the model's vocab_size "
+            "{file}:3:52: data.tokenizer.source.vocab_size: the tokenizer may have 900 tokens, but vocab_size "
             "is 300, see {file}:2:59",
         ),
     ],
@@ -178,10 +178,10 @@ def test_a_path_is_beside_the_file_that_says_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(EXTENDED + "data: {tokenizer: {source: {type: file, path: t.json}, target: word}}\n")
     (fault,) = [one for one in load_recipe(file).missing_files() if "tokenizer" in one.path]
-    assert fault.path == "data.tokenizer.source.path" and f"there is no file {tmp_path / 't.json'}" in fault.message
+    assert fault.path == "data.tokenizer.source.path" and f"no such file: {tmp_path / 't.json'}" in fault.message
 
 
 def test_only_an_objective_of_pairs_has_two(tmp_path: Path) -> None:
     assert "two_vocabularies" in Seq2Seq.capabilities
-    with pytest.raises(RecipeError, match="'denoising' writes what it reads"):
+    with pytest.raises(RecipeError, match="'denoising' writes its input"):
         recipe(tmp_path, objective="denoising")

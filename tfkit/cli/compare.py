@@ -33,15 +33,16 @@ def command(
     from tfkit.core.errors import UsageError
     from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
-    from tfkit.studies.plan_file import PLAN, read_plan
-    from tfkit.studies.report import HTML, check_packages
+    from tfkit.studies.page import check_packages
+    from tfkit.studies.plan import Plan
+    from tfkit.studies.plan_file import read_plan
 
     if len(runs) == 1:
-        if not (runs[0] / PLAN).is_file():
+        if not (runs[0] / Plan.FILE).is_file():
             raise UsageError(f"{runs[0]}: a single folder must be that of a study; pass several runs to compare")
         if measures:
             raise UsageError("--measure: the metrics of a study are set in its recipe")
-        report = study_report(read_plan(runs[0]), runs[0])
+        report = study_report(read_plan(runs[0], Plan), runs[0])
     else:
         report = runs_report(runs, measures, trust, imports)
     if out is not None:
@@ -54,4 +55,4 @@ def command(
         return
     print_results(report, Console())
     if out is not None:
-        echo(f"the page: {out / HTML}")
+        echo(f"the page: {out / report.HTML}")

@@ -78,7 +78,7 @@ def on_terminal() -> bool:
 
 def _form(stream: bool, jsonl: bool, shorthands: Shorthands, inputs: TextOptions) -> Form:
     """Return the output form. Raise UsageError for conflicting options."""
-    others = ["--jsonl"] * jsonl + shorthands.given("n_best", "batch_size")
+    others = ["--jsonl"] * jsonl + shorthands.set_options("n_best", "batch_size")
     others += ["--field"] * inputs.are_records + ["--output"] * (inputs.output is not None)
     if stream and others:
         raise UsageError(f"--stream prints one text while it is generated; remove {' and '.join(others)}")
@@ -89,7 +89,7 @@ def _form(stream: bool, jsonl: bool, shorthands: Shorthands, inputs: TextOptions
 
 def _options(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str, Any]:
     """Return the generation options. Raise UsageError or RecipeError for unsupported ones before reading any input."""
-    used = shorthands.given()
+    used = shorthands.set_options()
     if not run.writes:
         if used:
             raise UsageError(f"{', '.join(used)}: not supported by the encoder in {run.folder}")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfkit.cli.options import IMPORTS, SETS, TRUST, VARIANTS, Whole
+from tfkit.cli.options import ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
 from tfkit.core.bounds import JOBS, SEEDS, SIZES
 
 if TYPE_CHECKING:
     from tfkit.studies.climb import Climb
-    from tfkit.studies.ladder import LadderPlan
 
 
 @click.command("ladder")
@@ -43,26 +42,18 @@ if TYPE_CHECKING:
 )
 @click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Parallel trainings.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after two short trials, without training.")
-@SETS
-@VARIANTS
-@IMPORTS
-@TRUST
+@reads_recipe
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     recipe: str,
-    sizes: int,
-    budgets: int,
-    seeds: int,
-    span: float,
     flops: float | None,
     out: Path | None,
     jobs: int,
     dry_run: bool,
-    sets: tuple[str, ...],
-    variants: tuple[str, ...],
-    imports: tuple[str, ...],
-    trust: bool,
+    reading: ReadOptions,
+    **wanted: Any,
 ) -> None:
     """Fit L = E + A / N^a + B / D^b to the losses of smaller sizes of RECIPE, predict RECIPE's loss, and train it.
 
@@ -74,34 +65,28 @@ def command(
     Repeating the command continues an interrupted ladder without repeating finished runs. If standard output is lost,
     training continues, and further output goes to output.log.
     """
+    from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
-    from tfkit.studies.ladder import Wanted, keep_ladder, make_ladder
-    from tfkit.studies.report import check_packages
+    from tfkit.studies.ladder import Wanted, make_ladder
+    from tfkit.studies.page import check_packages
+    from tfkit.studies.plan_file import keep_plan
+    from tfkit.studies.watching import announce
 
-    source = StudySource(recipe, sets, imports, trust)
-    loaded = source.recipe(variants)
+    source = StudySource(recipe, reading.sets, reading.imports, reading.trust)
+    loaded = source.recipe(reading.variants)
     loaded.tell_warnings()
     folder = out or Path("ladders") / loaded.name
     check_packages()
     with written_to(folder):
-        plan = make_ladder(source, Wanted(sizes, budgets, seeds, span, variants), folder)
+        plan = make_ladder(source, Wanted(**wanted, variants=reading.variants), folder)
         if not dry_run:
-            keep_ladder(folder, plan)
+            plan = keep_plan(folder, plan)
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
-            _announce(plan, jobs)
+            announce(plan, jobs, Console())
             if not dry_run:
                 ctx.exit(_run(Climb(source, plan, folder, jobs, flops, echo)))
-
-
-def _announce(plan: LadderPlan, jobs: int) -> None:
-    """Print the sizes and budgets with the estimated time."""
-    from tfkit.core.console import Console
-    from tfkit.studies.ladder_plan_table import announced, print_ladder
-
-    print_ladder(plan, Console())
-    echo(announced(plan, jobs))
 
 
 def _run(climb: Climb) -> int:

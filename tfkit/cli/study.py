@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,12 +52,14 @@ def command(
     if as_commands and (dry_run or on):
         other = "--dry-run" if dry_run else "--on"
         raise click.UsageError(f"--commands and {other} cannot be combined; use one of them")
+    from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.on_ray import RayCluster
+    from tfkit.studies.page import check_packages
     from tfkit.studies.process import Here
-    from tfkit.studies.report import check_packages
     from tfkit.studies.runner import Runner
+    from tfkit.studies.watching import announce
 
     source = StudySource(study, sets, imports, trust)
     recipe = source.recipe()
@@ -70,12 +73,10 @@ def command(
         if as_commands:
             _print_commands(source, plan, folder)
             return
-        if dry_run:
-            _announce(plan, jobs)
-            return
-        with outlasting(folder / OUTPUT):
-            _announce(plan, jobs)
-            ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
+        with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
+            announce(plan, jobs, Console())
+            if not dry_run:
+                ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
 
 
 def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:
@@ -98,21 +99,11 @@ def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
         echo(shlex.join(["tfkit", *words]))
 
 
-def _announce(plan: Plan, jobs: int) -> None:
-    """Print the plan and the estimated time."""
-    from tfkit.core.console import Console
-    from tfkit.studies.watching import predicted, print_plan
-
-    print_plan(plan, Console())
-    echo(predicted(plan, jobs))
-
-
 def _trained(runner: Runner) -> int:
     """Train the remaining runs and write the report; return the exit status."""
     from tfkit.cli.main import INTERRUPTED, LOST
     from tfkit.core.console import Console
     from tfkit.studies.compare import print_results, study_report
-    from tfkit.studies.report import HTML
     from tfkit.studies.watching import Watcher
 
     with Watcher(Console()) as watcher:
@@ -124,5 +115,5 @@ def _trained(runner: Runner) -> int:
     report = study_report(runner.board.plan, runner.folder, failed)
     report.write(runner.folder)
     print_results(report, Console())
-    echo(f"the page: {runner.folder / HTML}")
+    echo(f"the page: {runner.folder / report.HTML}")
     return LOST if failed else 0

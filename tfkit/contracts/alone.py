@@ -1,4 +1,4 @@
-"""A standalone sublayer with the context that a stack would pass."""
+"""A single sublayer with the context that a stack would pass."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ def foreign(part: type[Component]) -> str | None:
     module, name = base_of(part.part_slot)
     if issubclass(part, getattr(import_module(module), name)):
         return None
-    return f"its class does not extend {name} (of {module}), which has what every {part.part_slot} needs"
+    return f"its class does not extend {name} (of {module}), which defines the interface of every {part.part_slot}"
 
 
-@contract("the part is built from its options, one of a model in a small recipe", slots=EVERY, every_option=True)
+@contract("the part can be built from its options, a model part in a small recipe", slots=EVERY, every_option=True)
 def check_built(case: Case) -> None:
     """Build the small model, or the part itself."""
     if case.slot in MODEL:
@@ -36,18 +36,18 @@ def check_built(case: Case) -> None:
     try:
         config = case.config
     except ValueError as error:
-        raise Broken(f"its options are refused: {error}") from None
+        raise Broken(f"its options are rejected: {error}") from None
     config.build()
 
 
-@contract("options survive being written, read, copied and pickled", "built", slots=EVERY, every_option=True)
+@contract("options survive writing, reading, copying and pickling", "built", slots=EVERY, every_option=True)
 def check_config(case: Case) -> None:
     """Check that options survive serialization, parsing, pickling and copying."""
     config, slot = case.config, Slot(case.slot)
-    spelled = config.spelled()
-    again = slot.validate(json.loads(json.dumps(spelled)))
-    expect(again == config, f"{spelled} is read as {again.spelled()}")
-    expect(again.spelled() == spelled, f"{spelled} is spelled {again.spelled()} when read again")
+    options = config.spelled()
+    again = slot.validate(json.loads(json.dumps(options)))
+    expect(again == config, f"{options} is parsed as {again.spelled()}")
+    expect(again.spelled() == options, f"{options} becomes {again.spelled()} after a round trip")
     for how, other in twins(config, "options", case.part):
         expect(other == config, f"the {how} options are {other.spelled()}")
     if case.slot in MODEL:
@@ -64,5 +64,5 @@ def _survives_in_a_recipe(case: Case) -> None:
         loaded = load_recipe(path)
     expect(
         loaded.blueprint() == recipe.blueprint(),
-        f"its recipe does not load to an equal model once written out:\n{text}",
+        f"its written recipe does not load to an equal model:\n{text}",
     )

@@ -35,7 +35,7 @@ def stepwise(
     **more: Any,
 ) -> dict[str, Tensor]:
     """Return the outputs for [batch time] ids, decoded in steps of `sizes` with a decode state."""
-    state, found, start = model(case).new_state(), [], 0
+    state, outputs, start = model(case).new_state(), [], 0
     for size in sizes:
         end = start + size
         call: dict[str, Any] = {"shift": shift, "state": state, **more}
@@ -43,13 +43,13 @@ def stepwise(
             call["real"] = real[:, :end]
         if positions is not None:
             call["positions"] = positions[:, start:end]
-        found.append(tokenwise(run(case, ids[:, start:end], **call)))
+        outputs.append(tokenwise(run(case, ids[:, start:end], **call)))
         start = end
-    return {name: torch.cat([part[name] for part in found], dim=1) for name in found[0]}
+    return {name: torch.cat([part[name] for part in outputs], dim=1) for name in outputs[0]}
 
 
 @contract(
-    "decoding from a state gives what the whole text at once gives",
+    "decoding with a state equals a forward pass over the whole text",
     "future",
     capability="cache",
     when=decodes,
@@ -87,13 +87,13 @@ def _rewound(case: Case) -> None:
         text, start = ids, 5
     if case.slot in MIXING:
         declared, does = "rewind" in case.part.able(case.config), start == 3
-        expect(declared <= does, "it declares 'rewind', and its state refuses to take tokens back")
-        expect(does <= declared, "its state takes tokens back, and it does not declare 'rewind'")
+        expect(declared <= does, "declares 'rewind', but its state refuses to rewind")
+        expect(does <= declared, "its state can rewind, but the part does not declare 'rewind'")
     full = tokenwise(run(case, text, **more))
-    found = tokenwise(run(case, text[:, start:], state=state, **more))
+    rest = tokenwise(run(case, text[:, start:], state=state, **more))
     for name, value in full.items():
-        how = "tokens were taken back" if start == 3 else "a state refused to take tokens back"
-        expect_equal(found[name], value[:, start:], f"{name} after {how}, and at once")
+        how = "a rewind" if start == 3 else "a refused rewind"
+        expect_equal(rest[name], value[:, start:], f"{name} after {how}, and at once")
 
 
 def _forgotten(case: Case) -> None:
@@ -106,7 +106,7 @@ def _forgotten(case: Case) -> None:
     for sizes in ([1, 1, 5, 1, 3], [8, 1, 1, 1]):
         steps = stepwise(masked, ids, sizes, **more)
         for name, value in full.items():
-            expect_equal(steps[name], value, f"{name} after a window decoded in steps of {sizes}, and at once")
+            expect_equal(steps[name], value, f"{name} beyond a window, decoded in steps of {sizes}, and at once")
     if case.declares("padding"):
         _left_padded(masked)
 
@@ -130,13 +130,13 @@ def _left_padded(case: Case) -> None:
     for every_mask, sizes in ((True, [9, 1]),) if case.opens else ((True, [7, 1, 2]), (False, [7, 2, 1])):
         steps = stepwise(case, sizes=sizes, every_mask=every_mask, **call, **more)
         for name, value in full.items():
-            how = "the whole mask with every call" if every_mask else "the mask with the first call only"
-            what = f"{name} decoded in steps of {sizes} with padding on the left, {how}, and at once"
+            how = "with the mask in every call" if every_mask else "with the mask in the first call only"
+            what = f"{name} decoded in steps of {sizes} with left padding, {how}, and at once"
             expect_equal(steps[name][kept], value[kept], what)
 
 
 @contract(
-    "reordered rows of a decode state go on as those rows would",
+    "reordered rows of a decode state continue like the original rows",
     "cache",
     capability="cache",
     when=decodes,
@@ -155,15 +155,15 @@ def check_reorder(case: Case) -> None:
         state = model(case).new_state()
         run(case, ids, state=state, **more)
         state.reorder(rows)
-        found = [tokenwise(run(case, new[:, place : place + 1], state=state, **chosen)) for place in range(3)]
+        parts = [tokenwise(run(case, new[:, place : place + 1], state=state, **chosen)) for place in range(3)]
         for name, value in full.items():
-            steps = torch.cat([part[name] for part in found], dim=1)
-            expect_equal(steps, value[:, 5:], f"{name} after the rows became {order}, and of those rows at once")
-    expect(state.bytes() >= 0, "a decode state says how many bytes it holds")
+            steps = torch.cat([part[name] for part in parts], dim=1)
+            expect_equal(steps, value[:, 5:], f"{name} after reordering the rows to {order}, and at once")
+    expect(state.bytes() >= 0, "a decode state reports its size in bytes")
 
 
 @contract(
-    "with a decode state the encoder runs once",
+    "the encoder runs once with a decode state",
     "cache",
     capability="cache",
     when=lambda case: case.pair and decodes(case),

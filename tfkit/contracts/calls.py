@@ -69,18 +69,18 @@ def changed(ids: Tensor, place: int) -> Tensor:
 
 def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dict[str, Tensor]:
     """Return the call inputs that the parts require besides ids; `shift` [batch] is the left padding of each row."""
-    given = {}
+    inputs = {}
     for name in needs:
         if name == "prefix_length":
-            given[name] = shift + PREFIX
+            inputs[name] = shift + PREFIX
         elif name == "global_attention_mask":
             place = torch.arange(past + ids.shape[1])
-            given[name] = (place[None] == shift[:, None].clamp(max=ids.shape[1] - 1)).long()
+            inputs[name] = (place[None] == shift[:, None].clamp(max=ids.shape[1] - 1)).long()
         elif name == "token_type_ids":
-            given[name] = (torch.arange(past, past + ids.shape[1])[None] >= shift[:, None] + PREFIX).long()
+            inputs[name] = (torch.arange(past, past + ids.shape[1])[None] >= shift[:, None] + PREFIX).long()
         else:
-            raise Broken(f"it needs the call input '{name}', and no call of a model has an input of that name")
-    return given
+            raise Broken(f"it needs the call input '{name}', which no model call provides")
+    return inputs
 
 
 def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
@@ -101,8 +101,8 @@ def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
 
 def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:
     """Return the minimal inputs of the forward for [batch time] ids; an encoder-decoder reads them on both sides."""
-    given = special(case.needs, ids, 0, torch.zeros(ids.shape[0], dtype=torch.long))
-    return as_read(case, given | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
+    inputs = special(case.needs, ids, 0, torch.zeros(ids.shape[0], dtype=torch.long))
+    return as_read(case, inputs | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
 
 
 def as_read(case: Case, arguments: dict[str, Any], dtype: torch.dtype = torch.float64) -> dict[str, Any]:
@@ -157,10 +157,10 @@ def run(
 
 def outputs(case: Case, out: Any) -> dict[str, Tensor]:
     """Return the outputs by name; those with one entry per row are called `pooled`."""
-    found = {"hidden": out.hidden}
+    by_name = {"hidden": out.hidden}
     if out.logits is not None:
-        found["logits" if answers_tokens(case) else "pooled"] = out.logits
-    return found
+        by_name["logits" if answers_tokens(case) else "pooled"] = out.logits
+    return by_name
 
 
 def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:

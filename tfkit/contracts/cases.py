@@ -1,4 +1,4 @@
-"""A part under test: its options, the topology, and the small recipe that contains it."""
+"""A part under test: its options, its topology, and the small recipe that contains it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODEL = (
 SUBLAYERS = ("attention", "mixer", "feedforward")
 MIXING = ("attention", "mixer")  # sublayers that mix tokens
 
-# Topologies in which the parts of a slot are tested; capabilities of a part may exclude some.
+# topologies in which the parts of a slot are tested; capabilities of a part may exclude some
 TOPOLOGIES: dict[str, tuple[str, ...]] = {
     "attention": ("decoder", "encoder", "encoder_decoder"),
     "mixer": ("decoder", "encoder", "encoder_decoder"),
@@ -39,7 +39,7 @@ TOPOLOGIES: dict[str, tuple[str, ...]] = {
     "activation": ("decoder",),
     "init": ("encoder_decoder",),
 }
-# Capabilities that a topology requires of parts that mix tokens, and of all others.
+# capabilities that a topology requires of parts that mix tokens, and of all others
 NEEDED = {
     "decoder": ("causal",),
     "encoder": ("bidirectional",),
@@ -73,10 +73,10 @@ class Case:
 
     @property
     def where(self) -> str:
-        """The topology and the options that differ from the defaults, as text."""
+        """The topology and the non-default options, as text."""
         topology = "" if self.slot not in MODEL else IN_WORDS.get(self.topology, "")
-        place = "said in the layer" if self.place else ""
-        options = " and ".join(f"{name}: {_spelled(thawed(value))}" for name, value in self.variant)
+        place = "set in the layer" if self.place else ""
+        options = " and ".join(f"{name}: {_formatted(thawed(value))}" for name, value in self.variant)
         return ", ".join(filter(None, (topology, place, options and f"with {options}")))
 
     @property
@@ -180,12 +180,12 @@ class Case:
             model["num_layers"] = 1
 
 
-def _spelled(value: Any) -> str:
+def _formatted(value: Any) -> str:
     """Format a value as in a recipe."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{name}: {_spelled(entry)}' for name, entry in value.items())}}}"
+        return f"{{{', '.join(f'{name}: {_formatted(entry)}' for name, entry in value.items())}}}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_spelled, value))}]"
+        return f"[{', '.join(map(_formatted, value))}]"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -223,7 +223,7 @@ def blueprint(case: Case, num_layers: int = 2) -> Blueprint:
     try:
         return load(case, num_layers).blueprint()
     except RecipeError as error:
-        raise Broken(f"a recipe with this part is refused: {error}") from None
+        raise Broken(f"a recipe with this part is rejected: {error}") from None
 
 
 # --- enumeration
@@ -235,22 +235,22 @@ def cases(slot: str, name: str) -> list[Case]:
         return [Case(slot, name, name)]
     if slot not in TOPOLOGIES:
         return [Case(slot, name, "")]
-    found = [Case(slot, name, topology) for topology in TOPOLOGIES[slot]]
-    promised = [case for case in found if not lacks(case)]
+    all_cases = [Case(slot, name, topology) for topology in TOPOLOGIES[slot]]
+    promised = [case for case in all_cases if not lacks(case)]
     if slot in ("mask", "head"):
-        # a rule may have no meaning in one direction, nor a head that reads one token: the first of a causal stack
-        # has seen nothing; all other parts must keep their promises
+        # a rule may be meaningless in one direction, and so may a head that reads one token: the first of a causal
+        # stack has seen nothing; all other parts must keep their promises
         promised = [case for case in promised if loads(case)]
-    if slot == "position" and "embed" not in found[0].part.hooks():  # type: ignore[attr-defined]
+    if slot == "position" and "embed" not in all_cases[0].part.hooks():  # type: ignore[attr-defined]
         promised.append(Case(slot, name, "decoder", "layer"))
-    return promised or found[:1]
+    return promised or all_cases[:1]
 
 
 def lacks(case: Case) -> list[str]:
     """Return the capabilities that the topology requires and the part lacks."""
     reads = case.slot in ("attention", "residual")
-    asked = [name for name in NEEDED[case.topology] if name != "cross_attention" or reads]
-    lacking = [name for name in asked if not case.declares(name)]
+    needed = [name for name in NEEDED[case.topology] if name != "cross_attention" or reads]
+    lacking = [name for name in needed if not case.declares(name)]
     if case.slot == "mixer" and case.topology == "encoder_decoder" and not hands_over(case):
         lacking.append("last_state")
     return lacking

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tfkit.contracts.cases import MODEL, Case, declares
-from tfkit.contracts.expect import Broken, told
+from tfkit.contracts.expect import Broken, describe
 from tfkit.core.component import Component
 
 
@@ -32,20 +32,20 @@ class Check:
         """True if the check is meaningful for the part's slot."""
         return part.part_slot in self.slots and self.name in ENOUGH.get(part.part_slot, (self.name,))
 
-    def asked_of(self, part: type[Component]) -> bool:
+    def required_of(self, part: type[Component]) -> bool:
         """True if the check is meaningful for the part and the part declares its capability."""
         return self.concerns(part) and (not self.capability or declares(part, self.capability))
 
     def applies(self, case: Case) -> bool:
         """True if the part makes this promise and the case can test it."""
-        return self.asked_of(case.part) and self.when(case)
+        return self.required_of(case.part) and self.when(case)
 
     def __call__(self, case: Case) -> None:
         """Check the case; any exception becomes Broken."""
         try:
             self.function(case)
         except (Exception, SystemExit) as error:
-            raise Broken(told(error, case.part)) from error
+            raise Broken(describe(error, case.part)) from error
 
 
 CHECKS: dict[str, Check] = {}
@@ -86,12 +86,12 @@ def contract(
 
 def with_needs(name: str) -> list[str]:
     """Return the check and all its dependencies in order of execution."""
-    wanted, pending = set(), [name]
+    needed, pending = set(), [name]
     while pending:
         one = pending.pop()
-        wanted.add(one)
+        needed.add(one)
         pending += CHECKS[one].needs
-    return [one for one in CHECKS if one in wanted]
+    return [one for one in CHECKS if one in needed]
 
 
 def with_dependents(name: str) -> list[str]:

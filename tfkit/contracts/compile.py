@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Ignore warnings: those of the tracer concern Python or torch, not the part."""
+    """Ignore warnings: the tracer's concern Python or torch, not the part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -66,10 +66,10 @@ def compiles(case: Case, made: Model, masked: bool) -> None:
         why = f"{shortened(error)}{where(error, case.part)}"
         raise Broken(f"declares 'compile', but the graph breaks{how}: {why}") from None
     for name, value in outputs(case, out).items():
-        expect_equal(value, want[name], f"{name} compiled{how}, and not")
+        expect_equal(value, want[name], f"{name}{how}, compiled and uncompiled")
 
 
-@contract("the whole model compiles into one graph", "determinism", capability="compile", once=True, slow=True)
+@contract("the whole model compiles to one graph", "determinism", capability="compile", once=True, slow=True)
 def check_compile(case: Case) -> None:
     """Trace the model without a compiler backend."""
     made = model(case, torch.float32, num_layers=1)
@@ -91,15 +91,15 @@ def exports(case: Case, made: Model) -> None:
             program = torch.export.export(made, (), arguments, dynamic_shapes=any_size).module()
     except Exception as error:
         why = f"{shortened(error)}{where(error, case.part)}"
-        raise Broken(f"declares 'export', but it cannot be exported with any batch and length: {why}") from None
+        raise Broken(f"declares 'export', but it cannot be exported with dynamic batch and length: {why}") from None
     for batch, time in ((3, 9), (5, 4)):
         arguments = call_of(case, batch, time, masked)
         want = outputs(case, made(**arguments))
         for name, value in outputs(case, program(**arguments)).items():
-            expect_equal(value, want[name], f"{name} exported, on {batch} rows of {time}")
+            expect_equal(value, want[name], f"{name} exported, for {batch} rows of length {time}")
 
 
-@contract("the model exports with any batch and length", "determinism", capability="export", once=True, slow=True)
+@contract("the model exports with dynamic batch and length", "determinism", capability="export", once=True, slow=True)
 def check_export(case: Case) -> None:
     """Export at one size, run at two others."""
     exports(case, model(case, torch.float32, num_layers=1))

@@ -32,30 +32,30 @@ def check_fields(case: Case) -> None:
     """Check the fields of all examples."""
     corpus = made(case)
     examples = corpus.examples()
-    expect(corpus.fields, 'it declares no fields; say  fields = ("text",)  or the like')
-    expect(isinstance(examples, list) and examples, f"it gives {type(examples).__name__} of no examples")
+    expect(corpus.fields, 'it declares no fields; set fields = ("text",), for example')
+    expect(isinstance(examples, list) and examples, f"examples returns {type(examples).__name__} without examples")
     for number, example in enumerate(examples, 1):
-        there = ", ".join(example) or "nothing"
-        expect(set(example) == set(corpus.fields), f"example {number} has {there}, not {', '.join(corpus.fields)}")
+        fields = ", ".join(example) or "nothing"
+        expect(set(example) == set(corpus.fields), f"example {number} has {fields}, not {', '.join(corpus.fields)}")
         for field, text in example.items():
             expect(isinstance(text, str), f"'{field}' of example {number} is {type(text).__name__}, not a text")
 
 
-@contract("reading twice gives the same examples in the same order", "fields", slots=CORPUS, every_option=True)
+@contract("reading is repeatable, in the same order", "fields", slots=CORPUS, every_option=True)
 def check_repeatable(case: Case) -> None:
     """Read one corpus twice, and a second corpus with equal options."""
     corpus = made(case)
     first, again = corpus.examples(), corpus.examples()
-    for other, how in ((again, "read a second time it"), (read(case), "a second corpus of the same options")):
+    for other, how in ((again, "a second reading"), (read(case), "a second corpus with equal options")):
         if first != other:
-            raise Broken(f"{how} gives {_difference(first, other)}")
+            raise Broken(f"{how} yields {_difference(first, other)}")
 
 
 def _difference(first: list[Example], second: list[Example]) -> str:
     if len(first) != len(second):
         return f"{len(second)} examples instead of {len(first)}"
     place = next(number for number, pair in enumerate(zip(first, second, strict=True), 1) if pair[0] != pair[1])
-    return f"another example {place}"
+    return f"a different example {place}"
 
 
 @contract("a limit takes the first examples", "fields", slots=CORPUS)
@@ -63,14 +63,14 @@ def check_limit(case: Case) -> None:
     """Check limit: 2, and a limit beyond the number of examples."""
     examples = read(case)
     two = made(case, limit=2).examples()
-    expect(two == examples[:2], f"with limit: 2 it gives {len(two)} examples, not the first two of {len(examples)}")
+    expect(two == examples[:2], f"limit: 2 yields {len(two)} examples, not the first two of {len(examples)}")
     more = made(case, limit=len(examples) + 5).examples()
-    expect(len(more) == len(examples), f"with a limit beyond its {len(examples)} examples it gives {len(more)}")
+    expect(len(more) == len(examples), f"a limit beyond its {len(examples)} examples yields {len(more)}")
     counted = len(list(islice(made(case).read(), len(examples) + 1)))
-    expect(counted == len(examples), f"read one by one it has {counted} examples, at once {len(examples)}")
+    expect(counted == len(examples), f"reading one by one yields {counted} examples, at once {len(examples)}")
 
 
-@contract("a file that is missing is named", "fields", slots=CORPUS)
+@contract("a missing file is named", "fields", slots=CORPUS)
 def check_missing_file(case: Case) -> None:
     """Set each path option to a missing file in turn."""
     for option, field in case.part.Config.model_fields.items():
@@ -80,6 +80,6 @@ def check_missing_file(case: Case) -> None:
         try:
             made(case, **{option: missing}).examples()
         except DataError as error:
-            expect("file.txt" in str(error), f"where {option} is missing the error does not name the file: {error}")
+            expect("file.txt" in str(error), f"the error for a missing {option} does not name the file: {error}")
         else:
-            raise Broken(f"{option} is a file that does not exist, and it is not reported")
+            raise Broken(f"a missing file as {option} is not reported")

@@ -16,7 +16,7 @@ ROWS = 1500  # samples for the mean
 
 
 @contract(
-    "dropout drops while training, keeps the mean, and does nothing in eval mode",
+    "dropout is active in training, preserves the mean, and has no effect in eval mode",
     "determinism",
     when=lambda case: "dropout" in case.part.Config.model_fields,
 )
@@ -31,7 +31,7 @@ def check_dropout(case: Case) -> None:
     made.train()
     first, second = run(dropping, ids, on=made), run(dropping, ids, on=made)
     drops = any(far(first[name], second[name]) > 0 for name in first)
-    expect(drops, f"with dropout: {RATE} two calls in training mode are the same")
+    expect(drops, f"with dropout: {RATE} two calls in training mode are equal")
     if case.slot in (*SUBLAYERS, "embedding"):
         _keeps_the_mean(dropping, made, ids[:1])
 

@@ -1,4 +1,4 @@
-"""Violations of contracts: Broken, its words, and the comparisons that raise it."""
+"""Violations of contracts: Broken, its messages, and the comparisons that raise it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Broken(Exception):
     """A violated contract; the message describes the observation."""
 
 
-def told(error: BaseException, part: type[Component]) -> str:
+def describe(error: BaseException, part: type[Component]) -> str:
     """Describe an error; if the part raised it, include the line in its file."""
     if isinstance(error, (Broken, TfkitError)):
         return str(error)
@@ -63,7 +63,7 @@ def where(error: BaseException, part: type[Component]) -> str:
 def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]:
     """Yield a pickled and a copied twin, each with its description; nothing else is ever unpickled.
 
-    Raises Broken on failure: Python's own message differs between versions and need not mention pickle.
+    Raises Broken on failure: Python's own message differs between versions and may not mention pickle.
     """
     makers: tuple[tuple[str, Callable[[T], T]], ...] = (
         ("pickled", lambda one: pickle.loads(pickle.dumps(one))),
@@ -87,7 +87,7 @@ def expect(holds: object, message: str) -> None:
 
 
 def far(a: Tensor, b: Tensor) -> float:
-    """Maximum difference, relative to the magnitude of `b`; infinite for NaN."""
+    """Return the maximum difference relative to the magnitude of `b`; infinite for NaN."""
     if a.numel() == 0:
         return 0.0
     difference = (a.double() - b.double()).abs().max().item()

@@ -24,7 +24,7 @@ class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: dict[str, None] = {}
+        self.operations: dict[str, None] = {}
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -34,7 +34,7 @@ class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves = tree_leaves((args, kwargs, out))
         dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, Tensor) and leaf.numel()}
         if torch.float64 in dtypes and dtypes & LOWER:
-            self.found[str(func)] = None
+            self.operations[str(func)] = None
         return out
 
 
@@ -46,5 +46,5 @@ def in_float64(where: str) -> Iterator[None]:
     """
     with _Mixing() as mixing:
         yield
-    if mixing.found:
-        raise Broken(f"{where}, float32 takes part in {some(mixing.found)}; compute in the dtype of the input")
+    if mixing.operations:
+        raise Broken(f"{where}, {some(mixing.operations)} uses float32; compute in the dtype of the input")

@@ -39,42 +39,47 @@ def call(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
     return logits, ids, torch.tensor(WRITTEN[:rows])
 
 
-@contract("new logits of the same shape, some token of each row possible", "built", slots=LOGITS, every_option=True)
+@contract(
+    "forward returns logits of the same shape, with a possible token in each row",
+    "built",
+    slots=LOGITS,
+    every_option=True,
+)
 def check_logits(case: Case) -> None:
     """Apply the rule at several steps of a search."""
     logits, ids, new = call()
     changed = rule_of(case).forward(logits, ids, new)
-    expect(isinstance(changed, Tensor), f"it gives {type(changed).__name__}, not a tensor")
+    expect(isinstance(changed, Tensor), f"forward returns {type(changed).__name__}, not a tensor")
     expect(changed.shape == logits.shape, f"logits of {list(logits.shape)} become {list(changed.shape)}")
     expect(changed.dtype == logits.dtype, f"logits of {logits.dtype} become {changed.dtype}")
     numbers = bool((changed == changed).all()) and not bool((changed == float("inf")).any())
-    expect(numbers, "a logit becomes infinite or no number; -inf says that a token may not come")
+    expect(numbers, "a logit becomes +inf or NaN; use -inf to exclude a token")
     possible = (changed > float("-inf")).any(dim=1)
-    expect(bool(possible.all()), f"row {int((~possible).int().argmax())} may not go on with any token at all")
+    expect(bool(possible.all()), f"row {int((~possible).int().argmax())} has no possible token")
 
 
-@contract("what it is given stays as it is", "logits", slots=LOGITS, every_option=True)
+@contract("inputs are not modified", "logits", slots=LOGITS, every_option=True)
 def check_in_place(case: Case) -> None:
     """Compare the inputs with copies."""
-    given = call()
-    kept = [tensor.clone() for tensor in given]
-    rule_of(case).forward(*given)
-    for name, tensor, before in zip(("logits", "ids", "new"), given, kept, strict=True):
-        expect(torch.equal(tensor, before), f"it changes the {name} that it is given")
+    inputs = call()
+    kept = [tensor.clone() for tensor in inputs]
+    rule_of(case).forward(*inputs)
+    for name, tensor, before in zip(("logits", "ids", "new"), inputs, kept, strict=True):
+        expect(torch.equal(tensor, before), f"it modifies its input {name}")
 
 
-@contract("each row is changed by its own tokens alone", "logits", slots=LOGITS, every_option=True)
+@contract("each row depends on its own tokens only", "logits", slots=LOGITS, every_option=True)
 def check_rows(case: Case) -> None:
     """Compare with single rows, more left padding, and a second call."""
     rule, (logits, ids, new) = rule_of(case), call()
     whole = rule.forward(logits, ids, new)
-    expect(torch.equal(rule.forward(logits, ids, new), whole), "asked a second time it gives other logits")
+    expect(torch.equal(rule.forward(logits, ids, new), whole), "a second call returns different logits")
     for row in range(ROWS):
         alone = rule.forward(logits[row : row + 1], ids[row : row + 1], new[row : row + 1])
-        expect(torch.equal(alone, whole[row : row + 1]), f"row {row} alone has other logits than in a batch")
+        expect(torch.equal(alone, whole[row : row + 1]), f"row {row} alone has different logits than in a batch")
     padding = torch.full((ROWS, 2), PADDING)
     wider = rule.forward(logits, torch.cat((padding, ids), dim=1), new)
-    expect(torch.equal(wider, whole), "with more padding before the rows it gives other logits")
+    expect(torch.equal(wider, whole), "more left padding changes the logits")
 
 
 # --- stop rules
@@ -103,27 +108,27 @@ def stop_of(case: Case) -> StopRule:
     return rule
 
 
-@contract("it says yes or no, and the same whenever it is asked", "built", slots=STOP, every_option=True)
+@contract("done is a boolean and deterministic", "built", slots=STOP, every_option=True)
 def check_done(case: Case) -> None:
     """Query each step of two texts, then backwards, with the same and with a new rule."""
     rows, rule = rows_of(LINES[:2]), stop_of(case)
-    found = [rule.done(row) for row in rows]
-    for answer in found:
-        expect(isinstance(answer, bool), f"done gives {answer!r}, not True or False")
+    answers = [rule.done(row) for row in rows]
+    for answer in answers:
+        expect(isinstance(answer, bool), f"done returns {answer!r}, not True or False")
     for place in reversed(range(len(rows))):
         again = rule.done(rows[place]), stop_of(case).done(rows[place])
         expect(
-            again == (found[place],) * 2,
-            f"a text of {len(rows[place].ids)} tokens is done, or not, by what came before",
+            again == (answers[place],) * 2,
+            f"done for a text of {len(rows[place].ids)} tokens depends on earlier calls",
         )
 
 
-@contract("it only cuts what stands at the end", "done", slots=STOP, every_option=True)
+@contract("only the end of a text is cut", "done", slots=STOP, every_option=True)
 def check_cut(case: Case) -> None:
     """Check that the remaining ids and text are prefixes."""
     rule = stop_of(case)
     for row in rows_of(LINES[:2]):
         ids, text = list(rule.cut_ids(row.ids)), rule.cut_text(row.text)
-        expect(ids == list(row.ids)[: len(ids)], f"of the tokens {list(row.ids)} it leaves {ids}")
-        expect(row.text.startswith(text), f"of {row.text!r} it leaves {text!r}")
-    expect(list(rule.cut_ids([])) == [] and rule.cut_text("") == "", "of nothing it leaves something")
+        expect(ids == list(row.ids)[: len(ids)], f"cut_ids turns {list(row.ids)} into {ids}, which is no prefix")
+        expect(row.text.startswith(text), f"cut_text turns {row.text!r} into {text!r}, which is no prefix")
+    expect(list(rule.cut_ids([])) == [] and rule.cut_text("") == "", "it extends an empty text")

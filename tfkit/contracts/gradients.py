@@ -15,19 +15,21 @@ from tfkit.models.base import Model
 
 def loss_of(case: Case, out: dict[str, Tensor]) -> Tensor:
     """Reduce all outputs to a scalar; only the head's output if it depends on every token."""
-    wanted = {name: value for name, value in out.items() if name != "hidden"}
-    if not wanted or (case.causal and "pooled" in wanted):
-        wanted = out
+    outputs = {name: value for name, value in out.items() if name != "hidden"}
+    if not outputs or (case.causal and "pooled" in outputs):
+        outputs = out
     generator = torch.Generator().manual_seed(3)
-    terms = [(value * torch.randn(value.shape, generator=generator).to(value.dtype)).sum() for value in wanted.values()]
+    terms = [
+        (value * torch.randn(value.shape, generator=generator).to(value.dtype)).sum() for value in outputs.values()
+    ]
     return torch.stack(terms).sum()
 
 
 def gradients(case: Case, made: Model, out: dict[str, Tensor]) -> dict[str, Tensor | None]:
     """Return the gradient of each trainable weight by name, or None."""
     named = {name: weight for name, weight in made.named_parameters() if weight.requires_grad}
-    found = torch.autograd.grad(loss_of(case, out), list(named.values()), allow_unused=True)
-    return dict(zip(named, found, strict=True))
+    grads = torch.autograd.grad(loss_of(case, out), list(named.values()), allow_unused=True)
+    return dict(zip(named, grads, strict=True))
 
 
 def inert_names(made: nn.Module) -> dict[str, Component]:
@@ -41,17 +43,17 @@ def inert_names(made: nn.Module) -> dict[str, Component]:
 
 
 @contract(
-    "every parameter has a finite gradient that is not zero, unless it is declared inert",
+    "every parameter has a finite, non-zero gradient, unless it is declared inert",
     "determinism",
     every_option=True,
 )
 def check_gradients(case: Case) -> None:
     """Compute the gradient of a random linear combination of all outputs."""
     made = model(case)
-    found = gradients(case, made, run(case, tokens(3, 7)))
+    grads = gradients(case, made, run(case, tokens(3, 7)))
     inert = inert_names(made)
-    largest = max((float(grad.abs().max()) for grad in found.values() if grad is not None), default=0.0)
-    for name, grad in found.items():
+    largest = max((float(grad.abs().max()) for grad in grads.values() if grad is not None), default=0.0)
+    for name, grad in grads.items():
         size = 0.0 if grad is None else float(grad.abs().max())
         expect(size == size and size != float("inf"), f"the gradient of {name} is not finite")
         if name not in inert:

@@ -15,7 +15,7 @@ MEMORY, WIDTH = 4, 10  # length of the memory, and its width, different from d_m
 
 
 @contract(
-    "a memory of another length and width is attended to, every token of it",
+    "every token of a memory of another length and width is attended to",
     "determinism",
     slots=("attention",),
     capability="cross_attention",
@@ -38,7 +38,7 @@ def check_cross_attention(case: Case) -> None:
 
 
 @contract(
-    "an observer of the attention gets weights that sum to 1 over what is visible",
+    "an observer of the attention receives weights that sum to 1 over the visible tokens",
     "determinism",
     slots=MIXING,
     capability="weights",
@@ -54,12 +54,12 @@ def check_weights(case: Case) -> None:
     watched = alone(x, real=real, collector=collector)
     expect_equal(watched, alone(x, real=real), "declares 'weights', but the output with an observer, and without")
     seen = collector.observed.get("attention", [])
-    expect(len(seen) == 1, f"declares 'weights', but an observer of 'attention' is handed {len(seen) or 'no'} tensors")
+    expect(len(seen) == 1, f"declares 'weights', but an observer of 'attention' receives {len(seen) or 'no'} tensors")
     weights = seen[0]
     heads = list(weights.shape[1:2])
-    wanted = [2, *heads, TIME, TIME]
+    expected = [2, *heads, TIME, TIME]
     expect(
-        weights.dim() == 4 and list(weights.shape) == wanted,
+        weights.dim() == 4 and list(weights.shape) == expected,
         f"declares 'weights', but they are {list(weights.shape)}, not [batch heads query key], [2 heads {TIME} {TIME}]",
     )
     # an option may reserve weight for no token (an attention sink)
@@ -75,9 +75,9 @@ def _visible(alone: Alone, real: Tensor) -> Tensor:
 def _expect_a_share(weights: Tensor, visible: Tensor, whole: bool) -> None:
     """Raise Broken unless visible weights of a row sum to 1 (at most 1 unless `whole`) and hidden ones are 0."""
     hidden = weights.masked_select(~visible[:, None].expand_as(weights))
-    expect(bool((hidden == 0).all()), "declares 'weights', but there is weight on what the mask hides")
-    expect(bool((weights >= 0).all()), "declares 'weights', but some are negative or not a number")
+    expect(bool((hidden == 0).all()), "declares 'weights', but masked tokens have weight")
+    expect(bool((weights >= 0).all()), "declares 'weights', but some are negative or NaN")
     total = weights.double().sum(dim=-1)
     off = total - visible.any(dim=-1).double()[:, None]
     off = off.abs() if whole else off
-    expect(float(off.max()) <= EQUAL, f"declares 'weights', but a row of them is off its sum by {float(off.max()):.1e}")
+    expect(float(off.max()) <= EQUAL, f"declares 'weights', but the sum of a row is off by {float(off.max()):.1e}")

@@ -24,7 +24,7 @@ def scored(metric: Metric, outputs: Sequence[str], references: Sequence[str]) ->
     """Compute the score; raise Broken unless it is a finite number."""
     score = metric.score(list(outputs), list(references))
     if not isinstance(score, (int, float)) or not math.isfinite(score):
-        raise Broken(f"a score is {score!r}, no finite number")
+        raise Broken(f"the score {score!r} is not a finite number")
     return float(score)
 
 
@@ -38,15 +38,18 @@ def reads(kind: str) -> Callable[[Case], bool]:
     return lambda case: issubclass(case.part, MetricFacts) and case.part.reads == kind
 
 
-@contract("it says whether it reads a loss or texts, and refuses the other", "built", slots=METRIC)
+@contract("it declares a loss or texts as input, and refuses the other", "built", slots=METRIC)
 def check_reads(case: Case) -> None:
     """Score both kinds of input."""
     metric: Metric = case.config.build()
     kind = metric.reads
-    expect(kind in ("loss", "text"), f'it says reads = {kind!r}; say "loss" or "text"')
-    asked = metric.measures()
-    known = ", ".join(OF_OBJECTIVES)
-    expect(asked in OF_OBJECTIVES, f"it says compares = {asked!r}, which no objective declares; there are: {known}")
+    expect(kind in ("loss", "text"), f'it declares reads = {kind!r}; use "loss" or "text"')
+    required = metric.measures()
+    capabilities = ", ".join(OF_OBJECTIVES)
+    expect(
+        required in OF_OBJECTIVES,
+        f"it declares compares = {required!r}, which no objective declares; available: {capabilities}",
+    )
     try:
         if kind == "loss":
             metric.score(list(REFERENCES), list(REFERENCES))
@@ -54,10 +57,10 @@ def check_reads(case: Case) -> None:
             metric.from_loss(1.0)
     except UsageError:
         return
-    raise Broken(f"it reads a {kind}, yet gives a score without one; a UsageError would say so")
+    raise Broken(f"it reads a {kind}, but returns a score without one; raise a UsageError")
 
 
-@contract("a perfect output is the best score", "reads", slots=METRIC, when=reads("text"), every_option=True)
+@contract("perfect outputs score best", "reads", slots=METRIC, when=reads("text"), every_option=True)
 def check_perfect(case: Case) -> None:
     """Score the references, and outputs with one, two and all rows wrong."""
     metric = case.config.build()
@@ -67,7 +70,8 @@ def check_perfect(case: Case) -> None:
     best = scores[0]
     for wrong, score in enumerate(scores[1:], 1):
         expect(
-            sign * score <= sign * best, f"perfect outputs score {best:g}, with {wrong} wrong {score:g}: that is better"
+            sign * score <= sign * best,
+            f"perfect outputs score {best:g}, with {wrong} wrong {score:g}, which is better",
         )
     expect(scores[-1] != best, f"perfect outputs score {best:g}, and so do outputs that are all wrong")
 
@@ -84,7 +88,7 @@ def check_order(case: Case) -> None:
         expect(abs(score - first) <= NEAR * max(1.0, abs(first)), f"the same pairs score {first:g} and {score:g}")
 
 
-@contract("outputs that do not pair up, and none at all, are refused", "reads", slots=METRIC, when=reads("text"))
+@contract("unpaired outputs, and no outputs, are refused", "reads", slots=METRIC, when=reads("text"))
 def check_pairs(case: Case) -> None:
     """Score one output too few, and none."""
     for outputs, references in ((REFERENCES[:2], REFERENCES), ((), ())):
@@ -92,7 +96,7 @@ def check_pairs(case: Case) -> None:
             score = case.config.build().score(list(outputs), list(references))
         except UsageError:
             continue
-        raise Broken(f"{len(outputs)} outputs and {len(references)} references score {score!r}; refuse them")
+        raise Broken(f"{len(outputs)} outputs and {len(references)} references score {score!r}; raise a UsageError")
 
 
 @contract("a lower loss never scores worse", "reads", slots=METRIC, when=reads("loss"), every_option=True)
@@ -105,5 +109,5 @@ def check_loss_order(case: Case) -> None:
         expect(isinstance(score, (int, float)) and math.isfinite(score), f"a loss of {loss:g} scores {score!r}")
     for place in range(1, len(LOSSES)):
         better, worse = scores[place - 1], scores[place]
-        what = f"a loss of {LOSSES[place - 1]:g} scores {better:g}, one of {LOSSES[place]:g} {worse:g}: that is better"
+        what = f"a loss of {LOSSES[place - 1]:g} scores {better:g}, one of {LOSSES[place]:g} {worse:g}, which is better"
         expect(sign * worse <= sign * better, what)

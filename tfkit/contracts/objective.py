@@ -41,7 +41,7 @@ class ObjectiveTrial:
         texts = {"target": LINES[-1 - number], "label": NOUNS[number % 2], "tags": " ".join("X" for _ in line.split())}
         answers = self.objective.answers
         samples = {} if answers is None else answers.sample_texts
-        own = {field: found[number % len(found)] for field, found in samples.items()}
+        own = {field: choices[number % len(choices)] for field, choices in samples.items()}
         # different lengths, to get padding
         return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
 
@@ -62,17 +62,17 @@ class ObjectiveTrial:
         return model
 
 
-@contract("it says what it reads, which fields and which heads", "built", slots=OBJECTIVE)
+@contract("it declares its input, fields and heads", "built", slots=OBJECTIVE)
 def check_says_what_it_reads(case: Case) -> None:
     """Check `reads`, `fields` and `heads` of the class."""
     part: Any = case.part
-    expect(part.reads in TOPOLOGY, f"it says reads = {part.reads!r}; say one of {', '.join(TOPOLOGY)}")
-    expect(part.rows_type.fields, "it says no fields of a corpus; say  rows_type = TextRows, or rows of your own")
-    expect(part.heads, "it says no heads whose loss it can take")
+    expect(part.reads in TOPOLOGY, f"it declares reads = {part.reads!r}; use one of {', '.join(TOPOLOGY)}")
+    expect(part.rows_type.fields, "it declares no corpus fields; set rows_type = TextRows, or your own rows")
+    expect(part.heads, "it declares no heads")
 
 
 @contract(
-    "examples become token ids, none longer than the model reads", "says_what_it_reads", slots=OBJECTIVE,
+    "examples become token ids within the model's maximum length", "says_what_it_reads", slots=OBJECTIVE,
     every_option=True,
 )  # fmt: skip
 def check_items(case: Case) -> None:
@@ -86,47 +86,49 @@ def check_items(case: Case) -> None:
             inside = kind in "iub" and len(ids) and np.min(ids) >= 0 and np.max(ids) < size
             expect(
                 inside or (kind == "f" and np.isfinite(ids).all()),
-                f"'{name}' of an item holds what are no ids of a vocabulary of {size}: {list(ids)[:8]}",
+                f"'{name}' of an item has ids outside the vocabulary of {size}: {list(ids)[:8]}",
             )
     lengths = np.asarray(trial.objective.rows.lengths(items))
-    expect(len(lengths) == len(items), f"lengths gives {len(lengths)} numbers for {len(items)} items")
+    expect(len(lengths) == len(items), f"lengths returns {len(lengths)} numbers for {len(items)} items")
     longest = int(lengths.max())
-    expect(lengths.min() >= 1 and longest <= MAX_LENGTH, f"an item of {longest} places, the model reads {MAX_LENGTH}")
+    expect(
+        lengths.min() >= 1 and longest <= MAX_LENGTH, f"an item has {longest} positions; the model reads {MAX_LENGTH}"
+    )
     again = ObjectiveTrial(case).items()
     same = len(again) == len(items) and all(_same(one, other) for one, other in zip(items, again, strict=True))
-    expect(same, "the same examples become other items a second time")
+    expect(same, "preparing the same examples again yields different items")
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if two mappings hold equal arrays or tensors."""
+    """True if two mappings have equal arrays or tensors."""
     return one.keys() == other.keys() and all(np.array_equal(np.asarray(one[k]), np.asarray(other[k])) for k in one)
 
 
-@contract("items become tensors, the same for the same random numbers", "items", slots=OBJECTIVE, every_option=True)
+@contract("batches are tensors, determined by the items and the seed", "items", slots=OBJECTIVE, every_option=True)
 def check_batches(case: Case) -> None:
     """Collate the items twice with one seed."""
     trial = ObjectiveTrial(case)
     items = trial.items()
     batch = trial.batch(items)
     for name, value in batch.items():
-        expect(isinstance(value, Tensor), f"'{name}' of a batch is {type(value).__name__}, no tensor")
-    expect("input_ids" in batch, f"a batch has {', '.join(batch)}, and no input_ids")
+        expect(isinstance(value, Tensor), f"'{name}' of a batch is {type(value).__name__}, not a tensor")
+    expect("input_ids" in batch, f"a batch has {', '.join(batch)}, but no input_ids")
     rows = batch["input_ids"].shape[0]
     expect(rows == len(items), f"{len(items)} items become {rows} rows")
-    expect(_same(batch, trial.batch(items)), "the same items and random numbers become another batch")
+    expect(_same(batch, trial.batch(items)), "the same items and seed yield a different batch")
 
 
 def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool = False) -> Loss:
     """Compute the loss; raise Broken unless it is a finite scalar over at least one target."""
     loss = trial.objective.loss(model, batch, training=training)
-    expect(loss.total.dim() == 0, f"the loss is {list(loss.total.shape)}, not one number")
+    expect(loss.total.dim() == 0, f"the loss has shape {list(loss.total.shape)}, not one number")
     expect(bool(torch.isfinite(loss.total)), f"the loss is {float(loss.total.detach())}")
-    expect(isinstance(loss.count, int) and loss.count > 0, f"the loss is over {loss.count!r} targets")
+    expect(isinstance(loss.count, int) and loss.count > 0, f"the loss counts {loss.count!r} targets")
     return loss
 
 
 @contract(
-    "the loss is finite, the same at every evaluation, and of a float64 model in float64", "batches", slots=OBJECTIVE,
+    "the loss is finite, deterministic, and in float64 for a float64 model", "batches", slots=OBJECTIVE,
     every_option=True,
 )  # fmt: skip
 def check_loss(case: Case) -> None:
@@ -136,11 +138,11 @@ def check_loss(case: Case) -> None:
     first, again = (evaluated(trial, model, batch) for _ in range(2))
     same = torch.equal(first.total, again.total) and first.count == again.count
     values = float(first.total.detach()), float(again.total.detach())
-    expect(same, f"one batch is evaluated to {values[0]:.9g} and then to {values[1]:.9g}")
+    expect(same, f"two evaluations of one batch yield {values[0]:.9g} and {values[1]:.9g}")
     evaluated(trial, model, batch, training=True)
     for module in filter(None, (trial.objective.module, model)):
         module.double()
-    with in_float64("of a model in float64"):
+    with in_float64("for a model in float64"):
         evaluated(trial, model, batch)
         torch.autograd.backward(evaluated(trial, model, batch, training=True).total)
 
@@ -151,18 +153,18 @@ def check_loss_gradients(case: Case) -> None:
     trial = ObjectiveTrial(case)
     model = trial.model()
     loss = evaluated(trial, model, trial.batch(trial.items()), training=True)
-    expect(loss.total.requires_grad, "the loss for training has no gradient")
+    expect(loss.total.requires_grad, "the training loss has no gradient")
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    found = torch.autograd.grad(loss.total, list(named.values()), allow_unused=True)
+    grads = torch.autograd.grad(loss.total, list(named.values()), allow_unused=True)
     inert = inert_names(model)
-    for name, grad in zip(named, found, strict=True):
+    for name, grad in zip(named, grads, strict=True):
         expect(grad is None or bool(torch.isfinite(grad).all()), f"the gradient of {name} is not finite")
         reached = grad is not None and bool((grad != 0).any())
         expect(reached or name in inert, f"the loss does not depend on {name}")
 
 
 @contract(
-    "padding and other rows change nothing: the loss of a batch is the sum over its rows", "loss", slots=OBJECTIVE,
+    "padding and other rows have no effect: the loss of a batch is the sum over its rows", "loss", slots=OBJECTIVE,
     every_option=True,
 )  # fmt: skip
 @torch.no_grad()
@@ -181,9 +183,9 @@ def _expect_sum(trial: ObjectiveTrial, batch: Batch, items: Sequence[Item], how:
     whole = evaluated(trial, model, batch)
     single = [evaluated(trial, model, trial.batch([item])) for item in items]
     count, total = sum(loss.count for loss in single), sum(float(loss.total) for loss in single)
-    expect(whole.count == count, f"{len(items)} items {how} have {whole.count} targets, one by one {count}")
+    expect(whole.count == count, f"{len(items)} items {how} have {whole.count} targets, separately {count}")
     close = math.isclose(float(whole.total), total, rel_tol=NEAR, abs_tol=NEAR)
-    expect(close, f"the loss of {len(items)} items {how} is {float(whole.total):.6g}, one by one {total:.6g}")
+    expect(close, f"the loss of {len(items)} items {how} is {float(whole.total):.6g}, separately {total:.6g}")
 
 
 def packs(case: Case) -> bool:
@@ -208,7 +210,7 @@ def check_packed_loss(case: Case) -> None:
         evaluated(trial, trial.model(), batch)
 
 
-@contract("sources and targets have a vocabulary each", "items", slots=OBJECTIVE)
+@contract("sources and targets can have separate vocabularies", "items", slots=OBJECTIVE)
 def check_vocabularies(case: Case) -> None:
     """Encode the source with its own tokenizer; the target must not change."""
     if "two_vocabularies" not in case.part.able(case.config):
@@ -221,10 +223,10 @@ def check_vocabularies(case: Case) -> None:
     for example, ids in zip(trial.examples, batch["input_ids"].tolist(), strict=True):
         text = source.decode(ids)
         expect(text == example["source"], f"the source {example['source']!r} is read as {text!r} by its own tokenizer")
-    expect(torch.equal(batch["labels"], alone["labels"]), "the targets have other ids beside a source tokenizer")
+    expect(torch.equal(batch["labels"], alone["labels"]), "a source tokenizer changes the ids of the targets")
 
 
-@contract("examples that cannot be used are refused", "items", slots=OBJECTIVE)
+@contract("unusable examples are refused", "items", slots=OBJECTIVE)
 def check_unusable(case: Case) -> None:
     """Omit a field, empty all texts, and remove a required token from the vocabulary."""
     trial = ObjectiveTrial(case)
@@ -234,7 +236,7 @@ def check_unusable(case: Case) -> None:
         f"an example without '{trial.fields[-1]}'": lambda: trial.objective.rows.prepare(
             [without], trial.tokenizer, MAX_LENGTH
         ),
-        "examples that are all empty": lambda: trial.objective.rows.prepare([empty], trial.tokenizer, MAX_LENGTH),
+        "only empty examples": lambda: trial.objective.rows.prepare([empty], trial.tokenizer, MAX_LENGTH),
     }
     for role in trial.objective.rows.required:
         faults[f"a tokenizer without the special token for {role}"] = lambda role=role: trial.objective.rows.bind(  # type: ignore[misc]
@@ -245,4 +247,4 @@ def check_unusable(case: Case) -> None:
             use()
         except DataError:
             continue
-        raise Broken(f"{what}: it is not reported; a DataError would say what is wrong")
+        raise Broken(f"{what}: not reported; raise a DataError")

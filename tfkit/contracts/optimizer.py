@@ -53,21 +53,21 @@ class OptimizerTrial:
         return {name for name, weight in self.model.named_parameters() if not torch.equal(weight, before[name])}
 
 
-@contract("a step moves every weight, each once, and training lowers the loss", "built", slots=OPTIMIZER)
+@contract("a step updates every weight once, and training lowers the loss", "built", slots=OPTIMIZER)
 def check_step(case: Case) -> None:
     """Take one step, then more on the same tokens."""
     trial = OptimizerTrial(case)
     held = [id(weight) for group in trial.optimizer.param_groups for weight in group["params"]]
-    expect(len(held) == len(set(held)), "a weight stands in the optimizer twice; a tied one counts once")
+    expect(len(held) == len(set(held)), "the optimizer has a weight twice; tied weights count once")
     before, first = trial.weights(), float(trial.loss().detach())
     trial.step()
     with_gradient = {
         name for name, weight in trial.model.named_parameters() if weight.grad is not None and weight.grad.any()
     }
     still = sorted(with_gradient - trial.moved(before))
-    expect(not still, f"a step leaves {', '.join(still[:3])} as it was, though it has a gradient")
+    expect(not still, f"a step does not change {', '.join(still[:3])} in spite of a gradient")
     finite = all(bool(torch.isfinite(weight).all()) for weight in trial.model.parameters())
-    expect(finite, "after a step a weight is not finite")
+    expect(finite, "a weight is not finite after a step")
     trial.step(STEPS)
     last = float(trial.loss().detach())
     expect(last < first, f"after {STEPS} steps on the same tokens the loss is {last:.3f}, before {first:.3f}")
@@ -78,17 +78,17 @@ def check_learning_rate(case: Case) -> None:
     """Check the initial learning rate; with a rate of 0 no weight may change."""
     trial = OptimizerTrial(case)
     rates = {float(group["lr"]) for group in trial.optimizer.param_groups}
-    expect(rates == {RATE}, f"made with the learning rate {RATE} it has {', '.join(map(str, sorted(rates)))}")
+    expect(rates == {RATE}, f"built with learning rate {RATE}, it has {', '.join(map(str, sorted(rates)))}")
     trial.step()
     for group in trial.optimizer.param_groups:
         group["lr"] = 0.0
     before = trial.weights()
     trial.step()
     moved = sorted(trial.moved(before))
-    expect(not moved, f"with a learning rate of 0 a step moves {', '.join(moved[:3])}")
+    expect(not moved, f"a step with learning rate 0 changes {', '.join(moved[:3])}")
 
 
-@contract("a frozen weight stays as it is", "step", slots=OPTIMIZER)
+@contract("frozen weights do not change", "step", slots=OPTIMIZER)
 def check_frozen(case: Case) -> None:
     """Freeze the embedding and one layer."""
     model = small_model("causal", "language_model", VOCABULARY)
@@ -99,10 +99,10 @@ def check_frozen(case: Case) -> None:
     before = trial.weights()
     trial.step(2)
     moved = sorted(trial.moved(before) & frozen)
-    expect(not moved, f"a step moves {', '.join(moved[:3])}, which is frozen")
+    expect(not moved, f"a step changes {', '.join(moved[:3])}, which is frozen")
 
 
-@contract("norms and biases take no weight decay unless that is set", "step", slots=OPTIMIZER, every_option=True)
+@contract("norms and biases have no weight decay by default", "step", slots=OPTIMIZER, every_option=True)
 def check_decay(case: Case) -> None:
     """Take steps with zero gradients: only weight decay changes weights."""
     trial = OptimizerTrial(case)
@@ -117,10 +117,10 @@ def check_decay(case: Case) -> None:
         trial.optimizer.step()
     decayed = sorted(trial.moved(before) & spared)
     if not case.config.spelled().get("decay_norms_and_biases"):
-        expect(not decayed, f"without a gradient {', '.join(decayed[:3])} shrinks: norms and biases take no decay")
+        expect(not decayed, f"{', '.join(decayed[:3])} decays; norms and biases must not")
 
 
-@contract("a run that is resumed goes on as it would have", "step", slots=OPTIMIZER, every_option=True)
+@contract("a resumed run continues identically", "step", slots=OPTIMIZER, every_option=True)
 def check_optimizer_state(case: Case) -> None:
     """Train three steps, save, train three more; repeat the last three from the checkpoint."""
     trial = OptimizerTrial(case)
@@ -134,6 +134,6 @@ def check_optimizer_state(case: Case) -> None:
     differing = sorted(other.moved(trial.weights()))
     expect(
         not differing,
-        f"resumed from a checkpoint, {', '.join(differing[:3])} is another weight after 3 steps than without a break: "
-        "its state does not survive",
+        f"{', '.join(differing[:3])} differs 3 steps after resuming from a checkpoint: "
+        "the optimizer state is incomplete",
     )

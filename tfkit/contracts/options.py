@@ -1,7 +1,7 @@
 """Options of parts under test: the part's own `example`, then small values by option name.
 
-New parts of a catalogue or a plugin are therefore tested without further code; if a required option has no known
-value, the error asks the author for an example.
+New parts of a catalogue or a plugin are therefore tested without further code. If a required option has no known value,
+the error asks the author for an example.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tfkit.contracts.expect import Broken
-from tfkit.contracts.samples import given_files, plain_text
+from tfkit.contracts.samples import file_options, plain_text
 from tfkit.core.component import Component
 from tfkit.core.describe import OptionKind, kinds, kinds_of
 from tfkit.core.options import PathMark, Slot
@@ -24,7 +24,7 @@ from tfkit.core.shape import Shape
 
 Value = TypeVar("Value")
 
-# Values by name: set for required options; for others, one at a time as variants.
+# values by name: set for required options; for others, one at a time as variants
 SIZES: dict[str, Any] = {
     "after": 1,
     "alpha": 1.5,
@@ -96,9 +96,9 @@ SIZES: dict[str, Any] = {
     "weight_decay": 0.1,
     "weight_offset": 1.0,
 }
-# Parts for required options that hold a part, by slot.
+# parts for required options that hold a part, by slot
 PARTS = {"feedforward": "mlp", "activation": "gelu", "norm": "layer_norm", "attention": "multi_head"}
-# Slots whose options do not depend on a shape.
+# slots whose options do not depend on a shape
 SHAPELESS = frozenset(
     "init model tokenizer corpus objective optimizer schedule metric logits stop strategy".split()  # noqa: SIM905
 )
@@ -120,14 +120,14 @@ def required(slot: str, name: str) -> dict[str, Any]:
     if slot in SHAPELESS:
         return options
     config = Slot(slot).validate({"type": name, **options})
-    asked = [problem.option for problem in config.check(PLAIN_SHAPE)]
-    return options | {option: SIZES[option] for option in asked if option in SIZES and option not in options}
+    missing = [problem.option for problem in config.check(PLAIN_SHAPE)]
+    return options | {option: SIZES[option] for option in missing if option in SIZES and option not in options}
 
 
 def _example(part: type[Component]) -> dict[str, Any]:
     """Return the example options of the part; paths are relative to its source file."""
     if not isinstance(part.example, Mapping):
-        raise Broken(f"example = {part.example!r}: an example is a mapping of options")
+        raise Broken(f"example = {part.example!r}: expected a mapping of options")
     options = dict(part.example)
     for option, value in options.items():
         field = part.Config.model_fields.get(option)
@@ -136,10 +136,10 @@ def _example(part: type[Component]) -> dict[str, Any]:
     return options
 
 
-def _undefaulted(part: type[Component], given: Mapping[str, Any]) -> dict[str, Any]:
+def _undefaulted(part: type[Component], present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the missing options without a default."""
-    known = given_files(part) | dict(given)
-    return {**known, **_Tried().options(part.Config, known)}
+    known = file_options(part) | dict(present)
+    return {**known, **TestedSampler().options(part.Config, known)}
 
 
 class Sampler:
@@ -190,8 +190,8 @@ class Sampler:
         return self.choose(self.plain.get(origin, (None,)))
 
 
-class _Tried(Sampler):
-    """Values that a part can be tried with; raises Broken for a plain value that only the author of the part knows."""
+class TestedSampler(Sampler):
+    """Values to test a part with. Raises Broken for plain values without a name in SIZES."""
 
     def part(self, slot: str) -> object:
         chosen = PARTS.get(slot) or REGISTRY.names(slot)[0]
@@ -202,8 +202,8 @@ class _Tried(Sampler):
 
     def text(self, name: str, is_path: bool = False) -> str:
         raise Broken(
-            f"it cannot be tried: it needs the option '{name}', and what a small value of that is, only its author "
-            f"knows; give the class an example, such as  example = {{'{name}': ...}}"
+            f"it cannot be tested: it needs the option '{name}', for which no small value is known; "
+            f"set an example in the class, such as example = {{'{name}': ...}}"
         )
 
     def value(self, name: str, kind: OptionKind) -> object:
@@ -249,7 +249,7 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Invert `frozen`."""
+    """Convert a value of `frozen` back."""
     if isinstance(value, tuple) and value[:1] == ("{}",):
         return {key: thawed(entry) for key, entry in value[1:]}
     if isinstance(value, tuple) and value[:1] == ("[]",):

@@ -17,7 +17,7 @@ PACKED = ((4, 3, 2), (5, 4), (10,))  # text lengths in each packed row
 WIDTH = 10  # length of a packed row
 
 
-@contract("padding and other rows of the batch change nothing", "future", capability="padding", every_option=True)
+@contract("padding and other rows of the batch have no effect", "future", capability="padding", every_option=True)
 @torch.no_grad()
 def check_padding(case: Case) -> None:
     """Compare single rows with a batch, and with batches padded on either side with either id."""
@@ -32,19 +32,19 @@ def check_padding(case: Case) -> None:
         for fill in (PAD, 5):
             call = padded(rows, side, fill)
             out = run(case, **call)
-            expect_finite(out, f"a batch padded on the {side}, with an empty row in it")
+            expect_finite(out, f"a batch padded on the {side}, with an empty row")
             for index, one in enumerate(alone):
                 kept = call["real"][index].bool()
                 for name, value in one.items():
-                    found = out[name][index] if name == "pooled" else out[name][index][kept]
+                    unpadded = out[name][index] if name == "pooled" else out[name][index][kept]
                     what = (
                         f"{name} of {LENGTHS[index]} tokens, padded on the {side} with id {fill}, and without padding"
                     )
-                    expect_equal(found, value[0], what)
+                    expect_equal(unpadded, value[0], what)
 
 
 @contract(
-    "padding of the source changes nothing",
+    "padding of the source has no effect",
     "future",
     capability="padding",
     when=lambda case: case.pair,
@@ -60,7 +60,7 @@ def check_source_padding(case: Case) -> None:
         call = padded(rows, side, 5)
         more = {"source": call["ids"], "source_real": call["real"]}
         out = run(case, ids, **more, position_ids=call["positions"])
-        expect_finite(out, f"a source padded on the {side}, with an empty row in it")
+        expect_finite(out, f"a source padded on the {side}, with an empty row")
         for index, one in enumerate(alone):
             for name, value in one.items():
                 expect_equal(out[name][index : index + 1], value, f"{name} of a source padded on the {side}")
@@ -72,7 +72,7 @@ def packs(case: Case) -> bool:
 
 
 @contract(
-    "the segments of a packed row are as if each stood alone",
+    "segments of a packed row are independent",
     "future",
     capability="packing",
     when=packs,
@@ -102,12 +102,12 @@ def check_packing(case: Case) -> None:
         start = 0
         for number, text in enumerate(texts, start=1):
             for name, value in tokenwise(run(case, text[None])).items():
-                found = full[name][row : row + 1, start : start + len(text)]
-                expect_equal(found, value, f"{name} of segment {number} of a packed row, and of that text alone")
+                segment = full[name][row : row + 1, start : start + len(text)]
+                expect_equal(segment, value, f"{name} of segment {number} of a packed row, and of that text alone")
             start += len(text)
 
 
-@contract("a text of one token, and rows that may see nothing, give numbers", "future", every_option=True)
+@contract("a text of one token and fully masked rows have finite outputs", "future", every_option=True)
 def check_few(case: Case) -> None:
     """Run one token, a fully padded row, and their gradients."""
     ids = tokens(3, 6)
@@ -121,9 +121,9 @@ def check_few(case: Case) -> None:
     elif case.pair:
         call = {"source_real": torch.tensor([[1] * SOURCE, [0] * SOURCE, [1] * 3 + [0] * 3])}
     out = run(case, ids, **call)
-    expect_finite(out, "with a row that may see nothing")
+    expect_finite(out, "with a fully masked row")
     expect_finite(
         {f"the gradient of {name}": grad for name, grad in gradients(case, made, out).items() if grad is not None},
-        "with a row that may see nothing",
+        "with a fully masked row",
     )
     expect_finite(run(case, ids[:, :1]), "of a text of one token")

@@ -25,7 +25,7 @@ MOST = 2.5  # maximum ratio of the changes; without muP it is 4 to 9
 
 
 @contract(
-    "under muP, training changes the logits of a wide model as much as those of the base, or the part is refused",
+    "under muP, training changes the logits of a wide model as much as the base's, or the part is refused",
     "gradients",
     slots=(*SUBLAYERS, "norm", "residual", "embedding", "position", "head"),
     when=lambda case: case.topology == "decoder" and not case.variant and not case.place,
@@ -39,7 +39,7 @@ def check_coordinates(case: Case) -> None:
     ratio = wide / narrow
     expect(
         1 / MOST < ratio < MOST,
-        f"at {WIDER} times the width the logits change {ratio:.2g} times as much; does it grow with d_model?",
+        f"the logits change {ratio:.2g} times as much at {WIDER} times the width; does an update grow with d_model?",
     )
 
 
@@ -58,7 +58,7 @@ def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dic
 
 
 def change_of(recipe: dict[str, Any]) -> float:
-    """Mean absolute change of the logits after a few steps of Adam; raises UsageError."""
+    """Return the mean absolute change of the logits after a few steps of Adam. Raises UsageError."""
     model = build_model(load_recipe(recipe).blueprint(), seed=0)
     ids = torch.randint(VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
@@ -77,5 +77,5 @@ def _logits(model: Model, ids: Tensor) -> Tensor:
     """Return logits [batch time vocabulary]; raise UsageError if the model has none or needs more than ids."""
     logits: Tensor | None = model(ids).logits
     if logits is None or logits.shape != (*ids.shape, VOCABULARY):
-        raise UsageError("the model predicts no tokens")
+        raise UsageError("the model does not predict tokens")
     return logits

@@ -9,14 +9,14 @@ from tfkit.components.position.base import Position
 from tfkit.contracts.alone import TIME, Alone, built, states
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, far, told
+from tfkit.contracts.expect import SAME, Broken, describe, expect, expect_equal, far
 
 HIDDEN = 1  # the key hidden by a bias
 HOT = 2  # the query with a temperature
 
 
 @contract(
-    "under a rotary position the output depends on positions by their differences alone",
+    "with a rotary position the output depends only on differences of positions",
     "determinism",
     slots=("attention",),
     capability="rotation",
@@ -28,11 +28,11 @@ def check_rotation(case: Case) -> None:
     alone, x, places = Alone(case), states(2, TIME), torch.arange(TIME)[None]
     rotary = [built("position", "rotary", alone.shape)]
     turned = alone(x, rotary)
-    expect(far(turned, alone(x)) > SAME, "declares 'rotation', but a rotary position changes nothing")
-    shifted = "declares 'rotation', but the output of a rotary position depends on more than differences: with every"
-    expect_equal(alone(x, rotary, places + 3), turned, f"{shifted} position 3 further on it differs")
+    expect(far(turned, alone(x)) > SAME, "declares 'rotation', but a rotary position has no effect")
+    shifted = "declares 'rotation', but the output depends on more than differences of positions: with every"
+    expect_equal(alone(x, rotary, places + 3), turned, f"{shifted} position shifted by 3")
     apart = far(alone(x, rotary, 2 * places), turned)
-    expect(apart > SAME, "declares 'rotation', but with tokens twice as far apart a rotary position gives the same")
+    expect(apart > SAME, "declares 'rotation', but doubled distances have no effect")
     _expect_bfloat16(case, rotary[0], "rotation")
 
 
@@ -40,10 +40,10 @@ def _expect_bfloat16(case: Case, position: Position, capability: str) -> None:
     """Raise Broken if a float32 position fails with bfloat16 states."""
     alone, x = Alone(case, dtype=torch.bfloat16), states(2, TIME).bfloat16()
     try:
-        given = alone(x, [position]).dtype
+        result = alone(x, [position]).dtype
     except Exception as error:
-        raise Broken(f"declares '{capability}', but in bfloat16 {told(error, case.part)}") from error
-    expect(given == torch.bfloat16, f"declares '{capability}', but turns bfloat16 into {given}")
+        raise Broken(f"declares '{capability}', but in bfloat16 {describe(error, case.part)}") from error
+    expect(result == torch.bfloat16, f"declares '{capability}', but converts bfloat16 to {result}")
 
 
 class Hiding(Position):
@@ -66,7 +66,7 @@ def check_bias(case: Case) -> None:
     """Check that an ALiBi position changes the output and a bias of -1e9 hides its key."""
     alone, x = Alone(case), states(2, TIME)
     sloped = alone(x, [built("position", "alibi", alone.shape)])
-    expect(far(sloped, alone(x)) > SAME, "declares 'bias', but an ALiBi position changes nothing")
+    expect(far(sloped, alone(x)) > SAME, "declares 'bias', but an ALiBi position has no effect")
     hiding = [Hiding(Hiding.Config(), alone.shape)]
     other = x.clone()
     other[:, HIDDEN] = states(2, 1, seed=2)[:, 0]
@@ -77,7 +77,7 @@ def check_bias(case: Case) -> None:
 
 
 class Warming(Position):
-    """Given temperatures for the scores of each query."""
+    """A position with fixed temperatures for the scores of each query."""
 
     factors: Tensor
 
@@ -100,14 +100,14 @@ def check_temperature(case: Case) -> None:
     warming.factors = torch.ones(TIME, dtype=torch.float64)
     warming.factors[HOT] = 3.0
     warm = alone(x, [warming])
-    expect(far(warm[:, HOT], plain[:, HOT]) > SAME, "declares 'temperature', but a temperature changes nothing")
+    expect(far(warm[:, HOT], plain[:, HOT]) > SAME, "declares 'temperature', but a temperature has no effect")
     rest = torch.arange(TIME) != HOT
     moved = far(warm[:, rest], plain[:, rest])
-    expect(moved <= SAME, f"declares 'temperature', but that of query {HOT} changes the outputs of others")
+    expect(moved <= SAME, f"declares 'temperature', but the temperature of query {HOT} changes the outputs of others")
     warming.factors = warming.factors.float()
     _expect_bfloat16(case, warming, "temperature")
     if case.declares("bidirectional"):
         warming.factors = torch.zeros(TIME, dtype=torch.float64)
         cold = Alone(case, both_ways=True)(x, [warming])
         same = far(cold, cold[:, :1].expand_as(cold))
-        expect(same <= SAME, "declares 'temperature', but with a factor of 0 the scores of a query are not all alike")
+        expect(same <= SAME, "declares 'temperature', but a factor of 0 does not make the scores of a query equal")

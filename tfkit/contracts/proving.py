@@ -100,7 +100,7 @@ def model_promises(model: Model, read: Callable[[], Sequence[ReadText]]) -> Iter
     @cache
     def subject() -> Subject:
         if any(plan.reads_vectors for plan in model.blueprint.stacks()):
-            raise NotApplicable("the model reads vectors, and these promises are measured on ids")
+            raise NotApplicable("the model reads vectors; these promises are measured on ids")
         return Subject(copy.deepcopy(model).double().eval(), read())
 
     yield proved("packed = apart", EQUAL, lambda: subject().packed())
@@ -126,10 +126,10 @@ class Subject:
     def packed(self) -> float:
         """Compare packed texts with single ones."""
         if self.pair:
-            raise NotApplicable("an encoder-decoder reads one text a row")
+            raise NotApplicable("an encoder-decoder reads one text per row")
         if "prefix_length" in self.last.needs:
-            raise NotApplicable("a prefix belongs to a whole row")
-        self._check("packing", "texts apart that share a row")
+            raise NotApplicable("a prefix applies to a whole row")
+        self._check("packing", "packed texts separate")
         room = (self.last.max_length or LONGEST * TEXTS) // len(self.texts)
         texts = [text.ids[:room] for text in self.texts]
         lengths = [len(ids) for ids in texts]
@@ -145,52 +145,52 @@ class Subject:
                 **more,
             }
         )
-        found, start = 0.0, 0
+        worst, start = 0.0, 0
         for ids, inputs in zip(texts, alone, strict=True):
             end = start + len(ids)
             out = tokenwise(self._outputs({"input_ids": ids[None], **inputs}))
-            found = max([found, *(far(whole[name][:, start:end], value) for name, value in out.items())])
+            worst = max([worst, *(far(whole[name][:, start:end], value) for name, value in out.items())])
             start = end
-        return found
+        return worst
 
     @torch.no_grad()
     def padded(self) -> float:
         """Compare left and right padding at the unpadded tokens."""
-        self._check("padding", "padding out")
+        self._check("padding", "padding separate")
         left, right = (self._batch(side) for side in ("left", "right"))
         outs = [self._outputs(call) for call, _ in (left, right)]
-        found = 0.0
+        worst = 0.0
         for name, value in outs[1].items():
-            there = value if name == "pooled" else value[right[1]]
-            here = outs[0][name] if name == "pooled" else outs[0][name][left[1]]
-            found = max(found, far(here, there))
-        return found
+            right_value = value if name == "pooled" else value[right[1]]
+            left_value = outs[0][name] if name == "pooled" else outs[0][name][left[1]]
+            worst = max(worst, far(left_value, right_value))
+        return worst
 
     @torch.no_grad()
     def future(self) -> float:
         """Exchange tokens one at a time and compare the outputs before them."""
         if not self.last.causal:
-            raise NotApplicable(f"the {self.last.side} sees both ways")
+            raise NotApplicable(f"the {self.last.side} is bidirectional")
         opens = any(rule.part.opens for plan in self.last.layers for rule in plan.mask)
         if opens and "prefix_length" not in self.last.needs:
-            raise NotApplicable("a mask shows tokens to those before them")
+            raise NotApplicable("a mask reveals later tokens")
         text = self._longest()
         before = tokenwise(self._outputs(self._call(text)))
         places = range(PREFIX if opens else 1, len(text.ids))
-        found = 0.0
+        worst = 0.0
         for place in places[:: max(1, len(places) // CHANGED)]:
             ids = text.ids.clone()
             ids[place] = (ids[place] + 1) % (self.last.vocab_size or 1)
             after = self._outputs(self._call(ReadText(ids, text.source)))
-            found = max([found, *(far(after[name][:, :place], value[:, :place]) for name, value in before.items())])
-        return found
+            worst = max([worst, *(far(after[name][:, :place], value[:, :place]) for name, value in before.items())])
+        return worst
 
     @torch.no_grad()
     def cached(self) -> float:
         """Compare a full forward pass with cached decoding: half the text at once, the rest token by token."""
         if not self.model.caches:
             lacking = self.last.without("cache")
-            raise NotApplicable(f"{lacking[0]} keeps no state" if lacking else f"the {self.last.side} sees both ways")
+            raise NotApplicable(f"{lacking[0]} keeps no state" if lacking else f"the {self.last.side} is bidirectional")
         text = self._longest()
         whole = tokenwise(self._outputs(self._call(text)))
         half = max(len(text.ids) // 2, min(PREFIX, len(text.ids)))
@@ -238,10 +238,10 @@ class Subject:
         device = next(self.model.parameters()).device
         on_device = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in call.items()}
         out = self.model(**on_device)
-        found = {"hidden": out.hidden}
+        outputs = {"hidden": out.hidden}
         if out.logits is not None and not self.reads_source:
-            found["logits" if out.logits.dim() > 2 else "pooled"] = out.logits
-        return {name: value.cpu() for name, value in found.items()}
+            outputs["logits" if out.logits.dim() > 2 else "pooled"] = out.logits
+        return {name: value.cpu() for name, value in outputs.items()}
 
 
 def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -261,6 +261,6 @@ def saved(model: Model) -> float:
 
 
 def largest(own: Weights, other: Weights) -> float:
-    """Largest difference between tensors of equal names."""
-    there = other.by_name()
-    return max((far(tensor.cpu(), there[name].cpu()) for name, tensor in own.by_name().items()), default=0.0)
+    """Return the largest difference between tensors of equal names."""
+    others = other.by_name()
+    return max((far(tensor.cpu(), others[name].cpu()) for name, tensor in own.by_name().items()), default=0.0)

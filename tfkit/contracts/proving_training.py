@@ -61,7 +61,7 @@ def training_promises(make: MakeTask) -> Iterator[Promise]:
 
 
 def rounded(task: Task) -> float:
-    """Relative difference (absolute below 1) between bfloat16 and float32 loss."""
+    """Return the relative difference (absolute below 1) between bfloat16 and float32 loss."""
     exact = mean_loss(task.model, task.train)
     return abs(mean_loss(task.model, task.train, "bfloat16") - exact) / max(1.0, abs(exact))
 
@@ -69,7 +69,7 @@ def rounded(task: Task) -> float:
 def resumed(make: MakeTask) -> float:
     """Train without interruption, and again from the checkpoint at half the steps; compare the weights."""
     if make().recipe.train.teacher is not None:
-        raise NotApplicable("train.teacher: the training needs a second model")
+        raise NotApplicable("train.teacher: training needs a second model")
     with tempfile.TemporaryDirectory() as folder:
         whole = _trainer(make(), Path(folder) / "whole")
         with seeded(0):
@@ -117,17 +117,17 @@ def accumulated(task: Task) -> float:
     """Compare the accumulated gradient of two batches with that of one batch of all rows; dropout is off."""
     model = task.model.double().eval()
     if not task.objective.capabilities & {"likelihood", "numbers"}:
-        raise NotApplicable(f"the loss of '{task.objective.part_name}' is no sum over targets")
+        raise NotApplicable(f"the loss of '{task.objective.part_name}' is not a sum over targets")
     lacking = [name for plan in model.blueprint.stacks() for name in plan.without("padding")]
     if lacking:
-        raise NotApplicable(f"with {lacking[0]} rows depend on the others of their batch")
+        raise NotApplicable(f"with {lacking[0]}, rows depend on the other rows of the batch")
     halves, whole, indices = _batches(task)
     added: list[ModelOutput] = []
     watch = model.register_forward_hook(lambda _, __, out: added.append(out))
     both = _gradient(task, halves, indices)
     watch.remove()
     if any(out.auxiliary_loss is not None for out in added):
-        raise NotApplicable("layers add a loss of whole batches, such as the balance of experts")
+        raise NotApplicable("layers add a loss over whole batches, such as the balance of experts")
     once = _gradient(task, [whole], [[*indices[0], *indices[1]]])
     return max((far(both[name], value) for name, value in once.items()), default=0.0)
 
@@ -145,7 +145,7 @@ def _batches(task: Task) -> tuple[list[Batch], Batch, list[list[int]]]:
     """Return two batches, one batch of all their rows, and their item indices; raise NotApplicable if incomparable."""
     rows, items = task.objective.rows, task.train.items
     if len(items) < 2:
-        raise NotApplicable("there is one row of training")
+        raise NotApplicable("there is only one training row")
     count = min(len(items), 4)
     indices = [list(range(count // 2)), list(range(count // 2, count))]
     wholes = [rows.collate(items[:count], np.random.default_rng(seed)) for seed in (0, 1)]
@@ -162,7 +162,7 @@ def _batches(task: Task) -> tuple[list[Batch], Batch, list[list[int]]]:
         joined = _joined(*halves)
         if joined is not None:
             return halves, joined, [[int(one)], [int(other)]]
-    raise NotApplicable(f"'{task.objective.part_name}' draws at random, and no two rows have the same length")
+    raise NotApplicable(f"'{task.objective.part_name}' is random, and no two rows have the same length")
 
 
 def _same(one: Batch, other: Batch) -> bool:

@@ -17,20 +17,20 @@ ASKING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@contract("a recipe is refused where the part lacks what it needs", "built", slots=SUBLAYERS, once=True)
+@contract("a recipe that needs an undeclared capability is refused", "built", slots=SUBLAYERS, once=True)
 def check_refusals(case: Case) -> None:
     """Load recipes that require undeclared capabilities."""
-    for asked, capability, words in _asking(case):
-        expect(not loads(asked), f"it does not declare {capability}, yet a recipe is accepted {words}")
+    for recipe_case, capability, words in _requiring(case):
+        expect(not loads(recipe_case), f"it does not declare {capability}, but a recipe is accepted {words}")
 
 
-def _asking(case: Case) -> Iterator[tuple[Case, str, str]]:
+def _requiring(case: Case) -> Iterator[tuple[Case, str, str]]:
     """Yield unsupported cases, each with the missing capability and a description of the recipe."""
     for topology in TOPOLOGIES[case.slot]:
         other = Case(case.slot, case.name, topology)
         if lacking := lacks(other):
-            yield other, " and ".join(lacking), f"that has it {IN_WORDS[topology]}"
+            yield other, " and ".join(lacking), f"that uses it {IN_WORDS[topology]}"
     for capability, (keys, slots) in ASKING.items():
         if case.slot in slots and not case.declares(capability):
             text = " and ".join(f"{name}: {value}" for name, value in keys.items())
-            yield case.with_layer(**keys), capability, f"that says {text}"
+            yield case.with_layer(**keys), capability, f"with {text}"

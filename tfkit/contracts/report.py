@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """One of ok, excepted, FAILED, not run."""
+        """Status: ok, excepted, FAILED or not run."""
         return "FAILED" if self.failures else "not run" if self.because else "excepted" if self.excepted else "ok"
 
     @property
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def place(self) -> str:
-        """File and line of the class; the file is relative to the working directory if inside it."""
+        """File and line of the class, relative to the working directory if inside it."""
         file = source_of(self.part)
         if file is None:
             return "<interactive>"
@@ -95,7 +95,7 @@ class Report:
     def undeclared(self) -> list[str]:
         """Capabilities of the slot that the part does not declare."""
         concerned = (check for check in CHECKS.values() if check.concerns(self.part) and check.capability)
-        return sorted({check.capability for check in concerned if not check.asked_of(self.part)})
+        return sorted({check.capability for check in concerned if not check.required_of(self.part)})
 
     def find(self, name: str) -> Outcome | None:
         """Return the outcome of a check by name."""
@@ -103,8 +103,8 @@ class Report:
 
     def __str__(self) -> str:
         broken = [outcome for outcome in self.outcomes if outcome.failures]
-        found = [f"{outcome.check.name}: {line}" for outcome in broken for line in outcome.lines()]
-        return "\n".join((f"{self.part.part_slot} '{self.part.part_name}' ({self.place})", *found))
+        lines = [f"{outcome.check.name}: {line}" for outcome in broken for line in outcome.lines()]
+        return "\n".join((f"{self.part.part_slot} '{self.part.part_name}' ({self.place})", *lines))
 
 
 def render(report: Report, console: Console) -> None:

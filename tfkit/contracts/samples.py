@@ -125,7 +125,7 @@ FILES: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
 }
 
 
-def given_files(part: type[Component]) -> dict[str, Any]:
+def file_options(part: type[Component]) -> dict[str, Any]:
     """Return the file options of a shipped part with a specific input format, else none."""
     if not part.__module__.startswith("tfkit."):
         return {}

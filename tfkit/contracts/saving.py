@@ -15,34 +15,34 @@ from tfkit.contracts.expect import expect, expect_finite, twins
 from tfkit.models.build import build_model
 
 
-@contract("a seed gives the same weights, and leaves the caller's random numbers alone", "determinism", once=True)
+@contract("a seed determines the weights, and building does not change the caller's RNG", "determinism", once=True)
 @torch.no_grad()
 def check_seed(case: Case) -> None:
     """Build two models with one seed, and one with another."""
     plan, ids = blueprint(case), tokens(2, 6)
     before = torch.get_rng_state()
     first, second, other = (build_model(plan, seed=seed).eval() for seed in (3, 3, 4))
-    expect(torch.equal(before, torch.get_rng_state()), "building a model moved the caller's random numbers")
+    expect(torch.equal(before, torch.get_rng_state()), "building a model changes the caller's RNG state")
     for (name, weight), same in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
-        expect(torch.equal(weight, same), f"{name} differs between two models of one seed")
+        expect(torch.equal(weight, same), f"{name} differs between two models with one seed")
     different = any(not torch.equal(weight, other.state_dict()[name]) for name, weight in first.state_dict().items())
-    expect(different, "two seeds give the same weights")
+    expect(different, "two seeds yield equal weights")
     outs = [run(case, ids, on=made) for made in (first, second, first)]
     for out in outs[1:]:
         for name, value in outs[0].items():
-            expect(torch.equal(out[name], value), f"{name} differs between two models of one seed")
+            expect(torch.equal(out[name], value), f"{name} differs between two models with one seed")
 
 
 @contract("initial weights are finite, and no matrix is constant", "built", slots=("init",))
 def check_initial(case: Case) -> None:
     """Check a freshly initialized model."""
     for name, weight in build_model(blueprint(case), seed=2).named_parameters():
-        expect_finite({name: weight}, "as initialised")
+        expect_finite({name: weight}, "as initialized")
         if weight.dim() > 1:
-            expect(float(weight.detach().std()) > 0, f"{name} is the same number everywhere")
+            expect(float(weight.detach().std()) > 0, f"{name} is constant")
 
 
-@contract("a model is pickled and copied whole", "determinism", once=True)
+@contract("a model survives pickling and copying", "determinism", once=True)
 @torch.no_grad()
 def check_copies(case: Case) -> None:
     """Check that copies of a used model (inference mode and backward) produce identical outputs."""
@@ -58,7 +58,9 @@ def check_copies(case: Case) -> None:
 
 
 @contract(
-    "weights survive safetensors, tied ones stored once; on `meta` the same names and shapes", "determinism", once=True
+    "weights survive safetensors, tied ones stored once; names and shapes on `meta` are the same",
+    "determinism",
+    once=True,
 )
 @torch.no_grad()
 def check_saving(case: Case) -> None:
@@ -68,9 +70,9 @@ def check_saving(case: Case) -> None:
     once = {tensor.data_ptr(): name for name, tensor in reversed(weights.items()) if tensor.numel()}
     meta = build_model(blueprint(case), device="meta")
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    there = {name: tuple(tensor.shape) for name, tensor in meta.state_dict().items()}
-    differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
-    expect(not differing, f"a model on meta has other weights: {', '.join(differing)}")
+    shapes = {name: tuple(tensor.shape) for name, tensor in meta.state_dict().items()}
+    differing = sorted(name for name in shapes.keys() | shapes.keys() if shapes.get(name) != shapes.get(name))
+    expect(not differing, f"a model on meta has different weights: {', '.join(differing)}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         save_file({name: weights[name].contiguous() for name in once.values()}, path)
@@ -83,7 +85,7 @@ def check_saving(case: Case) -> None:
         expect(torch.equal(value, run(case, ids, on=made)[name]), f"{name} differs after saving and loading")
 
 
-@contract("a model on `meta` runs and gives the right shapes, so that costs can be counted", "shapes", once=True)
+@contract("a model on `meta` runs and has the right shapes, so that costs can be counted", "shapes", once=True)
 @torch.no_grad()
 def check_meta(case: Case) -> None:
     """Run the forward on the meta device."""
@@ -91,5 +93,5 @@ def check_meta(case: Case) -> None:
     arguments = {name: value.to("meta") for name, value in arguments_of(case, tokens(2, 5)).items()}
     want = run(case, tokens(2, 5))
     for name, value in outputs(case, made(**arguments)).items():
-        shapes = f"{name} is {list(value.shape)} on meta, {list(want[name].shape)} else"
+        shapes = f"{name} is {list(value.shape)} on meta, otherwise {list(want[name].shape)}"
         expect(value.shape == want[name].shape, shapes)

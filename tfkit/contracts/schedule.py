@@ -19,28 +19,26 @@ def rates(schedule: Schedule, total: int, d_model: int) -> list[float]:
     return [schedule.lr(step, total, d_model) for step in range(1, total + 1)]
 
 
-@contract("learning rates are finite and not negative, and not all zero", "built", slots=SCHEDULE, every_option=True)
+@contract("learning rates are finite, non-negative and not all zero", "built", slots=SCHEDULE, every_option=True)
 def check_rates(case: Case) -> None:
     """Check short and long trainings of narrow and wide models."""
     schedule: Schedule = case.config.build()
     for total in TOTALS:
         for d_model in WIDTHS:
-            found = rates(schedule, total, d_model)
-            for step, rate in enumerate(found, 1):
+            lrs = rates(schedule, total, d_model)
+            for step, rate in enumerate(lrs, 1):
                 good = isinstance(rate, (int, float)) and math.isfinite(rate) and rate >= 0
                 expect(good, f"step {step} of {total} has the learning rate {rate}")
-            expect(total < TOTALS[-1] or any(found), f"all {total} steps have the learning rate 0")
+            expect(total < TOTALS[-1] or any(lrs), f"all {total} steps have the learning rate 0")
 
 
-@contract("the learning rate of a step depends on nothing but its number", "rates", slots=SCHEDULE, every_option=True)
+@contract("the learning rate of a step depends only on its number", "rates", slots=SCHEDULE, every_option=True)
 def check_pure(case: Case) -> None:
     """Query the steps backwards, and query a second schedule as a resumed run does."""
     schedule, total, d_model = case.config.build(), TOTALS[2], WIDTHS[0]
-    found = rates(schedule, total, d_model)
+    lrs = rates(schedule, total, d_model)
     for step in range(total, 0, -1):
         again = schedule.lr(step, total, d_model)
-        expect(
-            again == found[step - 1], f"step {step} has the learning rate {found[step - 1]:g}, asked again {again:g}"
-        )
+        expect(again == lrs[step - 1], f"step {step} has the learning rate {lrs[step - 1]:g}, queried again {again:g}")
         resumed = case.config.build().lr(step, total, d_model)
-        expect(resumed == found[step - 1], f"a run resumed at step {step} has {resumed:g}, not {found[step - 1]:g}")
+        expect(resumed == lrs[step - 1], f"a run resumed at step {step} has {resumed:g}, not {lrs[step - 1]:g}")

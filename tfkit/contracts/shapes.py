@@ -20,7 +20,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
 @contract(
-    "shapes and the dtype of hidden states are kept, in float32, bfloat16 and float64", "built", every_option=True
+    "shapes and dtypes of hidden states are preserved in float32, bfloat16 and float64", "built", every_option=True
 )
 @torch.no_grad()
 def check_shapes(case: Case) -> None:
@@ -41,10 +41,10 @@ def check_shapes(case: Case) -> None:
             hook.remove()
         exact = exact or out
         expect_finite(out, f"in {dtype}")
-        wanted = [3, 7, made.blueprint.last.d_model]
-        expect(list(out["hidden"].shape) == wanted, f"hidden is {list(out['hidden'].shape)}, not {wanted}")
-        for name, found in [*kept, ("the model", out["hidden"].dtype)]:
-            expect(found == dtype, f"{name} gives {found} when its weights are {dtype}")
+        expected = [3, 7, made.blueprint.last.d_model]
+        expect(list(out["hidden"].shape) == expected, f"hidden is {list(out['hidden'].shape)}, not {expected}")
+        for name, actual in [*kept, ("the model", out["hidden"].dtype)]:
+            expect(actual == dtype, f"{name} returns {actual} for weights in {dtype}")
         for name, value in out.items():
             expect(value.shape == exact[name].shape, f"{name} is {list(value.shape)} in {dtype}")
             numbers = value.is_floating_point() and value.shape[0] == 3
@@ -59,14 +59,14 @@ def _watched(case: Case, made: Model) -> list[RemovableHandle]:
 
     def keeps(module: nn.Module, arguments: tuple[Tensor, ...], out: object) -> None:
         taken = list(arguments[0].shape)
-        given = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        expect(taken == given, f"the part is handed {taken} and gives {given}")
+        result = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        expect(taken == result, f"the part maps {taken} to {result}")
 
     parts = (module for module in made.modules() if isinstance(module, case.part))
     return [part.register_forward_hook(keeps) for part in parts if case.slot in KEEPING]
 
 
-@contract("two calls in eval mode give the same", "shapes", every_option=True)
+@contract("two calls in eval mode are equal", "shapes", every_option=True)
 @torch.no_grad()
 def check_determinism(case: Case) -> None:
     """Check that eval mode is deterministic and calls leave no state."""
@@ -76,11 +76,11 @@ def check_determinism(case: Case) -> None:
         expect(torch.equal(again[name], value), f"{name} differs between two calls in eval mode")
 
 
-@contract("float32 gives what float64 gives, which is computed in float64 alone", "determinism", every_option=True)
+@contract("float32 agrees with float64, which is computed in float64 only", "determinism", every_option=True)
 def check_precision(case: Case) -> None:
     """Compare float32 with float64: full and padded sequences, with a decode state, and in training."""
     ids, made = tokens(3, 7), fresh(case)
-    answers_tokens(case)  # fill the cache now, so that no model is built below
+    answers_tokens(case)  # fill the cache, so that no model is built below
     with torch.no_grad():
         exact = run(case, ids, on=made)
         for name, value in run(case, ids, on=model(case, torch.float32)).items():

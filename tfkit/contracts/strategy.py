@@ -60,25 +60,27 @@ def readers(case: Case) -> list[str]:
             strategy_of(case).check(search_of(reads))
         except UsageError as error:
             refusals[reads] = str(error)
-    expect(len(refusals) < 2, f"it refuses a decoder and an encoder-decoder: {'; '.join(refusals.values())}")
+    expect(len(refusals) < 2, f"it supports neither a decoder nor an encoder-decoder: {'; '.join(refusals.values())}")
     return [reads for reads in ("causal", "encoder_decoder") if reads not in refusals]
 
 
-def ids_of(found: Found) -> list[list[tuple[int, ...]]]:
+def ids_of(results: Found) -> list[list[tuple[int, ...]]]:
     """Return the ids of the candidates of each prompt."""
-    return [[candidate.ids for candidate in candidates] for candidates in found]
+    return [[candidate.ids for candidate in candidates] for candidates in results]
 
 
-@contract("texts of the vocabulary for every prompt, no longer than they may be, the best first", "built",
+@contract("every prompt has texts of the vocabulary within the limit, best first", "built",
           slots=STRATEGY, every_option=True)  # fmt: skip
 def check_candidates(case: Case) -> None:
     """Search prompts of different lengths, one without room, in each topology."""
     for reads in readers(case):
         with evaluating(writer(reads)):
-            found = strategy_of(case).search(search_of(reads))
-        expect(isinstance(found, list), f"it gives {type(found).__name__}, not a list of each prompt's candidates")
-        expect(len(found) == len(TEXTS), f"of {len(TEXTS)} prompts it gives the candidates of {len(found)}")
-        for row, candidates in enumerate(found):
+            results = strategy_of(case).search(search_of(reads))
+        expect(
+            isinstance(results, list), f"search returns {type(results).__name__}, not a list of candidates per prompt"
+        )
+        expect(len(results) == len(TEXTS), f"it returns candidates for {len(results)} of {len(TEXTS)} prompts")
+        for row, candidates in enumerate(results):
             _are_candidates(row, candidates)
 
 
@@ -87,16 +89,16 @@ def _are_candidates(row: int, candidates: list[Candidate]) -> None:
     vocab_size = letters().vocab_size
     for candidate in candidates:
         odd = [id_ for id_ in candidate.ids if not 0 <= id_ < vocab_size]
-        expect(not odd, f"it writes {odd}, which are no ids of a vocabulary of {vocab_size}")
+        expect(not odd, f"it generates {odd}, which are not ids of the vocabulary of {vocab_size}")
         written = len(candidate.ids)
-        expect(written <= ROOM[row], f"it writes {written} tokens where there is room for {ROOM[row]}")
+        expect(written <= ROOM[row], f"it generates {written} tokens; the limit is {ROOM[row]}")
         numbers = math.isfinite(candidate.score) and math.isfinite(candidate.log_probability)
         expect(numbers, f"a text has the score {candidate.score} and the log-probability {candidate.log_probability}")
     scores = [candidate.score for candidate in candidates]
-    expect(scores == sorted(scores, reverse=True), f"the candidates' scores {scores} do not fall")
+    expect(scores == sorted(scores, reverse=True), f"the candidates' scores {scores} are not in descending order")
 
 
-@contract("the rules hold: what they forbid never comes, and what ends a text ends it", "candidates", slots=STRATEGY)
+@contract("the rules hold: excluded tokens never appear, and stop rules end texts", "candidates", slots=STRATEGY)
 def check_ruled(case: Case) -> None:
     """Ban the generated tokens, then stop at the tokens generated instead, and after two tokens."""
     strategy = strategy_of(case)
@@ -105,15 +107,15 @@ def check_ruled(case: Case) -> None:
         banned = {"type": "banned", "tokens": common}
         freed = ids_of(find(strategy, search_of(reads, rules=_rules([banned], []))))
         written = {id_ for texts in freed for ids in texts for id_ in ids}
-        expect(not written & set(common), f"it writes {sorted(written & set(common))}, which a logits rule forbids")
-        expect(written, "it writes nothing where a logits rule forbids some tokens")
+        expect(not written & set(common), f"it generates {sorted(written & set(common))}, which a logits rule excludes")
+        expect(written, "it generates nothing if a logits rule excludes some tokens")
         ends = {"type": "end_token", "tokens": sorted(written)}
         rules = _rules([banned], [ends, {"type": "length", "tokens": 2}])
         for texts in ids_of(find(strategy, search_of(reads, rules=rules))):
             for ids in texts:
-                expect(len(ids) <= 2, f"it goes on to {len(ids)} tokens where a stop rule ends a text at 2")
+                expect(len(ids) <= 2, f"it continues to {len(ids)} tokens, but a stop rule ends the text at 2")
                 after = written & set(ids)
-                expect(not after, f"it leaves {sorted(after)} in a text, which a stop rule ends there and cuts off")
+                expect(not after, f"it keeps {sorted(after)}, which a stop rule cuts off")
 
 
 def _rules(logits: list[dict[str, Any]], stop: list[dict[str, Any]]) -> Rules:
@@ -125,23 +127,23 @@ def _searched(case: Case, reads: str, rows: Sequence[int] = range(len(TEXTS)), *
     return find(strategy_of(case), search_of(reads, rows, **how))
 
 
-@contract("one seed gives the same texts, whatever else draws random numbers", "candidates", slots=STRATEGY)
+@contract("a seed determines the texts, independent of the global RNG", "candidates", slots=STRATEGY)
 def check_seeded(case: Case) -> None:
     """Search twice with different global RNG states."""
     for reads in readers(case):
         before = random.getstate()
-        found = []
+        results = []
         try:
             for state in (1, 2):
                 torch.manual_seed(state)
                 random.seed(state)
-                found.append(ids_of(_searched(case, reads)))
+                results.append(ids_of(_searched(case, reads)))
         finally:
             random.setstate(before)
-        expect(found[0] == found[1], "searching twice with one seed it finds two different texts")
+        expect(results[0] == results[1], "two searches with one seed find different texts")
 
 
-@contract("a prompt's texts do not depend on what stands beside it", "seeded", slots=STRATEGY, every_option=True)
+@contract("a prompt's texts do not depend on other prompts", "seeded", slots=STRATEGY, every_option=True)
 def check_beside(case: Case) -> None:
     """Compare with single prompts and with another order."""
     for reads in readers(case):
@@ -149,19 +151,19 @@ def check_beside(case: Case) -> None:
         backwards = ids_of(_searched(case, reads, range(len(TEXTS))[::-1]))[::-1]
         for row, expected in enumerate(together):
             alone = ids_of(_searched(case, reads, [row]))[0]
-            expect(alone == expected, f"prompt {row} alone has other texts than beside {len(TEXTS) - 1} others")
-            expect(backwards[row] == expected, f"prompt {row} has other texts where the others come in another order")
+            expect(alone == expected, f"prompt {row} alone has different texts than with {len(TEXTS) - 1} others")
+            expect(backwards[row] == expected, f"prompt {row} has different texts with the others in another order")
 
 
-@contract("the same texts with a decode state and without", "seeded", slots=STRATEGY)
+@contract("texts are the same with and without a decode state", "seeded", slots=STRATEGY)
 def check_stateless(case: Case) -> None:
     """Search with and without a decode state."""
     for reads in readers(case):
         kept, anew = (ids_of(_searched(case, reads, use_cache=use)) for use in (True, False))
-        expect(kept == anew, "without a decode state it finds other texts")
+        expect(kept == anew, "it finds different texts without a decode state")
 
 
-@contract("the model is left as it was", "candidates", slots=STRATEGY)
+@contract("the model is not changed", "candidates", slots=STRATEGY)
 def check_untouched(case: Case) -> None:
     """Compare weights, training mode and requires_grad before and after."""
     for reads in readers(case):
@@ -175,13 +177,15 @@ def check_untouched(case: Case) -> None:
         expect(not changed, f"it changes the model's weights: {', '.join(changed)}")
 
 
-@contract("a listener is told each token of the best text, or nothing at all", "candidates", slots=STRATEGY)
+@contract("a listener receives each token of the best text, or none", "candidates", slots=STRATEGY)
 def check_told(case: Case) -> None:
     """Compare the streamed tokens with the result."""
     for reads in readers(case):
-        told: list[list[int]] = [[] for _ in TEXTS]
+        heard: list[list[int]] = [[] for _ in TEXTS]
         strategy = strategy_of(case)
-        found = find(strategy, search_of(reads, on_token=lambda row, token, told=told: told[row].append(token)))
-        for row, candidates in enumerate(found):
+        results = find(strategy, search_of(reads, on_token=lambda row, token, heard=heard: heard[row].append(token)))
+        for row, candidates in enumerate(results):
             best = list(candidates[0].ids) if strategy.streams else []
-            expect(told[row] == best, f"of prompt {row} it tells {told[row]}, and finds {list(candidates[0].ids)}")
+            expect(
+                heard[row] == best, f"for prompt {row} it reports {heard[row]}, but returns {list(candidates[0].ids)}"
+            )

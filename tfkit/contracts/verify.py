@@ -29,7 +29,7 @@ from tfkit.contracts.built import foreign
 from tfkit.contracts.calls import forget
 from tfkit.contracts.cases import Case, cases, variants
 from tfkit.contracts.check import CHECKS, Check, with_needs
-from tfkit.contracts.expect import Broken, told
+from tfkit.contracts.expect import Broken, describe
 from tfkit.contracts.report import Failure, Outcome, Report, render, summary
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
@@ -40,11 +40,11 @@ def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
     """Return the parts registered by these modules or packages; raise UsageError if there are none."""
     names = {module.__name__ for module in modules}
     parts = (REGISTRY.get(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot))
-    found = [part for part in parts if any(f"{part.__module__}.".startswith(f"{name}.") for name in names)]
-    if not found:
+    registered = [part for part in parts if any(f"{part.__module__}.".startswith(f"{name}.") for name in names)]
+    if not registered:
         files = ", ".join(str(getattr(module, "__file__", None) or module.__name__) for module in modules)
-        raise UsageError(f"{files}: registers no part; a part is a class with @tfkit.register(slot, name) above it")
-    return found
+        raise UsageError(f"{files}: registers no part; decorate a class with @tfkit.register(slot, name)")
+    return registered
 
 
 def run_verification(parts: Sequence[type[Component]], console: Console) -> bool:
@@ -103,7 +103,7 @@ class _Trial:
     def outcomes(self, names: Collection[str] | None, tell: Callable[[Check], None] | None) -> Iterator[Outcome]:
         """Yield the outcome of each check that concerns the part."""
         for check in CHECKS.values():
-            if not check.asked_of(self.part) or (names is not None and check.name not in names):
+            if not check.required_of(self.part) or (names is not None and check.name not in names):
                 continue
             because = next((self.failed[need] for need in with_needs(check.name) if need in self.failed), None)
             if tell is not None and because is None:
@@ -137,17 +137,20 @@ class _Trial:
 
     def _outcome(self, check: Check) -> Outcome | None:
         """Run a check and return its outcome; None if no case applies."""
-        asked = 0
+        count = 0
         try:
             for group in self._groups(check):
                 applying = [case for case in group if check.applies(case)]
-                asked += len(applying)
+                count += len(applying)
                 failures = tuple(failure for case in applying if (failure := _failure(check, case)))
                 if failures:  # variants would only repeat the failure
                     return Outcome(check, failures)
-        except (Exception, SystemExit) as error:  # raised by the part's own code while its capabilities were determined
-            return Outcome(check, (Failure("", told(error, self.part)),))
-        return Outcome(check) if asked else None
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # from the part's own code, during the determination of its capabilities
+            return Outcome(check, (Failure("", describe(error, self.part)),))
+        return Outcome(check) if count else None
 
     def _with_hint(self, outcome: Outcome) -> Outcome:
         """Add a hint about the base class if the part cannot be built."""

@@ -26,7 +26,7 @@ RULES: dict[str, tuple[Any, ...]] = {
 def claim(case: Case, capability: str) -> str:
     """Describe why the part must have a capability."""
     if case.part.capabilities == ASSUMED:
-        return f"'{capability}' is expected of a part that declares nothing"
+        return f"'{capability}' is required of a part that declares nothing"
     return f"declares '{capability}'"
 
 
@@ -49,24 +49,26 @@ def check_future(case: Case) -> None:
             expect_equal(
                 after[name][:, :place],
                 value[:, :place],
-                f"{name} before token {place} changes when that token changes: a look into the future",
+                f"{name} before token {place} depends on that token: it reads the future",
                 SAME,
             )
         expect(far(after["hidden"][:, place:], before["hidden"][:, place:]) > 0, f"nothing depends on token {place}")
 
 
-@contract("what a mask opens is seen from before it too", "future", slots=("mask",), when=lambda case: case.opens)
+@contract(
+    "openings of a mask are visible to earlier tokens, too", "future", slots=("mask",), when=lambda case: case.opens
+)
 @torch.no_grad()
 def check_openings(case: Case) -> None:
     """Change the last token visible to all: the first output must change."""
     ids = tokens(2, TIME)
     before = run(case, ids)["hidden"]
     opened = run(case, changed(ids, PREFIX - 1))["hidden"]
-    expect(far(opened[:, :1], before[:, :1]) > 0, f"token 0 does not see token {PREFIX - 1}, which is open to all")
+    expect(far(opened[:, :1], before[:, :1]) > 0, f"token 0 does not see token {PREFIX - 1}, which is visible to all")
 
 
 @contract(
-    "a token sees what the layers' mask rules show it, and nothing else", "future", when=lambda case: not case.pair
+    "a token sees exactly the tokens that the layers' mask rules reveal", "future", when=lambda case: not case.pair
 )
 @torch.no_grad()
 def check_visibility(case: Case) -> None:
@@ -79,11 +81,11 @@ def check_visibility(case: Case) -> None:
     if case.slot == "mask":
         blind = (reach & ~moved(case, 1, 0.0)).nonzero()
         if len(blind):
-            raise Broken(f"token {int(blind[0, 0])} does not see token {int(blind[0, 1])}, which the mask shows")
+            raise Broken(f"token {int(blind[0, 0])} does not see token {int(blind[0, 1])}, which the mask reveals")
 
 
 @contract(
-    "a window limits what is seen, and an opening shows more",
+    "a window limits visibility, and an opening extends it",
     "visibility",
     slots=MIXING,
     capability="masks",
@@ -102,7 +104,7 @@ def check_masks(case: Case) -> None:
         if masked.opens:
             more = reachable(masked) & ~reachable(case if rule == "prefix" else case.with_layer(mask=_listed(rule)[0]))
             opened = moved(masked, 1, 0.0) & more
-            expect(opened.any(), f"{claim(case, 'masks')}, but a {words} mask opens nothing")
+            expect(opened.any(), f"{claim(case, 'masks')}, but a {words} mask reveals nothing")
 
 
 def _listed(value: Any) -> list[Any]:

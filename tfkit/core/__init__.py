@@ -1,10 +1,10 @@
-"""The ground floor: everything a part is made of, without a variant and without a file.
+"""Foundations shared by all parts: no variants, no files.
 
-component   Component and its Config; begin here
+component   Component and its Config; start here
 registry    parts by slot and name; `register`, and plugins of installed packages
-options     types of options, and marks that say what an option names; bounds.py has their limits
-slots       facts of each slot that other rooms ask for, declared without its variants
-shape       what a part learns of its model; context and inputs: what a call hands down
+options     option types, and marks that name the target of an option; bounds.py has their limits
+slots       declarations of each slot that other rooms query, without its variants
+shape       sizes that a part learns from its model; context and inputs: the facts of a call
 blueprint   an architecture, frozen and explicit
-errors      faults with places, and errors in words; extras.py names libraries that are not installed
+errors      faults with places, and readable errors; extras.py names missing libraries
 """

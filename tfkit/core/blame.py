@@ -1,4 +1,4 @@
-"""Attribution of an exception to a user's own part, with file and line, or to tfkit itself."""
+"""Attribution of an exception to a custom part, with file and line, or to tfkit itself."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Blame:
         return f"{_from_here(self.file)}:{self.line}: in {self.function}"
 
     @property
-    def called(self) -> str:
-        """Slot and name of the part."""
+    def description(self) -> str:
+        """Innermost frame of an exception within a custom part's module; `part` is its class, if known."""
         return "" if self.part is None else f"part {self.part.part_slot} '{self.part.part_name}'"
 
 
 def blame(error: BaseException) -> Blame | None:
-    """Return the place in a user's own part that raised the exception, or None."""
+    """Return the frame in a custom part that raised the exception, or None."""
     parts = own_parts()
     modules = {part.__module__ for part in parts}
     walked = traceback.walk_tb(error.__traceback__)
@@ -57,7 +57,7 @@ def own_parts() -> list[type[Any]]:
 
 
 def _part_of(frame: FrameType, parts: list[type[Any]]) -> type[Any] | None:
-    """Return the part whose method the frame runs: the class of its `self`, else the class defining the method."""
+    """Return the part whose method the frame runs: the class of its `self`, or the class defining the method."""
     kind = type(frame.f_locals.get("self"))
     if kind in parts:
         return kind
@@ -67,13 +67,13 @@ def _part_of(frame: FrameType, parts: list[type[Any]]) -> type[Any] | None:
 
 
 def described(error: Exception) -> str | None:
-    """Describe an exception from a user's own part on one line with its place; None if it is from tfkit."""
-    found = None if isinstance(error, TfkitError) else blame(error)
-    if found is None:
+    """Describe an exception from a custom part on one line with its place, or return None if it is from tfkit."""
+    place = None if isinstance(error, TfkitError) else blame(error)
+    if place is None:
         return None
     message = shortened(error)
-    called = f" ({found.called})" if found.called else ""
-    return f"{found}: {type(error).__name__}{f': {message}' * bool(message)}{called}"
+    description = f" ({place.description})" if place.description else ""
+    return f"{place}: {type(error).__name__}{f': {message}' * bool(message)}{description}"
 
 
 def shortened(error: BaseException) -> str:
@@ -84,7 +84,7 @@ def shortened(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def parts_named() -> Iterator[None]:
-    """Context manager and decorator: add a note naming the own part that an exception came from."""
+    """Add a note naming the custom part that an exception came from; a context manager and decorator."""
     try:
         yield
     except Exception as error:
@@ -93,17 +93,17 @@ def parts_named() -> Iterator[None]:
 
 
 def note(error: Exception) -> None:
-    """Add a note to an exception naming the user's own parts that raised or may have caused it."""
+    """Add a note to an exception naming the custom parts that raised or may have caused it."""
     if isinstance(error, TfkitError) or any(line.startswith("tfkit: ") for line in getattr(error, "__notes__", ())):
         return
-    found, parts = blame(error), own_parts()
-    if found is not None:
-        error.add_note(f"tfkit: {found}{f', of the {found.called}' * bool(found.called)}")
+    place, parts = blame(error), own_parts()
+    if place is not None:
+        error.add_note(f"tfkit: {place}{f', of the {place.description}' * bool(place.description)}")
     elif parts:
         names = ", ".join(f"{part.part_slot} '{part.part_name}' of {origin(part)}" for part in parts[:3])
         error.add_note(
-            f"tfkit: parts of your own are registered, such as {names}; `tfkit parts --verify` tries whether they keep "
-            "what their slots promise"
+            f"tfkit: custom parts are registered, such as {names}; `tfkit parts --verify` checks the "
+            "contracts of their slots"
         )
 
 

@@ -58,20 +58,20 @@ class LayerPlan:
 
     residual: ResidualFacts.Config = key(
         PartValue("residual", default="post_norm"),
-        "how sublayers and norms are wired around the residual stream; none: plain, no residual connection",
+        "connection of sublayers and norms to the residual stream; none: plain, no residual connection",
     )
-    norm: Config | None = key(PartValue("norm"), "the norm of the layer, and of every `norm: true`")
+    norm: Config | None = key(PartValue("norm"), "norm of the layer, and of every `norm: true`")
     dropout: float = key(RateValue(), "dropout of each sublayer's output")
     position: tuple[PositionFacts.Config, ...] | None = keys(
         Key(
             "position",
             PartsValue("position", over_stack=True),
-            "the layer's own position, laid over the stack's; none: no position",
+            "position of the layer, merged over the stack's; none: no position",
         ),
         default=None,
     )
     mask: tuple[MaskFacts.Config, ...] = key(
-        PartsValue("mask"), "mask rules of the layer, added to the stack's; none: without the stack's"
+        PartsValue("mask"), "mask rules of the layer, added to the stack's; none: no rules, not even the stack's"
     )
     shared: bool = keys(
         Key("shared", FlagValue(), "one set of weights for all layers of a pattern entry"), default=False
@@ -80,27 +80,27 @@ class LayerPlan:
         Key(
             "sublayers",
             OwnValue(),
-            "the order of the sublayers; by default attention, mixer, cross_attention, feedforward",
+            "order of the sublayers; by default attention, mixer, cross_attention, feedforward",
         ),
         Key("attention", PartValue("attention"), "self-attention; none: no such sublayer"),
-        Key("mixer", PartValue("mixer"), "what mixes tokens without attention; none: no such sublayer"),
+        Key("mixer", PartValue("mixer"), "token mixing without attention; none: no such sublayer"),
         Key(
             "cross_attention",
             PartValue("attention", over="attention"),
-            "attention to the memory, laid over attention; none: no such sublayer",
+            "attention to the memory, merged over attention; none: no such sublayer",
         ),
         Key(
             "feedforward",
             PartValue("feedforward"),
-            "the sublayer that works on each position by itself; none: no such sublayer",
+            "position-wise sublayer; none: no such sublayer",
         ),
-        Key("attention_norm", NormValue(), "the norm of attention alone, laid over norm; none: no norm"),
-        Key("mixer_norm", NormValue(), "the norm of the mixer alone, laid over norm; none: no norm"),
-        Key("cross_attention_norm", NormValue(), "the norm of cross-attention alone, laid over norm; none: no norm"),
+        Key("attention_norm", NormValue(), "norm of attention only, merged over norm; none: no norm"),
+        Key("mixer_norm", NormValue(), "norm of the mixer only, merged over norm; none: no norm"),
+        Key("cross_attention_norm", NormValue(), "norm of cross-attention only, merged over norm; none: no norm"),
         Key(
             "feedforward_norm",
             NormValue(),
-            "the norm of the feed-forward sublayer alone, laid over norm; none: no norm",
+            "norm of the feed-forward sublayer only, merged over norm; none: no norm",
         ),
     )
     causal: bool
@@ -139,18 +139,20 @@ class StackPlan:
     d_model: int = key(SizeValue(needed=True), "width of the residual stream")
     order: tuple[int, ...] = keys(Key("num_layers", SizeValue(LAYERS.most), "number of layers"))
     vocab_size: int | None = key(
-        SizeValue(words=("tokenizer",)), "tokens in the vocabulary: a number, or `tokenizer` for as many as it has"
+        SizeValue(words=("tokenizer",)), "vocabulary size: a number, or `tokenizer` for the tokenizer's"
     )
-    max_length: int | None = key(SizeValue(), "longest sequence in tokens; none: no bound")
+    max_length: int | None = key(SizeValue(), "maximum sequence length in tokens; none: unlimited")
     embedding: EmbeddingFacts.Config | None = key(
-        PartValue("embedding"), "turns token ids into vectors; none: each call passes vectors"
+        PartValue("embedding"), "map from token ids to vectors; none: each call passes vectors"
     )
     position: tuple[PositionFacts.Config, ...] = key(
-        PartsValue("position"), "how the model knows positions, one part or a list; none: it does not"
+        PartsValue("position"), "position encoding, one part or a list; none: no positions"
     )
     mask: tuple[MaskFacts.Config, ...] = keys(
         Key(
-            "mask", PartsValue("mask"), "mask rules of every layer, added to that of the model's type; none: no others"
+            "mask",
+            PartsValue("mask"),
+            "mask rules of every layer, added to that of the model's type; none: no others",
         ),
         default=(),
     )
@@ -158,26 +160,24 @@ class StackPlan:
         Key(
             "memory",
             SectionValue(),
-            "width (d_model) of what cross-attention attends to, in a model of one stack; in `decoder:` last_state: no "
-            "attention, its recurrences start from the encoder's last states; none: no memory",
+            "width (d_model) of the states that cross-attention attends to, for a single stack; in `decoder:` "
+            "last_state: no cross-attention, recurrences start from the encoder's last states; none: no memory",
         ),
         default=None,
     )
-    last_state: bool = False  # joined to the other stack by the last states of its recurrences only
+    last_state: bool = False  # connected to the other stack only by the last states of its recurrences
     layers: tuple[LayerPlan, ...] = keys(
-        Key("layer", SectionValue(), "what every layer is made of"),
-        Key(
-            "layers", SectionValue(), "kinds: variations of layer by name, each laid over it where the pattern says so"
-        ),
+        Key("layer", SectionValue(), "composition of every layer"),
+        Key("layers", SectionValue(), "kinds of layers by name, each merged over layer where the pattern names it"),
         Key(
             "pattern",
             OwnValue(),
-            "the order of kinds: `*n` repeats, `a+b` lays b over a, an inner list fills up to num_layers",
+            "order of kinds: `*n` repeats, `a+b` merges b over a, an inner list repeats up to num_layers",
         ),
     )
     entries: tuple[int, ...]
     final_norm: Config | None = key(
-        NormValue(), "norm after the last layer; by default as the residual layout of the last layer has it"
+        NormValue(), "norm after the last layer; default: as required by the residual layout of the last layer"
     )
     final_dropout: float = key(RateValue(), "dropout after the final norm")
     other_depth: int = 0
@@ -287,23 +287,24 @@ class Parametrization:
         return {"type": "mup", "base": dict(self.written), "depth_exponent": self.depth_exponent}
 
     def width_ratio(self, blueprint: Blueprint, side: str) -> float:
-        """Width of a stack relative to the base."""
+        """Return the width of a stack relative to the base."""
         return _stack(blueprint, side).d_model / _stack(self.base, side).d_model
 
     def depth_ratio(self, blueprint: Blueprint, side: str) -> float:
-        """Depth of a stack relative to the base; 1 if depth is not scaled."""
+        """Return the depth of a stack relative to the base; 1 if depth is not scaled."""
         layers = _stack(blueprint, side).num_layers
         return layers / dict(self.depths).get(side, layers)
 
 
 def mismatch(own: Mapping[str, Sequence[int]], base: Mapping[str, Sequence[int]]) -> str | None:
-    """Return a fault if the base's weights differ from the model's in more than size, given their shapes by name."""
+    """Return a fault if the base's weights differ from the model's in more than size, by their shapes."""
     for name in sorted(own.keys() ^ base.keys()):
-        where = "the model has it" if name in own else "the base has it"
-        return f"only one of the two sizes has a weight '{name}': {where}; choose sizes with the same weights"
+        where = "in the model" if name in own else "in the base"
+        return f"the weight '{name}' exists only {where}; choose sizes with the same weights"
     for name, shape in own.items():
         if len(shape) != len(base[name]):
-            return f"'{name}' is {list(base[name])} there and {list(shape)} here; choose sizes with the same axes"
+            sizes = f"{list(base[name])} in the base and {list(shape)} in the model"
+            return f"'{name}' is {sizes}; choose sizes with the same axes"
     return None
 
 
@@ -337,28 +338,26 @@ class Blueprint:
     type: ModelFacts.Config = key(
         PartValue("model", needed=True), "encoder, decoder, encoder_decoder, or a registered topology"
     )
-    encoder: StackPlan | None = key(SectionValue(), "stack keys of the encoder, laid over those in model")
-    decoder: StackPlan | None = key(SectionValue(), "stack keys of the decoder, laid over those in model")
-    head: HeadFacts.Config | None = key(
-        PartValue("head"), "the part that computes the model's logits; none: hidden states only"
-    )
+    encoder: StackPlan | None = key(SectionValue(), "stack keys of the encoder, merged over those in model")
+    decoder: StackPlan | None = key(SectionValue(), "stack keys of the decoder, merged over those in model")
+    head: HeadFacts.Config | None = key(PartValue("head"), "output of the model; none: hidden states only")
     heads: tuple[tuple[str, HeadFacts.Config], ...] = key(
-        SectionValue(), "further heads by name, each with an output of its own"
+        SectionValue(), "additional heads by name, each with a separate output"
     )
     init: Config = key(
         PartValue("init", needed=True, default="xavier"),
-        "how the weights are initialised; by default xavier, as in the original",
+        "initialization of the weights; default: xavier, as in the original",
     )
     parametrization: Parametrization | None = keys(
         Key(
             "parametrization",
             SectionValue(),
-            "how rates and initial scales follow the size: {type: mup, base: {d_model: 64}}; none: they do not",
+            "scaling of rates and initial weights with size: {type: mup, base: {d_model: 64}}; none: no scaling",
         ),
         default=None,
     )
     special_ids: tuple[tuple[str, int], ...] = keys(
-        Key("special_ids", SectionValue(), "ids of the tokens pad, start and end, where no tokenizer says them"),
+        Key("special_ids", SectionValue(), "ids of the tokens pad, start and end, if no tokenizer defines them"),
         default=(),
     )
     shared_embedding: bool = False
@@ -370,10 +369,10 @@ class Blueprint:
 
     @property
     def last(self) -> StackPlan:
-        """The stack that heads read by default."""
+        """Stack that heads read by default."""
         stack = self.decoder or self.encoder
         if stack is None:
-            raise ValueError("a blueprint has at least one stack")
+            raise ValueError("a blueprint requires at least one stack")
         return stack
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """Upper bound with the noun for what it counts."""
+    """Upper bound, with a description of the counts it applies to."""
 
     most: int
     counts: str

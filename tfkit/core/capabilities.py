@@ -6,41 +6,41 @@ registration.
 
 from __future__ import annotations
 
-# capability -> promise of a part of a layer that declares it
+# capability -> promise of a layer's part that declares it
 OF_LAYERS: dict[str, str] = {
-    "causal": "stands in a layer that must not see the future",
-    "bidirectional": "stands in a layer that sees both ways",
+    "causal": "works in causal layers",
+    "bidirectional": "works in bidirectional layers",
     "cross_attention": "attends to a memory",
-    "cache": "decodes a few tokens at a time from a state",
-    "rewind": "takes tokens back from its decode state, or keeps none",
-    "padding": "leaves padding out",
-    "packing": "keeps the segments of a packed batch apart",
-    "masks": "honours mask rules besides the direction, such as a window or a prefix",
-    "rotation": "turns queries and keys as a position says",
-    "bias": "adds what a position says to the scores",
-    "temperature": "scales the scores of each query as a position says",
-    "weights": "hands out its attention weights to an observer",
-    "compile": "has no graph break",
-    "export": "is exported with any batch and length",
+    "cache": "decodes incrementally from a state",
+    "rewind": "can remove tokens from its decode state, or keeps none",
+    "padding": "ignores padding",
+    "packing": "separates the segments of a packed batch",
+    "masks": "applies mask rules besides causality, such as a window or a prefix",
+    "rotation": "rotates queries and keys by position",
+    "bias": "adds a position bias to the scores",
+    "temperature": "scales the scores of each query by position",
+    "weights": "exposes its attention weights",
+    "compile": "compiles without graph breaks",
+    "export": "exports with dynamic batch size and length",
 }
-# likewise for parts of the other sections
+# likewise, for parts of the other sections
 OF_SECTIONS: dict[str, str] = {
-    "likelihood": "has a loss that is -log p of what it predicts",
-    "characters": "has a loss that is -log p of every character of a text",
-    "words": "answers in words, to be compared with a reference",
-    "continuations": "writes a text after its source",
-    "two_vocabularies": "reads sources and writes targets, by a tokenizer each",
-    "tags": "answers with a tag for each word",
+    "likelihood": "its loss is -log p of its targets",
+    "characters": "its loss is -log p of every character of a text",
+    "words": "answers in words, which are compared with a reference",
+    "continuations": "continues a source with generated text",
+    "two_vocabularies": "uses separate tokenizers for sources and targets",
+    "tags": "answers with a tag per word",
     "numbers": "answers with numbers, or with labels that may be numbers",
-    "soft_targets": "predicts tokens or classes by probabilities, which a teacher can give",
-    "own_model": "trains a model of its own beside the recipe's",
-    "draws": "draws tokens at random",
+    "soft_targets": "predicts distributions over tokens or classes, which a teacher can provide",
+    "own_model": "trains an additional model besides the recipe's",
+    "draws": "samples tokens at random",
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
-# assumed for a sublayer without declarations: it reads `context.mask` and nothing else
+# assumed for a sublayer without declarations, which reads only `context.mask`
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
-# hold for every part that treats each token separately
+# hold for every part that processes tokens independently
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
 
 # contract checks from which a part can be exempt, with a reason; `built` is always required

@@ -30,7 +30,7 @@ from tfkit.core.bounds import COUNT
 
 def _in_float32(value: float) -> float:
     if abs(value) > 1e18:
-        raise ValueError(f"expected a number whose square float32 holds, up to 1e18, got {value:g}")
+        raise ValueError(f"expected a number up to 1e18, whose square fits float32, got {value:g}")
     return value
 
 
@@ -52,15 +52,18 @@ class Problem(NamedTuple):
 
 
 class Doubt(Problem):
-    """A warning of `Config.check`: valid, but probably not intended."""
+    """Warning of `Config.check`: valid, but probably unintended."""
 
 
 class Unlearnable(Problem):
-    """Weights that cannot learn: a Problem, or a Doubt if the weights already exist."""
+    """Fault found by `Config.check`: the option (dotted within the part) and the message.
+
+    `at` is the path in the recipe (`data.batch`) that the option belongs to, if not the part itself.
+    """
 
 
 class Config(BaseModel):
-    """Options of a part: strict (`true` is no number), closed (unknown options are errors) and frozen."""
+    """Options of a part: strict (`true` is not a number), closed (unknown options are errors) and frozen."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
@@ -135,12 +138,12 @@ def spell(value: Any) -> Any:
 
 
 class Component:
-    """Base of every part. Registration sets `part_slot` and `part_name`."""
+    """Base class of every part. Registration sets `part_slot` and `part_name`."""
 
     Config: ClassVar[type[Config]] = Config
     part_slot: ClassVar[str] = ""
     part_name: ClassVar[str] = ""
-    capabilities: ClassVar[frozenset[str]] = frozenset()  # declared capabilities, of core/capabilities.py
+    capabilities: ClassVar[frozenset[str]] = frozenset()  # declared capabilities, from core/capabilities.py
     needs: ClassVar[frozenset[str]] = frozenset()  # call inputs that it reads, besides ids and padding
     # contracts of core/capabilities.py that it may break, each with the reason that `parts --verify` prints
     exceptions: ClassVar[Mapping[str, str]] = {}
@@ -152,7 +155,7 @@ class Component:
     example: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give every part its own Config, so that `config.part` is unambiguous.
+        """Give every part a distinct Config, so that `config.part` is unambiguous.
 
         The Config inherits the options of the part's base classes, even if it only extends tfkit.Config.
         """

@@ -1,4 +1,4 @@
-"""The console for tables and reports."""
+"""Console for tables and reports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WIDTH = 80  # default columns
 
 
 class Console(rich.console.Console):
-    """A rich console that escapes control characters in text.
+    """Rich console that escapes control characters in text.
 
-    `stream` defaults to the current standard output. Raises OutputLost if the stream cannot be written.
+    `stream` defaults to the current standard output. Raise OutputLost if the stream cannot be written.
     """
 
     def __init__(self, stream: IO[str] | None = None, stderr: bool = False) -> None:
@@ -32,7 +32,7 @@ class Console(rich.console.Console):
         return (self._harmless(segment) for segment in super().render(renderable, options))
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print as rich does; raise OutputLost."""
+        """Print as rich does. Raise OutputLost if the stream is lost."""
         if self._closed:
             raise OutputLost("the stream is closed")
         try:
@@ -42,7 +42,7 @@ class Console(rich.console.Console):
 
     def on_broken_pipe(self) -> None:
         """Raise OutputLost instead of exiting as rich does."""
-        raise OutputLost("nobody reads it", quiet=True)
+        raise OutputLost("the reader has closed it", quiet=True)
 
     def _harmless(self, segment: Segment) -> Segment:
         if segment.control or (segment.text.isascii() and segment.text.isprintable()):

@@ -1,4 +1,4 @@
-"""The per-call facts of the model: a frozen bundle that is passed to every sublayer.
+"""Per-call facts of the model: a frozen bundle passed to every sublayer.
 
 Nothing else is passed down, and no flag marks the kind of call: training, prefill, one-token decoding and packing
 differ only in the context.
@@ -187,13 +187,13 @@ class Visibility:
 
     def _ruled(self, query: Tensor, key: Tensor, openings: bool = True) -> Tensor | None:
         """Combine all limits, or any opening, for places [batch|1 ... query] and [batch|1 ... key]; None = no limit."""
-        visible = _every([self._asked(rule, query, key) for rule in self.rules if not rule.opens])
+        visible = _every([self._visible_by(rule, query, key) for rule in self.rules if not rule.opens])
         if visible is not None and openings:
             for rule in self.rules:
-                visible = visible | self._asked(rule, query, key) if rule.opens else visible
+                visible = visible | self._visible_by(rule, query, key) if rule.opens else visible
         return visible
 
-    def _asked(self, rule: MaskFacts, query: Tensor, key: Tensor) -> Tensor:
+    def _visible_by(self, rule: MaskFacts, query: Tensor, key: Tensor) -> Tensor:
         starts = self.starts() if rule.counts_texts else None
         if starts is not None:
             query, key = query - at(starts, query), key - at(starts, key)
@@ -257,8 +257,8 @@ class Placement:
         """
         if (dim, of_keys) not in self._kept:
             turns = [self._rotation(part, dim, int(of_keys)) for part in self.parts]
-            found = [turn for turn in turns if turn is not None]
-            self._kept[dim, of_keys] = found[0] if found else None
+            rotations = [turn for turn in turns if turn is not None]
+            self._kept[dim, of_keys] = rotations[0] if rotations else None
         return self._kept[dim, of_keys]
 
     def _rotation(self, part: PositionFacts, dim: int, side: int) -> Any | None:
@@ -278,8 +278,8 @@ class Placement:
         """Return the factor of each query's scores, [batch|1 query], or None."""
         if "temperature" not in self._kept:
             factors = [part.temperature(self._seen_by(part)[0]) for part in self.parts]
-            found = [factor for factor in factors if factor is not None]
-            self._kept["temperature"] = reduce(operator.mul, found) if found else None
+            factors = [factor for factor in factors if factor is not None]
+            self._kept["temperature"] = reduce(operator.mul, factors) if factors else None
         temperature: Tensor | None = self._kept["temperature"]
         return temperature
 

@@ -26,11 +26,11 @@ ALIKE = 0.85  # minimum similarity to treat a name as a misspelling
 def check_class(slot: str, part: Any, base: tuple[str, str]) -> None:
     """Raise UsageError if `part` is not a class of the slot, whose base class has this module and name."""
     module, name = base
-    wanted = f"a part of the slot '{slot}' is a class that extends {name} of {module}"
+    expected = f"a part of the slot '{slot}' must be a class that extends {name} of {module}"
     if not isinstance(part, type):
-        raise UsageError(f"{getattr(part, '__qualname__', repr(part))} is no class; {wanted}")
+        raise UsageError(f"{getattr(part, '__qualname__', repr(part))} is not a class; {expected}")
     if not issubclass(part, FACTS.get(slot, Component)):
-        raise UsageError(f"{origin(part)} is no part; {wanted}")
+        raise UsageError(f"{origin(part)} is not a part; {expected}")
 
 
 def check_declarations(part: type[Component]) -> None:
@@ -40,37 +40,37 @@ def check_declarations(part: type[Component]) -> None:
 
 
 def _unknown_words(part: type[Component]) -> Iterator[str]:
-    for name, (known, called) in WORDS.items():
+    for name, (known, noun) in WORDS.items():
         declared = getattr(part, name)
         if isinstance(declared, str) or not isinstance(declared, Collection):
             form = "a mapping of names to reasons" if name == "exceptions" else "a set of words"
-            yield f"{name} is {form}, got {declared!r}"
+            yield f"{name} must be {form}, got {declared!r}"
             continue
         for word in declared:
             if word not in known:
                 hint = nearest(str(word), list(known))
-                there = f"did you mean '{hint}'?" if hint else f"there are: {', '.join(known)}"
-                yield f"{name}: '{word}' is no {called}; {there}"
+                suggestion = f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}"
+                yield f"{name}: unknown {noun} '{word}'; {suggestion}"
     yield from _without_reason(part.exceptions)
 
 
 def _no_picture(part: type[Component]) -> Iterator[str]:
     texts = part.picture
     if isinstance(texts, str) or not all(isinstance(text, str) and text.strip() for text in texts):
-        yield f"picture is a tuple of texts, a title and then the boxes inside it, got {texts!r}"
+        yield f"picture must be a tuple of texts, a title and then the boxes inside it, got {texts!r}"
 
 
 def _without_reason(exceptions: Any) -> Iterator[str]:
     if not isinstance(exceptions, Mapping):
-        yield f"exceptions is a mapping of names to reasons, got {exceptions!r}"
+        yield f"exceptions must be a mapping of names to reasons, got {exceptions!r}"
         return
     for name, reason in exceptions.items():
         if not isinstance(reason, str) or not reason.strip():
-            yield f"exceptions: say why '{name}' is excepted, got {reason!r}"
+            yield f"exceptions: state the reason for '{name}', got {reason!r}"
 
 
 def _misspelt_names(part: type[Component]) -> Iterator[str]:
-    """Yield attributes of the user's classes whose names resemble an unset declaration of their base."""
+    """Yield attributes of custom classes whose names resemble an unset declaration of their base."""
     own = [kind for kind in part.__mro__ if issubclass(kind, Component) and not is_shipped(kind)]
     declared = {name for kind in own for name in _facts(kind)}
     facts = {name for kind in part.__mro__ if is_shipped(kind) for name in _facts(kind)}
@@ -78,8 +78,8 @@ def _misspelt_names(part: type[Component]) -> Iterator[str]:
         close = difflib.get_close_matches(name, sorted(facts - declared), n=1, cutoff=ALIKE)
         if close:
             yield (
-                f"'{name}' is nothing that a part declares; did you mean '{close[0]}'? "
-                "Begin the name of an attribute of your own with an underscore"
+                f"'{name}' is not a declaration of a part; did you mean '{close[0]}'? "
+                "Start the names of other attributes with an underscore"
             )
 
 

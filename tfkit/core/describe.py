@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from tfkit.core.errors import with_article
 from tfkit.core.options import PathMark, Slot
 
-# larger bounds are technical limits far beyond real recipes and are not printed
+# larger bounds are technical limits far beyond real recipes, and are not printed
 COUNTABLE = 2**28
 BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length")
 NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # nouns for slots with a different name
@@ -44,7 +44,7 @@ def kinds(field: FieldInfo) -> Iterator[OptionKind]:
 
 
 def kinds_of(annotation: Any) -> Iterator[OptionKind]:
-    """Like `kinds` for a bare annotation, such as that of list entries."""
+    """Yield the alternatives of a bare annotation, such as that of list entries."""
     yield from _unfolded(annotation, ())
 
 
@@ -55,7 +55,7 @@ def sections(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[OptionKind]:
-    """Yield the members of a union; `Annotated` is unwrapped and its metadata kept."""
+    """Yield the members of a union, unwrapping `Annotated` but keeping its metadata."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)
@@ -73,11 +73,11 @@ def _flat(marks: Sequence[Any]) -> Iterator[Any]:
         yield from _flat(mark.metadata) if isinstance(mark, FieldInfo) else (mark,)
 
 
-def _joined(found: list[OptionKind]) -> str:
-    words = [word for kind in found for word in _alternatives(kind)]
+def _joined(alternatives: list[OptionKind]) -> str:
+    words = [word for kind in alternatives for word in _alternatives(kind)]
     if words == ["true", "false"]:
         return "true or false"
-    if len(words) > 1 and all(get_origin(kind.annotation) is Literal for kind in found):
+    if len(words) > 1 and all(get_origin(kind.annotation) is Literal for kind in alternatives):
         return f"one of {', '.join(words)}"
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, or {words[-1]}"
 
@@ -138,12 +138,12 @@ def _slot(marks: Sequence[Any]) -> str | None:
 
 
 def _bounds(marks: Sequence[Any]) -> dict[str, Any]:
-    found = ((name, getattr(mark, name, None)) for mark in marks for name in BOUNDS)
-    return {name: value for name, value in found if value is not None}
+    values = ((name, getattr(mark, name, None)) for mark in marks for name in BOUNDS)
+    return {name: value for name, value in values if value is not None}
 
 
 def _range(bounds: Mapping[str, Any]) -> str:
-    """Describe numeric bounds; technical upper limits are omitted."""
+    """Describe numeric bounds, omitting technical upper limits."""
     words = []
     if "ge" in bounds:
         words.append(f" from {bounds['ge']:,}")

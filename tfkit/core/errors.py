@@ -21,7 +21,7 @@ SHIPPED = (f"{PACKAGE / '_recipes'}{os.sep}", f"{PACKAGE.parent / 'recipes'}{os.
 
 
 class TfkitError(Exception):
-    """Base of all errors that the user can fix; the command line prints them without a traceback.
+    """Base class of all errors that the user can fix; the command line prints them without a traceback.
 
     Messages may quote untrusted files, so control characters are escaped.
     """
@@ -31,7 +31,7 @@ class TfkitError(Exception):
 
 
 class TfkitWarning(UserWarning):
-    """A warning for users; the command line prints it on standard error."""
+    """Warning for users; the command line prints it on standard error."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
@@ -42,7 +42,7 @@ class DataError(TfkitError):
 
 
 class ExampleError(DataError):
-    """An unusable example: its `number`, from 1, and `why`; callers that know the corpus add the place."""
+    """Unusable example: its `number`, from 1, and `why`. Callers that know the corpus add the place."""
 
     def __init__(self, number: int, why: str) -> None:
         self.number, self.why = number, why
@@ -50,11 +50,11 @@ class ExampleError(DataError):
 
 
 class RunError(TfkitError):
-    """A run folder that cannot be created, resumed or loaded; it has not been modified."""
+    """Run folder that cannot be created, resumed or loaded; it has not been modified."""
 
 
 class UsageError(TfkitError):
-    """A call or command line that requests something impossible."""
+    """Call or command line that requests something impossible."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def on_one_line(text: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in a recipe.
+    """Fault in a recipe.
 
     `path` is dotted as in a recipe (`model.layer.attention.type`); `suggestion` is the nearest valid word, or None.
     """
@@ -139,7 +139,7 @@ def by_place(faults: Iterable[Fault]) -> list[Fault]:
 
 
 class RecipeError(TfkitError):
-    """An invalid recipe. `.faults` holds every fault, sorted by place; `str()` prints one per line."""
+    """Invalid recipe. `.faults` holds every fault, sorted by place; `str()` prints one per line."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = by_place(faults)
@@ -147,7 +147,7 @@ class RecipeError(TfkitError):
 
 
 class RecipeWarning(TfkitWarning):
-    """A valid but suspicious part of a recipe; `.fault` includes its place."""
+    """Valid but suspicious part of a recipe; `.fault` includes its place."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault

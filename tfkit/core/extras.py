@@ -18,15 +18,15 @@ def installing(extra: str) -> str:
         listed = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:  # a source tree that was never installed
         return f'pip install -e ".[{extra}]" in a clone of tfkit'
-    wanted = [line.partition(";") for line in listed]
-    names = [name.strip() for name, _, marker in wanted if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
+    requirements = [line.partition(";") for line in listed]
+    names = [name.strip() for name, _, marker in requirements if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
     return "pip install " + " ".join(f'"{name}"' for name in names)
 
 
 def optional(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an extra.
 
-    Raises UsageError if its library is missing; `purpose` starts the message, such as "pictures need".
+    Raise UsageError if its library is missing; `purpose` starts the message, such as "pictures need".
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Facts about a recipe that the parts of one section can query about others, and the options that do."""
+"""Facts about a recipe that parts of one section can query about others, and the options that do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RecipeFacts:
     logits: Sequence[Config] = field(default=())
 
     def token(self, role: str) -> bool | None:
-        """True if there is a special token for the role; None if that depends on a file."""
+        """True if a special token exists for the role; None if that depends on a file."""
         return None if self.tokenizer is None else self.tokenizer.has(role)
 
     def token_id(self, role: str) -> int | None:
@@ -64,7 +64,7 @@ class RecipeFacts:
 class RecipeConfig(Config):
     """Options that are checked against the rest of the recipe.
 
-    Those of all parts of `data:`, `objective:`, `train:` and `generate:`, of embeddings and of heads.
+    Base class for all parts of `data:`, `objective:`, `train:` and `generate:`, for embeddings and heads.
     """
 
     def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Figures as SVG, drawn by matplotlib, which is part of the extra `study` and imported on demand."""
+"""Figures as SVG, drawn by matplotlib, which belongs to the extra `study` and is imported on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.core.extras import optional
 from tfkit.core.output import printable
 
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")
-LONGEST = 48  # characters of a label
+LONGEST = 48  # maximum characters of a label
 
 
 def can_draw() -> bool:
@@ -23,7 +23,7 @@ def can_draw() -> bool:
 
 
 def matplotlib_figure() -> Any:
-    """Return matplotlib's Figure class, which needs no display; raise UsageError if it is not installed."""
+    """Return matplotlib's Figure class, which needs no display. Raise UsageError if it is not installed."""
     return optional("matplotlib.figure", "study", "pictures need").Figure
 
 
@@ -38,7 +38,7 @@ def _shown(text: str) -> str:
 
 
 def svg(figure: Any, name: str) -> str:
-    """Render a figure as reproducible SVG without a date; ids begin with `name`.
+    """Render a figure as reproducible SVG without a date; ids start with `name`.
 
     Text is not parsed as markup; only tick labels may be formulas.
     """
@@ -51,7 +51,7 @@ def svg(figure: Any, name: str) -> str:
     stream = io.StringIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif", "text.usetex": False}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about glyphs missing in a font: the browser's font has them
+        warnings.simplefilter("ignore", UserWarning)  # on glyphs missing in a font: the browser's font has them
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     drawing = stream.getvalue()
     return drawing[drawing.index("<svg") :]

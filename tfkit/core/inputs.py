@@ -1,4 +1,4 @@
-"""Inputs of a call besides ids: what mask rules and parts read, and what a part can declare to need."""
+"""Inputs of a call besides ids: read by mask rules and parts, and declarable as needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of the call besides ids, read by mask rules and parts."""
+    """Inputs of a call besides ids, read by mask rules and parts."""
 
     input_ids: Tensor | None = None  # [batch time]
     token_type_ids: Tensor | None = None  # [batch time]

@@ -22,17 +22,17 @@ class SizeValue:
 
 @dataclass(frozen=True)
 class RateValue:
-    """A number in [0, 1), 0 by default."""
+    """Number in [0, 1), 0 by default."""
 
 
 @dataclass(frozen=True)
 class FlagValue:
-    """A boolean, false by default."""
+    """Boolean, false by default."""
 
 
 @dataclass(frozen=True)
 class PartValue:
-    """A part of a slot; its options are merged over those of the key `over`; `default` names the implied part."""
+    """Part of a slot; its options are merged over those of the key `over`; `default` names the implied part."""
 
     slot: str
     over: str = ""
@@ -42,7 +42,7 @@ class PartValue:
 
 @dataclass(frozen=True)
 class PartsValue:
-    """A part of a slot, a list of them, or none; with `over_stack`, one part is merged over that of the stack."""
+    """Part of a slot, a list of them, or none; with `over_stack`, one part is merged over that of the stack."""
 
     slot: str
     over_stack: bool = False
@@ -50,26 +50,26 @@ class PartsValue:
 
 @dataclass(frozen=True)
 class NormValue:
-    """A norm merged over that of the layers; `true` is that norm unchanged."""
+    """Norm merged over that of the layers; `true` is that norm unchanged."""
 
     slot = "norm"
 
 
 @dataclass(frozen=True)
 class SectionValue:
-    """A mapping of further keys, merged key by key; parsed by its own rule."""
+    """Mapping of further keys, merged key by key and parsed by a separate rule."""
 
 
 @dataclass(frozen=True)
 class OwnValue:
-    """A value parsed by its own rule."""
+    """Value parsed by a separate rule."""
 
 
 Kind = SizeValue | RateValue | FlagValue | PartValue | PartsValue | NormValue | SectionValue | OwnValue
 
 
 class Key(NamedTuple):
-    """A key of the recipe language: its values, its description, and the Blueprint field that holds it."""
+    """Key of the recipe language: its values, its description, and the Blueprint field that holds it."""
 
     name: str
     kind: Kind
@@ -96,9 +96,9 @@ def keys(*declared: Key, **options: Any) -> Any:
 
 def declared_keys(kind: type) -> dict[str, Key]:
     """Return the declared keys of a class in the order of its fields."""
-    found = {}
+    declarations = {}
     for one in fields(kind):
         for declared in one.metadata.get("keys", ()):
             name = declared.name or one.name
-            found[name] = declared._replace(name=name, field=one.name)
-    return found
+            declarations[name] = declared._replace(name=name, field=one.name)
+    return declarations

@@ -1,4 +1,4 @@
-"""This machine: what a result was measured on, and its free and peak memory."""
+"""The current machine: identification for results, and its free and peak memory."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def _cache(lines: Iterable[str]) -> int:
 
 
 def gigabytes(count: int) -> str:
-    """Format bytes."""
+    """Format bytes as GiB."""
     return f"{count / 2**30:,.1f} GiB"

@@ -81,7 +81,7 @@ def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> It
     """Yield names in a `Bias` option that are not projections of the part."""
     for name in () if isinstance(bias, bool) else bias:
         if name not in projections:
-            yield "bias", f"'{name}' is no projection here; there are: {', '.join(projections)}"
+            yield "bias", f"'{name}' is not a projection of this part; available: {', '.join(projections)}"
 
 
 def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem]:
@@ -92,7 +92,7 @@ def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem
 
 @dataclass(frozen=True)
 class Slot:
-    """Marks a field as a part of `slot`: `Annotated[Config, Slot("attention")]`.
+    """Mark of a field that holds a part of `slot`: `Annotated[Config, Slot("attention")]`.
 
     Accepts a name, a mapping with `type`, or a Config of that slot. Errors inside the part keep the path of the recipe,
     because a ValidationError raised in a validator is merged with its location.
@@ -109,7 +109,7 @@ class Slot:
         return {"x-slot": self.slot}
 
     def validate(self, value: Any) -> Config:
-        """Return the Config described by `value`; raise ValidationError, ValueError."""
+        """Return the Config described by `value`. Raise ValidationError or ValueError if it is invalid."""
         if isinstance(value, Config):
             if value.part.part_slot != self.slot:
                 name, slot = value.part.part_name, value.part.part_slot
@@ -122,7 +122,9 @@ class Slot:
             name = options.pop("type", None)
             if not isinstance(name, str):
                 known = ", ".join(REGISTRY.names(self.slot))
-                message = f"says no type; the {self.slot} types are {known}" if name is None else "is no name"
+                message = (
+                    f"type is missing; available {self.slot} types: {known}" if name is None else "expected a name"
+                )
                 raise _located(("type",) * (name is not None), PydanticCustomError("part_type", message), value)
             return self._config(name, options, loc=("type",))
         got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
@@ -137,7 +139,7 @@ class Slot:
             context["known"] = ", ".join(error.known)
             message = "unknown {slot} '{name}'"
             if not error.suggestion:
-                message += " (there are: {known})" if error.known else " (none is registered; register one of your own)"
+                message += " (available: {known})" if error.known else " (no part is registered)"
             if error.note:
                 context["note"] = error.note
                 message += "{note}"
@@ -155,13 +157,13 @@ Norm = Annotated[Config, Slot("norm")]
 
 @dataclass(frozen=True)
 class PathMark:
-    """Marks an option as a path relative to the recipe's file, with the kind of its target."""
+    """Mark of an option that is a path relative to the recipe's file, with the kind of its target."""
 
-    of: Literal["file", "folder of a run", "folder"] = "file"
+    of: Literal["file", "run folder", "folder"] = "file"
 
 
 RecipePath = Annotated[str, PathMark()]
-RunPath = Annotated[str, PathMark("folder of a run")]
+RunPath = Annotated[str, PathMark("run folder")]
 FolderPath = Annotated[str, PathMark("folder")]
 
 
@@ -187,7 +189,7 @@ def _numbers(value: Any) -> dict[str, int]:
         raise ValueError(f"expected layers in pairs, {form}, got {value!r:.60}")
     for own, other in value.items():
         if not own.isdecimal() or type(other) is not int or other < 0:
-            raise ValueError(f"layers are numbers from 0, in pairs, {form}; got {own}: {other!r:.60}")
+            raise ValueError(f"expected layer numbers from 0, in pairs, {form}; got {own}: {other!r:.60}")
     return dict(value)
 
 
@@ -208,20 +210,20 @@ DEVICES = "auto, cpu, cuda or cuda:1"
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 # torch devices that tfkit does not support, with the reasons
 _REFUSED_DEVICES = {
-    "mps": "it has no float64, in which positions, random draws and gradient norms are computed",
-    "xpu": "nothing of it has been tried there, and a run could not be resumed exactly",
-    "meta": "it holds no numbers, so that nothing can be computed on it",
+    "mps": "it does not support float64, which positions, random draws and gradient norms require",
+    "xpu": "it is untested, and runs could not be resumed exactly",
+    "meta": "tensors on it have no values",
 }
 
 
 def check_device_name(name: str) -> str:
-    """Return the name; raise ValueError for unknown or unsupported devices."""
+    """Return the name. Raise ValueError for unknown or unsupported devices."""
     if _DEVICE.fullmatch(name):
         return name
     reason = _REFUSED_DEVICES.get(name.partition(":")[0])
     if reason is not None:
-        raise ValueError(f"tfkit does not run on {name}: {reason}; write {DEVICES}")
-    raise ValueError(f"{name!r} is no device; write {DEVICES}")
+        raise ValueError(f"tfkit does not support {name}: {reason}; use {DEVICES}")
+    raise ValueError(f"unknown device {name!r}; use {DEVICES}")
 
 
 DeviceName = Annotated[str, AfterValidator(check_device_name)]

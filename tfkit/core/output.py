@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import IO, Any
 
-# Characters that act on a terminal or reorder or end a line: controls except tab and line feed, line and paragraph
+# Characters that control a terminal or reorder or end a line: controls except tab and line feed, line and paragraph
 # separators, bidirectional overrides and isolates, lone surrogates.
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # errors of a stream without a reader: a broken pipe, a terminal that hung up
@@ -21,7 +21,7 @@ WIDEST = 160  # maximum line width in a repr
 
 
 class OutputLost(Exception):
-    """A stream that accepts no more text; `quiet` if its reader has closed it, which needs no message."""
+    """Stream that accepts no more text; `quiet` if its reader has closed it, which needs no message."""
 
     def __init__(self, reason: str, quiet: bool = False) -> None:
         super().__init__(f"the output cannot be written: {reason}")
@@ -30,10 +30,10 @@ class OutputLost(Exception):
 
 def printable(text: str) -> str:
     r"""Return `text` with control characters escaped (\x1b, \u202e); tabs and line feeds are kept."""
-    return _ACTING.sub(lambda found: _spelled(found[0]), text)
+    return _ACTING.sub(lambda found: _escaped(found[0]), text)
 
 
-def _spelled(character: str) -> str:
+def _escaped(character: str) -> str:
     return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
 
 
@@ -76,7 +76,7 @@ def encodable(text: str, stream: IO[str]) -> str:
 
 
 def emit(text: str, stream: IO[str] | None) -> None:
-    """Write `text` and flush; raise OutputLost for a stream that is closed, full, or has no reader."""
+    """Write `text` and flush. Raise OutputLost for a stream that is closed, full, or has no reader."""
     if stream is None:
         raise OutputLost("the stream is closed")
     try:

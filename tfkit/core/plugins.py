@@ -1,4 +1,4 @@
-"""The origin of parts: the place of a class, installed packages that register parts, and messages about broken ones."""
+"""Origin of parts: source of a class, installed packages that register parts, and messages about broken ones."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def home_of(part: type) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class PluginProblem:
-    """An installed plugin that could not be loaded; `message` starts with the file and the line."""
+    """Installed plugin that could not be loaded; `message` starts with the file and the line."""
 
     plugin: str
     distribution: str
     message: str
 
     def __str__(self) -> str:
-        return f"the plugin '{self.plugin}' of {self.distribution} could not be loaded: {self.message}"
+        return f"the plugin '{self.plugin}' of {self.distribution} cannot be loaded: {self.message}"
 
 
 def installed() -> Iterator[EntryPoint]:
@@ -94,7 +94,7 @@ def failure(error: BaseException, name: str) -> str:
 
 def _what(error: BaseException) -> str:
     if isinstance(error, SystemExit):
-        return f"it ends the program (sys.exit({error.code!r}))"
+        return f"it exits the program (sys.exit({error.code!r}))"
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return type(error).__name__ + (f": {_one_line(text)}" if text else "")
 

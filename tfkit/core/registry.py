@@ -56,7 +56,7 @@ PartClass = TypeVar("PartClass", bound="type[Component]")
 
 
 class UnknownPart(UsageError):
-    """The slot has no part of that name.
+    """The slot has no part of this name.
 
     `.suggestion` is the equivalent of another library's name, or the nearest name in the slot;
     `.note` mentions broken plugins that may define it.
@@ -91,18 +91,18 @@ class Registry:
     def register(self, slot: str, name: str) -> Callable[[PartClass], PartClass]:
         """Return a class decorator that registers a part under `name` in `slot`.
 
-        Raises UsageError for an unknown slot, an invalid name, a class that is not a Component or has unknown
+        Raise UsageError for an unknown slot, an invalid name, a class that is not a Component or has unknown
         declarations, and a name already taken (naming both places). Redefining a class at the same place (a reloaded
         module, a notebook cell) replaces it.
         """
         if slot not in HOMES:
             hint = nearest(slot, list(CATALOGUES))
             raise UsageError(
-                f"unknown slot '{slot}'; the slots are {', '.join(CATALOGUES)}"
+                f"unknown slot '{slot}'; available: {', '.join(CATALOGUES)}"
                 + (f". Did you mean '{hint}'?" * bool(hint))
             )
         if not name.isidentifier():
-            raise UsageError(f"a part's name is a plain word, got {name!r}")
+            raise UsageError(f"the name of a part must be an identifier, got {name!r}")
 
         def enter(part: PartClass) -> PartClass:
             self._enter(slot, name, part)
@@ -118,18 +118,18 @@ class Registry:
         if foreign:
             check_declarations(part)
         if foreign:
-            self._load_catalogue(slot)  # so that a duplicate name is reported for the new part, not for the catalogue
-        there = self._parts[slot].get(name)
-        if there is not None and home_of(there) != home_of(part):
-            raise UsageError(f"{slot} '{name}' is registered twice: by {origin(there)} and by {origin(part)}")
+            self._load_catalogue(slot)  # to report a duplicate name for the new part, not for the catalogue
+        current = self._parts[slot].get(name)
+        if current is not None and home_of(current) != home_of(part):
+            raise UsageError(f"{slot} '{name}' is registered twice: by {origin(current)} and by {origin(part)}")
         part.adopt(slot, name)
         self._parts[slot][name] = part
         for entries in self._recorders if foreign else ():
-            entries.append(Registration(slot, name, part, there))
+            entries.append(Registration(slot, name, part, current))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[Registration]]:
-        """Record what an import registers, except shipped parts; undo it on failure unless its module stays loaded."""
+        """Record what an import registers, except shipped parts; undo it on failure unless the module stays loaded."""
         entries: list[Registration] = []
         self._recorders.append(entries)
         try:
@@ -181,7 +181,7 @@ class Registry:
         return sorted(self.load(slot))
 
     def get(self, slot: str, name: str) -> type[Component]:
-        """Return the part `name` of `slot`; raise UnknownPart."""
+        """Return the part `name` of `slot`. Raise UnknownPart if missing."""
         self._load_catalogue(slot)
         if name not in self._parts[slot] and name not in self.load(slot):
             raise UnknownPart(slot, name, self.names(slot), self.problems)
@@ -192,7 +192,7 @@ class Registry:
         return {slot: dict(parts) for slot, parts in self._parts.items()}
 
     def has(self, slot: str, name: str) -> bool:
-        """True if the slot has a part of that name."""
+        """True if the slot has a part of this name."""
         return slot in HOMES and (name in self._parts[slot] or name in self.load(slot))
 
 

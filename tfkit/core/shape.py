@@ -13,7 +13,7 @@ class Shape:
     """Sizes of a stack and of one layer in it.
 
     `d_model` is the width of input and output; `memory_width` the width of the states that cross-attention attends to,
-    else None; `layer` is the index in its stack; `depth` and `other_depth` are the numbers of layers of this and the
+    or None; `layer` is the index in its stack; `depth` and `other_depth` are the numbers of layers of this and the
     other stack (0 if there is none); `causal` is set if the future is hidden; `num_heads` is the number of heads of the
     attentions that use a position, None if they differ.
     """

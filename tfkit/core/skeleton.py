@@ -1,4 +1,4 @@
-"""A model without values: names and shapes of its weights, using no memory."""
+"""Models without values: names and shapes of the weights, using no memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWS = (
 
 
 class NoDraws(TorchFunctionMode):
-    """Skips random initialization: on `meta` it is useless, and torch would import its compiler for it."""
+    """Mode that skips random initialization: on `meta` it is useless, and torch would import its compiler for it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in DRAWS:

@@ -39,7 +39,7 @@ class SublayerFacts(Component):
         def state_widths(self, shape: Shape) -> tuple[int, ...]:
             """Return the widths of the recurrent state vectors that can initialize another stack.
 
-            The decode state holds them as `parts`, [1 rows width] each. Empty: the last state cannot be handed over.
+            The decode state holds them as `parts`, [1 rows width] each. Empty: the last state cannot be passed on.
             """
             return ()
 
@@ -138,7 +138,7 @@ class PositionFacts(Component):
         return None
 
     def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Any | None:
-        """Like `rotation` for a part that `moves`; `lengths` [batch|1 time|1] are the lengths of the tokens' texts."""
+        """Return the rotation of a part that `moves`; `lengths` [batch|1 time|1] are those of the tokens' texts."""
         return self.rotation(positions, dim)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor | None:
@@ -181,7 +181,7 @@ class ResidualFacts(Component):
     class Config(component.Config):
         part: ClassVar[type[ResidualFacts]]
 
-        branch_scale: PositiveFloat = Field(1.0, description="factor on what each sublayer adds (Granite)")
+        branch_scale: PositiveFloat = Field(1.0, description="factor of each sublayer's output (Granite)")
 
     # True if a stack ending in a layer with this layout needs a final norm
     final_norm: ClassVar[bool] = False
@@ -193,7 +193,7 @@ class ResidualFacts(Component):
 
     @classmethod
     def init_gain(cls, config: component.Config, shape: Shape) -> float:
-        """Return the paper's factor on the initial weights of values, outputs and feed-forward; 1 for none."""
+        """Return the paper's factor of the initial weights of values, outputs and feed-forward; 1 for none."""
         return 1.0
 
 
@@ -216,7 +216,7 @@ class EmbeddingFacts(Component):
             return None
 
         def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
-            """Return the number of positions of an input of vectors; raise ValueError if its shape does not fit."""
+            """Return the number of positions of an input of vectors. Raise ValueError if its shape does not fit."""
             width = self.reads(shape)
             if len(sizes) != 2 or sizes[1] != width:
                 raise ValueError(f"the model reads vectors [time {width}], got shape {list(sizes)}")
@@ -244,7 +244,7 @@ class HeadFacts(Component):
     class Config(component.Config):
         part: ClassVar[type[HeadFacts]]
 
-        reads: Side | None = Field(None, description="the stack it reads; none: the last one")
+        reads: Side | None = Field(None, description="stack to read; none: the last one")
 
         def is_tied(self) -> bool:
             """True if the output weights are the token table of the stack."""
@@ -255,7 +255,7 @@ class HeadFacts(Component):
             return None
 
         def end_token(self) -> int | None:
-            """Return the id of the token that ends the text it reads."""
+            """Return the id of the token that ends the text, or None."""
             return None
 
         def pooling(self) -> Pool | None:
@@ -275,15 +275,15 @@ class InitFacts(Component):
     """Declarations of initializations."""
 
     def std(self, shape: Sequence[int], is_table: bool) -> float:
-        """Return the standard deviation of a weight [out in], or a table [rows width], for muP. Raises UsageError."""
+        """Return the standard deviation of a weight [out in] or table [rows width], for muP, or raise UsageError."""
         raise UsageError(self.without_std())
 
     @classmethod
     def without_std(cls) -> str:
-        """Return the fault of an init without a standard deviation; empty if `std` is implemented."""
+        """Return the fault of an init without a standard deviation, or "" if `std` is implemented."""
         if cls.std is not InitFacts.std:
             return ""
-        return f"init '{cls.part_name}' does not say its standard deviation, which muP needs: a method std"
+        return f"init '{cls.part_name}' does not implement std, the standard deviation that muP requires"
 
 
 class ModelFacts(Component):
@@ -306,16 +306,16 @@ class RowsFacts:
     vectors_for: ClassVar[str | None] = None  # field that may be replaced by `vectors`, for a stack that reads those
 
     @classmethod
-    def read_fields(cls, given: Collection[str]) -> tuple[str, ...]:
+    def read_fields(cls, available: Collection[str]) -> tuple[str, ...]:
         """Return the fields to read from a corpus providing `given`, with `vectors` in place of `vectors_for`."""
-        vectors = cls.vectors_for if "vectors" in given else None
+        vectors = cls.vectors_for if "vectors" in available else None
         return tuple("vectors" if field == vectors else field for field in cls.fields)
 
     @classmethod
-    def text_fields(cls, given: Collection[str]) -> tuple[str, ...]:
+    def text_fields(cls, available: Collection[str]) -> tuple[str, ...]:
         """Return the fields to tokenize from a corpus providing `given`."""
-        fields = cls.read_fields(given) if cls.tokenized is None else cls.tokenized
-        return tuple(field for field in fields if field in given and field != "vectors")
+        fields = cls.read_fields(available) if cls.tokenized is None else cls.tokenized
+        return tuple(field for field in fields if field in available and field != "vectors")
 
 
 class AnswersFacts:
@@ -349,7 +349,7 @@ class ObjectiveFacts(Component):
 
 
 def default_metrics(objective: type[ObjectiveFacts]) -> tuple[str, ...]:
-    """Return the default metrics: those of its answers, else perplexity if the loss is a likelihood."""
+    """Return the default metrics: those of its answers, or perplexity if the loss is a likelihood."""
     named = None if objective.answers_type is None else objective.answers_type.metrics
     if named is None:
         return ("perplexity",) if "likelihood" in objective.capabilities else ()
@@ -368,14 +368,14 @@ class TokenizerFacts(Component):
             return None
 
         def has(self, role: str) -> bool | None:
-            """True if there will be a special token for the role (`sentinel_0`, ...); None if it depends on a file."""
+            """True if a special token for the role (`sentinel_0`, ...) will exist; None if it depends on a file."""
             return None
 
         def id_of(self, role: str) -> int | None:
             """Return the future id of the special token for the role; None if missing or dependent on a file."""
             return None
 
-        def told(self) -> str:
+        def described(self) -> str:
             """Return the tokenizer's name in messages."""
             return f"'{self.part.part_name}'"
 
@@ -419,7 +419,7 @@ class MetricFacts(Component):
     samples: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
-# slot -> base class with its declarations; parts of other slots are only read within their own package
+# slot -> base class with its declarations; parts of other slots are read only within their package
 FACTS: dict[str, type[Component]] = {
     "attention": AttentionFacts,
     "mixer": SublayerFacts,

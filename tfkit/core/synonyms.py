@@ -212,11 +212,11 @@ def _folded(word: str) -> str:
 
 
 def _by_word() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    targets: dict[str, list[str]] = {}
     for target, words in TARGETS.items():
         for word in words.split():
-            found.setdefault(word, []).append(target)
-    return found
+            targets.setdefault(word, []).append(target)
+    return targets
 
 
 SYNONYMS = _by_word()
@@ -237,7 +237,7 @@ def slot_of(path: str) -> str:
 def key_for(word: str, parent: str = "", known: Collection[str] = ()) -> str | None:
     """Return the target of an unknown key: relative if it belongs to the mapping at `parent`, whose keys are `known`.
 
-    None for unknown words; empty if the word belongs there, but the part there has no such option.
+    None for unknown words; "" if the word belongs there, but the part has no such option.
     """
     for pattern, same in _SAME:
         parent = pattern.sub(same, parent)
@@ -250,8 +250,8 @@ def key_for(word: str, parent: str = "", known: Collection[str] = ()) -> str | N
             return target.removeprefix(f"{above}.")
     section = parent.partition(".")[0]
     near = [target for target in elsewhere if target.split(".")[0] == section]
-    found = (target for target in near or elsewhere if not is_own(word, target) or _may_lack(parent, target))
-    return next(found, "" if len(elsewhere) < len(SYNONYMS.get(_folded(word), ())) else None)
+    candidates = (target for target in near or elsewhere if not is_own(word, target) or _may_lack(parent, target))
+    return next(candidates, "" if len(elsewhere) < len(SYNONYMS.get(_folded(word), ())) else None)
 
 
 def is_own(word: str, target: str) -> bool:
@@ -267,13 +267,13 @@ def _may_lack(parent: str, target: str) -> bool:
 
 
 def part_for(slot: str, word: str) -> str | None:
-    """Return the recipe value of a slot's part for a word; None if there is none."""
+    """Return the recipe value of a slot's part for a word, or None."""
     pairs = map(split_target, SYNONYMS.get(_folded(word), ()))
     return next((value for path, value in pairs if value and slot_of(path) == slot), None)
 
 
 def value_for(path: str, word: str) -> str | None:
-    """Return the value of the key at `path` for a word; None if there is none."""
+    """Return the value of the key at `path` for a word, or None."""
     pairs = map(split_target, SYNONYMS.get(_folded(word), ()))
     return next((value for key, value in pairs if value and key == path), None)
 
@@ -281,5 +281,5 @@ def value_for(path: str, word: str) -> str | None:
 def nearest(word: str, words: list[str]) -> str | None:
     """Return the most similar of `words`, or None."""
     by_folded = {candidate.casefold(): candidate for candidate in words}
-    found = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.6)
-    return by_folded[found[0]] if found else None
+    matches = difflib.get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.6)
+    return by_folded[matches[0]] if matches else None

@@ -56,7 +56,7 @@ def plan_packed(
     """
     room = length or config.length
     if room is None:
-        raise UsageError("pack needs the length of a row: say data.batch.length, or the model's max_length")
+        raise UsageError("pack needs the length of a row; set data.batch.length, or the model's max_length")
     widths = _widths(lengths)
     _check(widths, config, room)
     rows_at_once = config.size or (config.tokens or 0) // room
@@ -78,7 +78,7 @@ class BatchOrder(Generic[Batch]):
 
     def __init__(self, planner: Callable[[int], Sequence[Batch]], epoch: int = 0, batch: int = 0) -> None:
         if epoch < 0 or batch < 0:
-            raise UsageError(f"a place in the data is not negative, got epoch {epoch}, batch {batch}")
+            raise UsageError(f"epoch and batch must not be negative, got epoch {epoch}, batch {batch}")
         self.planner = planner
         self._epoch, self._batch = epoch, batch
 
@@ -94,8 +94,8 @@ class BatchOrder(Generic[Batch]):
             batches = self.planner(epoch)
             if self._batch > len(batches) or not batches:
                 raise DataError(
-                    f"batch {self._batch} of epoch {epoch} was to come next, but this data makes {len(batches)} "
-                    "batches: the data or its settings are not the ones this run began with"
+                    f"batch {self._batch} of epoch {epoch} comes next, but this data has only {len(batches)} "
+                    "batches: the data or its settings have changed since the run started"
                 )
             for index in range(self._batch, len(batches)):
                 last = index + 1 == len(batches)
@@ -106,7 +106,7 @@ class BatchOrder(Generic[Batch]):
 
 
 def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
-    """Fraction of padding among all tokens of the batches, on all sides."""
+    """Return the fraction of padding among all tokens of the batches, on all sides."""
     sides = np.asarray(lengths).reshape(len(lengths), -1)
     real = sum(int(sides[batch].sum()) for batch in batches)
     padded = sum(len(batch) * int(sides[batch].max(axis=0).sum()) for batch in batches)
@@ -114,25 +114,25 @@ def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
 
 
 def _widths(lengths: NDArray[Any]) -> Indices:
-    """Length of the longest side of each example."""
+    """Return the length of the longest side of each example."""
     array = np.asarray(lengths)
     if array.ndim not in (1, 2) or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise UsageError(
-            f"lengths are whole numbers, [examples] or [examples sides]; got {array.dtype} of shape {array.shape}"
+            f"lengths must be integers, [examples] or [examples sides]; got {array.dtype} of shape {array.shape}"
         )
     return (array if array.ndim == 1 else array.max(axis=1)).astype(np.int64)
 
 
 def _check(widths: Indices, config: BatchOptions, longest: int) -> None:
     if not len(widths):
-        raise DataError("there is no example to make batches of")
+        raise DataError("there are no examples to batch")
     too_long = np.flatnonzero(widths > longest)
     if len(too_long):
         first = int(too_long[0])
-        more = f" (and {len(too_long) - 1} more are too long)" if len(too_long) > 1 else ""
+        more = f" (and {len(too_long) - 1} more)" if len(too_long) > 1 else ""
         bound = f"batch.length: {longest}" if longest != config.tokens else f"batch.tokens: {longest}"
         raise DataError(
-            f"example {first} has {widths[first]} tokens, more than {bound}{more}; cut it, leave it out, or allow more"
+            f"example {first} has {widths[first]} tokens, more than {bound}{more}; shorten it or raise the limit"
         )
 
 
@@ -175,7 +175,7 @@ def _cut(order: Indices, widths: Indices, config: BatchOptions) -> list[Indices]
 
 
 def _pack(examples: Indices, widths: Indices, room: int) -> list[list[int]]:
-    """Best-fit-decreasing packing into rows of at most `room` tokens."""
+    """Pack examples into rows of at most `room` tokens, best fit decreasing."""
     rows: list[list[int]] = []
     by_space: dict[int, list[list[int]]] = {}
     spaces = 0  # bit n: some row has n tokens of space left

@@ -45,7 +45,7 @@ class Phrase:
     kind: str
 
 
-# English and German prepositions of dates; "" takes the nominative, the others the dative.
+# English and German prepositions of dates; "" takes the nominative, the others the dative
 _DATE_PREPOSITIONS = (("", "der"), ("on ", "am"), ("since ", "seit dem"), ("until ", "bis zum"))
 _DATES = tuple((month, day) for month, (_, _, days) in enumerate(MONTHS) for day in range(1, days + 1))
 _YEARLY_DATES = tuple(date for date in _DATES if date != (1, 29))  # most years have no 29 February
@@ -233,7 +233,7 @@ def _cost(description: Description, noun: Noun, whole: int, currency: tuple[Noun
 
 def _cost_of_many(count: int, description: Description, noun: Noun, whole: int, currency: tuple[Noun, Noun]) -> Pair:
     english, german = _cost_amount(whole, currency)
-    # The adjective is weak after "die": "drei rote Äpfel", yet "die drei roten Äpfel".
+    # the adjective is weak after "die": "drei rote Äpfel", but "die drei roten Äpfel"
     goods = joined("die", german_count(count), _german_words(description, "en"), noun.german_many)
     english = joined("the", number_in_english(count), _english_words(description), noun.many, "cost", english)
     return english, f"{goods} kosten {german}"
@@ -305,17 +305,17 @@ def _price_families() -> Iterable[_Family]:
         for parts in (one, several):
             yield _Family(_full_amount, (counts, parts, CURRENCIES))
     for descriptions in (PLAIN, DESCRIBED, TWICE_DESCRIBED):
-        # A price of one is inflected ("kostet einen Euro") and would be rare in uniform samples: separate families.
+        # a price of one is inflected ("kostet einen Euro") and would be rare in uniform samples: separate families
         for prices in (one, range(2, 1000)):
             yield _Family(_cost, (descriptions, NOUNS, prices, CURRENCIES))
         for prices in (one, several):
             yield _Family(_cost_of_many, (several, descriptions, NOUNS, prices, CURRENCIES))
-        # From two: "zu je" would require the dative for a price of one.
+        # from two on: "zu je" would require the dative for a price of one
         yield _Family(_price_each, (several, descriptions, NOUNS, several, CURRENCIES))
 
 
 def _quantity_families() -> Iterable[_Family]:
-    # Only "one" shows gender: separate families, since it would be too rare to learn otherwise.
+    # only "one" shows gender and would be too rare to learn otherwise: separate families
     for counts in (range(1, 2), range(2, 10), *_COUNTS[1:]):
         yield _Family(_measure, (counts, MEASURED))
         for descriptions in (PLAIN, DESCRIBED, TWICE_DESCRIBED):
@@ -348,14 +348,14 @@ MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 def _shares(total: int) -> list[int]:
     """Split a total evenly among the kinds; raise ValueError if it is negative."""
     if total < 0:
-        raise ValueError(f"a number of phrases cannot be negative: {total}")
+        raise ValueError(f"the number of phrases must not be negative, got {total}")
     return [total // len(KINDS) + (position < total % len(KINDS)) for position in range(len(KINDS))]
 
 
 def _quotas(sizes: Sequence[int], total: int) -> list[int]:
     """Split a total evenly among families, capped by their sizes."""
     quotas = [0] * len(sizes)
-    # Smallest first: its shortfall is redistributed to larger ones.
+    # smallest first: its shortfall is redistributed to larger ones
     for done, position in enumerate(sorted(range(len(sizes)), key=lambda position: sizes[position])):
         quotas[position] = min(sizes[position], total // (len(sizes) - done))
         total -= quotas[position]
@@ -365,7 +365,7 @@ def _quotas(sizes: Sequence[int], total: int) -> list[int]:
 def _draw(kind: str, count: int, rng: random.Random) -> list[Phrase]:
     """Draw distinct phrases of a kind, shuffled with core ones last; raise ValueError beyond the kind's size."""
     if count > KIND_SIZES[kind]:
-        raise ValueError(f"there are at most {KIND_SIZES[kind]} distinct phrases of kind {kind!r}, not {count}")
+        raise ValueError(f"only {KIND_SIZES[kind]} distinct phrases of kind {kind!r} exist, not {count}")
     families = _FAMILIES[kind]
     drawn = []
     for family, quota in zip(families, _quotas([family.size for family in families], count), strict=True):
@@ -384,10 +384,10 @@ def split(train: int, valid: int, test: int, seed: int) -> tuple[list[Phrase], l
     """Return three disjoint lists of phrases, kinds balanced in each; raise ValueError if a kind has too few."""
     rng = random.Random(seed)
     parts: tuple[list[Phrase], list[Phrase], list[Phrase]] = ([], [], [])
-    for kind, *wanted in zip(KINDS, _shares(train), _shares(valid), _shares(test), strict=True):
-        in_train, in_valid, in_test = wanted
+    for kind, *counts in zip(KINDS, _shares(train), _shares(valid), _shares(test), strict=True):
+        in_train, in_valid, in_test = counts
         drawn = _draw(kind, in_train + in_valid + in_test, rng)
-        # Core phrases are last, so that held-out sets contain them only if the others run out.
+        # core phrases are last, so that held-out sets contain them only if the others run out
         parts[1].extend(drawn[:in_valid])
         parts[2].extend(drawn[in_valid : in_valid + in_test])
         parts[0].extend(drawn[in_valid + in_test :])

@@ -10,5 +10,5 @@ _END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]?[A-Z0-9])|\n\s*\n")
 
 def first_sentence(text: str) -> tuple[str, str]:
     """Split a text into its first sentence, ended by punctuation or a paragraph break, and the remainder."""
-    found = _END.search(text := text.strip())
-    return (text, "") if found is None else (text[: found.end()].strip(), text[found.end() :].strip())
+    end = _END.search(text := text.strip())
+    return (text, "") if end is None else (text[: end.end()].strip(), text[end.end() :].strip())

@@ -21,15 +21,15 @@ Array = NDArray[np.float32]
 
 
 class Vectors(str):
-    """A named array: its text is shown to people, `array` is the model's input."""
+    """A named array: the text is its display name, `array` the model's input."""
 
     array: Array
 
     def __new__(cls, name: str, array: Any) -> Vectors:
         """Convert to float32; raise DataError for values that are not finite numbers."""
-        made = super().__new__(cls, name)
-        made.array = finite(array, name)
-        return made
+        vectors = super().__new__(cls, name)
+        vectors.array = finite(array, name)
+        return vectors
 
     def __getnewargs__(self) -> tuple[str, Array]:  # type: ignore[override]
         return str(self), self.array
@@ -45,31 +45,31 @@ def finite(array: Any, place: str) -> Array:
     """Convert to float32; raise DataError for values that are not finite numbers."""
     values = np.asarray(array)
     if values.dtype.kind not in NUMBERS:
-        raise DataError(f"{place}: the values are {values.dtype}, not real numbers")
+        raise DataError(f"{place}: the values are of type {values.dtype}, not real numbers")
     with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(values, dtype=np.float32)
-    if not np.isfinite(found).all():
-        at = tuple(int(axis) for axis in np.argwhere(~np.isfinite(found))[0])
-        raise DataError(f"{place}: the value at {list(at)} is {found[at]}; only finite numbers can be read")
-    return found
+        finite_values = np.ascontiguousarray(values, dtype=np.float32)
+    if not np.isfinite(finite_values).all():
+        at = tuple(int(axis) for axis in np.argwhere(~np.isfinite(finite_values))[0])
+        raise DataError(f"{place}: the value at {list(at)} is {finite_values[at]}; all values must be finite")
+    return finite_values
 
 
-def as_vectors(given: Any) -> list[Vectors]:
+def as_vectors(arrays: Any) -> list[Vectors]:
     """Convert a sequence of arrays to Vectors; raise UsageError for anything else."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu().numpy()
-    rows = [given] if isinstance(given, Vectors) else given
+    if hasattr(arrays, "detach"):
+        arrays = arrays.detach().cpu().numpy()
+    rows = [arrays] if isinstance(arrays, Vectors) else arrays
     if isinstance(rows, str) or not isinstance(rows, (Sequence, np.ndarray)):
-        raise UsageError(f"this model reads vectors: give a list of arrays, one for each input, got {given!r}")
-    found = []
+        raise UsageError(f"this model reads vectors; pass a list of arrays, one per input, got {arrays!r}")
+    vectors = []
     for number, row in enumerate(rows, 1):
         if isinstance(row, str) and not isinstance(row, Vectors):
-            raise UsageError(f"this model reads vectors: give arrays, got the text {row!r}")
+            raise UsageError(f"this model reads vectors; pass arrays, got the text {row!r}")
         try:
-            found.append(row if isinstance(row, Vectors) else Vectors(f"array {number}", row))
+            vectors.append(row if isinstance(row, Vectors) else Vectors(f"array {number}", row))
         except (DataError, ValueError) as error:
             raise UsageError(str(error)) from None
-    return found
+    return vectors
 
 
 def read_npy(path: str) -> NDArray[Any]:
@@ -81,19 +81,19 @@ def read_npy(path: str) -> NDArray[Any]:
         with files.regular(path) as file:
             begin = file.read(len(MAGIC))
         if begin != MAGIC:
-            archive = "an archive of several (.npz)" if begin.startswith(b"PK") else "none"
-            raise DataError(f"{path}: is expected to be one array as numpy.save writes it (.npy), and is {archive}")
+            archive = "is an archive of several arrays (.npz)" if begin.startswith(b"PK") else "is no .npy file"
+            raise DataError(f"{path}: {archive}; expected a single array as written by numpy.save (.npy)")
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except RunError as error:
         raise DataError(str(error)) from None
     except (OSError, ValueError, EOFError, SyntaxError, OverflowError) as error:
-        why = "holds Python objects, which are never unpickled" if "object" in str(error).lower() else ""
-        cut = "is cut off: it holds fewer numbers than its first line says" if "mmap length" in str(error) else ""
+        why = "contains Python objects, which are never unpickled" if "object" in str(error).lower() else ""
+        cut = "is truncated: it has fewer values than its header declares" if "mmap length" in str(error) else ""
         raise DataError(f"{path}: {why or cut or f'cannot be read as an array: {error}'}; save it again") from None
     if array.dtype.kind not in NUMBERS:
-        raise DataError(f"{path}: the values are {array.dtype}, not real numbers")
+        raise DataError(f"{path}: the values are of type {array.dtype}, not real numbers")
     if array.ndim == 0 or not array.shape[0]:
-        raise DataError(f"{path}: there is no example in it (shape {list(array.shape)})")
+        raise DataError(f"{path}: contains no example (shape {list(array.shape)})")
     return array
 
 
@@ -102,12 +102,10 @@ def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
     if os.path.isfile(folder):
         return [folder]
     with contextlib.suppress(OSError):
-        found = sorted(str(path) for path in _visible(Path(folder)) if path.suffix.lower() in suffixes)
-        if found:
-            return found
-    what = (
-        "there is no such folder" if not os.path.isdir(folder) else f"there is no file in it of {', '.join(suffixes)}"
-    )
+        files = sorted(str(path) for path in _visible(Path(folder)) if path.suffix.lower() in suffixes)
+        if files:
+            return files
+    what = "no such folder" if not os.path.isdir(folder) else f"contains no file of type {', '.join(suffixes)}"
     raise DataError(f"{folder}: {what}")
 
 

@@ -25,7 +25,7 @@ _ENGLISH_ORDINALS = {
     "nine": "ninth",
     "twelve": "twelfth",
 }
-# "ein" is the form within compounds and before nouns; number_in_german appends the "s" of a standalone number.
+# "ein" is the form within compounds and before nouns; number_in_german appends the "s" of a standalone number
 _GERMAN_SMALL = _words(
     "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
     "achtzehn neunzehn"
@@ -33,7 +33,7 @@ _GERMAN_SMALL = _words(
 _GERMAN_TENS = _words("zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig")
 _GERMAN_ORDINALS = {1: "erste", 3: "dritte", 7: "siebte", 8: "achte"}
 
-# English month, German month, days (29 February only in dates without a year).
+# English month, German month, days (29 February only in dates without a year)
 MONTHS = (
     ("January", "Januar", 31),
     ("February", "Februar", 29),
@@ -57,7 +57,7 @@ WEEKDAYS = (
     ("Saturday", "Samstag"),
     ("Sunday", "Sonntag"),
 )
-# English, German, hours: restricted to those on which both languages agree.
+# English, German, hours: restricted to those on which both languages agree
 _DAY_PARTS = (
     ("morning", "morgen", range(5, 12)),
     ("afternoon", "nachmittag", range(13, 18)),
@@ -89,9 +89,9 @@ class GrammaticalCase:
     english: str
     german: str
     name: str
-    one: dict[str, tuple[str, str]]  # ein/eine/ein, and the following adjective's ending
-    the: dict[str, tuple[str, str]]  # der/die/das, and the following ordinal's or adjective's ending
-    many: str  # the adjective's ending after numbers above one
+    one: dict[str, tuple[str, str]]  # ein/eine/ein, and the ending of the following adjective
+    the: dict[str, tuple[str, str]]  # der/die/das, and the ending of the following ordinal or adjective
+    many: str  # the ending of an adjective after numbers above one
 
 
 Description = tuple[tuple[str, str], ...]
@@ -126,7 +126,7 @@ NOUNS = tuple(
         "horse horses Pferd Pferde n",
     )
 )
-# Adjectives with an invariant stem; qualities precede colours in both languages.
+# adjectives with an invariant stem; qualities precede colours in both languages
 _QUALITIES = (
     ("small", "klein"),
     ("big", "groß"),
@@ -173,7 +173,7 @@ ACCUSATIVE = GrammaticalCase(
 )
 CASES = (NOMINATIVE, _DATIVE, ACCUSATIVE)
 
-# Measures and substances; German has no "of" between them.
+# measures and substances; German has no "of" between them
 _LIQUIDS = (("water", "Wasser"), ("milk", "Milch"), ("coffee", "Kaffee"), ("tea", "Tee"), ("juice", "Saft"))
 _SOLIDS = (("sugar", "Zucker"), ("flour", "Mehl"), ("rice", "Reis"), ("salt", "Salz"), ("cheese", "Käse"))
 _LIQUID_MEASURES = (
@@ -189,7 +189,7 @@ MEASURED = tuple((measure, stuff) for measure in _LIQUID_MEASURES for stuff in _
     (measure, stuff) for measure in _SOLID_MEASURES for stuff in _SOLIDS
 )
 
-# Currencies keep the singular in German ("zwölf Euro"); none is feminine, so "ein" fits all.
+# currencies keep the singular in German ("zwölf Euro"); none is feminine, so "ein" fits all
 _CENT = Noun("cent", "cents", "Cent", "Cent", "m")
 CURRENCIES = (
     (Noun("euro", "euros", "Euro", "Euro", "m"), _CENT),
@@ -204,7 +204,7 @@ CURRENCIES = (
 
 def _check_number(n: int) -> None:
     if not 0 <= n < NUMBER_LIMIT:
-        raise ValueError(f"numbers from 0 to {NUMBER_LIMIT - 1} have words here, not {n}")
+        raise ValueError(f"only numbers from 0 to {NUMBER_LIMIT - 1} are supported, not {n}")
 
 
 def number_in_english(n: int) -> str:

@@ -1,4 +1,4 @@
-"""Attention weights of a text, per head and labelled with its tokens, and summary scores of each head."""
+"""Attention weights of a text for each head, labelled with tokens, and summary scores of the heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfkit.models import Model
 from tfkit.models.base import ModelOutput
 
 Tokens = tuple[str, ...]
-Labels = Callable[[Sequence[int]], Tokens]  # the tokens of ids
+Labels = Callable[[Sequence[int]], Tokens]  # ids -> their tokens
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class HeadScores:
 
     `entropy` is the mean entropy of its rows in bits. `distance` is the mean distance in tokens between query and key,
     None for cross-attention. `induction` is the mean weight on the token after an earlier copy of the query's token,
-    None without a repetition.
+    None if no token repeats.
     """
 
     place: str
@@ -88,9 +88,9 @@ class TokenProbability:
 class AttentionMaps:
     """Attention weights of a text, or of a source and its target.
 
-    `probabilities` are those of the last text's tokens: given their predecessors (`predicts` "next"), or, for a masked
-    language model, given the whole text ("itself"). `special` lists the special tokens of the vocabulary, `left_out`
-    the modules without weights.
+    `probabilities` belong to the tokens of the last text: given the preceding tokens (`predicts` "next"), or, for a
+    masked language model, given the whole text ("itself"). `special` lists the special tokens of the vocabulary,
+    `left_out` the modules without weights.
     """
 
     maps: tuple[AttentionMap, ...]
@@ -105,12 +105,12 @@ class AttentionMaps:
 
     def map(self, place: str) -> AttentionMap:
         """Return the map of a module. Raise UsageError if it has none."""
-        found = next((each for each in self.maps if each.place == place), None)
-        if found is None:
+        match = next((each for each in self.maps if each.place == place), None)
+        if match is None:
             raise UsageError(
-                f"no attention weights of '{place}'; there are: {', '.join(one.place for one in self.maps)}"
+                f"no attention weights of '{place}'; available: {', '.join(one.place for one in self.maps)}"
             )
-        return found
+        return match
 
 
 def attention_of(
@@ -141,7 +141,7 @@ def _row(model: Model, ids: Sequence[int]) -> Tensor:
 def _probabilities(
     model: Model, out: ModelOutput, ids: Sequence[int], tokens: Tokens
 ) -> tuple[tuple[TokenProbability, ...], Literal["next", "itself"] | None]:
-    """Return the probability of each token, and how it was predicted. Empty without a token head."""
+    """Return the probability of each token and how it was predicted; empty if the model has no token head."""
     head = model.blueprint.head
     of_tokens = isinstance(head, HeadFacts.Config) and head.part.part_name in ("language_model", "masked_lm")
     if out.logits is None or out.logits.dim() != 3 or not of_tokens:
@@ -149,11 +149,13 @@ def _probabilities(
     probabilities = out.logits[0].float().softmax(dim=-1).cpu()
     causal = model.blueprint.last.causal
     places = range(1, len(ids)) if causal else range(len(ids))
-    found = tuple(TokenProbability(tokens[place], float(probabilities[place - causal, ids[place]])) for place in places)
-    return found, "next" if causal else "itself"
+    result = tuple(
+        TokenProbability(tokens[place], float(probabilities[place - causal, ids[place]])) for place in places
+    )
+    return result, "next" if causal else "itself"
 
 
 def _distances(weights: Tensor) -> Tensor:
-    """Return the distances between query and key in tokens, [1 query key]."""
+    """Return the distance between query and key in tokens, [1 query key]."""
     places = torch.arange(weights.shape[-1], device=weights.device)
     return rearrange((places[:, None] - places[None]).abs(), "query key -> 1 query key")

@@ -1,8 +1,8 @@
-"""A view of a model for decoding: shared weights, plus copies packed for the kernel, joined or in int8.
+"""View of a model for decoding: shared weights, plus copies packed for the kernel, concatenated or in int8.
 
-A decoding step multiplies a few rows by every weight. A linear layer repacks its weight at each such call, which takes
-longer than the product; here it is packed once. Layers with the same input are one product. Copies are derived and
-never saved; the model is never written to.
+A decoding step multiplies a few rows by every weight. A linear layer repacks its weight in each such call, which takes
+longer than the product; here it is packed once. Layers with the same input are computed as one product. Copies are
+derived and never saved; the model itself is not modified.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Copies:
         return self.parts == self._parts(model) and self.facts == _facts(self.single)
 
     def _parts(self, model: Model) -> list[tuple[nn.Module, bool, object]]:
-        """Return the modules, with whether each has hooks, and its forward."""
+        """Return all modules, whether each has hooks, and their forwards."""
         return [(module, _is_watched(module), module.forward) for module in _modules(model)]
 
     def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
-        """Return the kinds of copy for these weights, and the numbers of rows for which each is fastest."""
+        """Return the ranges of row counts and the fastest kind of copy for each."""
         if self.quantize is not None:
             return [(range(1, sys.maxsize), Int8)]
         size = sum(linear.weight.nbytes for linear in linears)
@@ -87,39 +87,41 @@ class Copies:
         with self.lock:
             if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
                 return None
-            made = kind(weight, bias)
-            self.bytes += made.bytes
-        return made
+            copy = kind(weight, bias)
+            self.bytes += copy.bytes
+        return copy
 
     def view_of(self, model: Model) -> Any:
         """Return a view of the model that computes with the copies."""
-        made: dict[nn.Module, nn.Module] = {}
+        views: dict[nn.Module, nn.Module] = {}
         roots = _roots(model)
         children = {
-            name: self._view(child, made) if child in roots else child for name, child in model._modules.items()
+            name: self._view(child, views) if child in roots else child for name, child in model._modules.items()
         }
         return view(model, children)
 
-    def _view(self, module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
-        """Return the view of a submodule; `made` caches those of others."""
-        if module in made:
-            return made[module]
+    def _view(self, module: nn.Module, views: dict[nn.Module, nn.Module]) -> nn.Module:
+        """Return the view of a submodule, cached in `views`."""
+        if module in views:
+            return views[module]
         if module in self.single:
-            made[module] = copied(self.single[module])
-            return made[module]
-        children = {name: None if child is None else self._view(child, made) for name, child in module._modules.items()}
-        found = made[module] = view(module, children)
+            views[module] = copied(self.single[module])
+            return views[module]
+        children = {
+            name: None if child is None else self._view(child, views) for name, child in module._modules.items()
+        }
+        result = views[module] = view(module, children)
         if _is_plain(module):
             kind: Any = type(module)
-            found.__class__ = _called_directly(kind)
+            result.__class__ = _called_directly(kind)
         if isinstance(module, Sublayer) and module.fused:
             together = tuple([getattr(module, name) for name in module.fused])
             if all(linear in self.single for linear in together):
-                vars(found)["project"] = self._layers(together).each
-        return found
+                vars(result)["project"] = self._layers(together).each
+        return result
 
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
-        """Return linear layers with the same input as one product."""
+        """Return the layers, which share an input, as one product."""
         if linears not in self.together:
             self.together[linears] = Layers(linears, self.kinds(linears), self.make)
         return self.together[linears]
@@ -129,7 +131,7 @@ class StepDecoder:
     """A model in evaluation mode whose linear layers compute small batches with copies of their weights.
 
     `quantize="int8"` uses int8 weights for any number of rows. Threads may share a decoder, and a model may have
-    several decoders. Copies are built on demand and rebuilt when the weights change.
+    several decoders. Copies are built on demand and rebuilt after the weights change.
     """
 
     def __init__(self, model: Model, quantize: Quantize | None = None) -> None:
@@ -140,7 +142,7 @@ class StepDecoder:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[StepDecoder], tuple[Model, Quantize | None]]:
-        """Copy and pickle only the model; copies of weights are derived."""
+        """Copy and pickle only the model; the copies of its weights are derived."""
         return StepDecoder, (self.model, self.quantize)
 
     @property
@@ -154,14 +156,14 @@ class StepDecoder:
         Raises UsageError for a model in training mode, or one that cannot be quantized.
         """
         if self.model.training:
-            raise UsageError("a decoder is of a model in evaluation, and this one is being trained; call model.eval()")
+            raise UsageError("decoding needs a model in evaluation mode; call model.eval()")
         types = self._types()
         with self._lock:
             if self._copies is None or self._copies.types != types or not self._copies.are_of(self.model):
                 self._copies = Copies(self.model, self.quantize, types)
             copies = self._copies
-        found: Model = copies.view_of(self.model)
-        return found
+        current: Model = copies.view_of(self.model)
+        return current
 
     def _types(self) -> tuple[torch.dtype, ...]:
         """Return the weight dtypes for which a copy is faster."""

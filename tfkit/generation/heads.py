@@ -1,4 +1,4 @@
-"""Splitting and joining heads with plain views, as the parsing of einops patterns is noticeable in one-token steps."""
+"""Split and join heads with plain views: parsing einops patterns is noticeable in one-token steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers during decoding: with copies of their weights where these are faster, and one product per input."""
+"""Linear layers for decoding: with copies of their weights where these are faster, one product per input."""
 
 # Axes: width (input channels), out (output channels of a layer). Each forward maps [... width] to [... out].
 
@@ -24,8 +24,8 @@ class ByRows(dict[int, Product | None]):
         self.find = find
 
     def __missing__(self, rows: int) -> Product | None:
-        self[rows] = found = self.find(rows)
-        return found
+        self[rows] = product = self.find(rows)
+        return product
 
 
 class Layers:
@@ -41,7 +41,7 @@ class Layers:
         self.weights = [(linear._parameters, linear.weight) for linear in linears]
         self.sizes = [linear.out_features for linear in linears]
         self.width = linears[0].in_features
-        self.made: dict[Kind, Product | None] = {}
+        self.copies: dict[Kind, Product | None] = {}
         self.products = ByRows(self._product)
 
     def each(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -52,7 +52,7 @@ class Layers:
         return product(x, rows).split_with_sizes(self.sizes, dim=-1)
 
     def product(self, rows: int) -> Product | None:
-        """Return the copy for a number of rows. None for the plain weights, or if a weight is replaced temporarily."""
+        """Return the copy for a number of rows. None for the plain weights, or while a weight is replaced."""
         for parameters, weight in self.weights:
             if parameters["weight"] is not weight:  # functional_call substitutes weights
                 return None
@@ -61,9 +61,9 @@ class Layers:
     def _product(self, rows: int) -> Product | None:
         for useful, kind in self.kinds:
             if rows in useful:
-                if kind not in self.made:
-                    self.made[kind] = self.make(self.linears, kind)
-                return self.made[kind]
+                if kind not in self.copies:
+                    self.copies[kind] = self.make(self.linears, kind)
+                return self.copies[kind]
         return None
 
 
@@ -82,13 +82,13 @@ class Copied(nn.Linear):
 
 def copied(layers: Layers) -> Copied:
     """Return the view of a single layer."""
-    made: Copied = object.__new__(Copied)
-    vars(made).update(vars(layers.linears[0]), layers=layers)
-    return made
+    layer: Copied = object.__new__(Copied)
+    vars(layer).update(vars(layers.linears[0]), layers=layers)
+    return layer
 
 
 def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Concatenate the weights and biases of linear layers; the bias is None if no layer has one."""
+    """Concatenate the weights and biases of linear layers; bias None if no layer has one."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     if all(linear.bias is None for linear in linears):
         return weight, None

@@ -1,4 +1,4 @@
-"""Warnings about texts beyond the model's `max_length`: positions may extrapolate, but are untrained."""
+"""Warnings for texts beyond the model's `max_length`, where positions extrapolate but are untrained."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ def warn_of_prompts(search: Search) -> None:
         longest, trained = max(map(len, rows), default=0), plan.max_length
         if trained is not None and longest > BEYOND * trained:
             raise UsageError(
-                f"a {name} has {longest:,} tokens; this model was made for {trained:,} (max_length), and at most "
-                f"{BEYOND * trained:,} are read"
+                f"a {name} has {longest:,} tokens; the limit for this model is {BEYOND * trained:,} "
+                f"({BEYOND} times its max_length of {trained:,}); shorten it"
             )
         if trained is not None and longest > trained:
-            _warn(f"a {name} is longer than max_length, {trained:,} tokens; what follows these was never trained")
+            _warn(f"a {name} is longer than max_length, {trained:,} tokens; positions beyond it are untrained")
 
 
-def warn_of_texts(search: Search, found: Sequence[Sequence[Candidate]], asked: int | None) -> None:
+def warn_of_texts(search: Search, candidates: Sequence[Sequence[Candidate]], requested: int | None) -> None:
     """Warn if a text exceeds `max_length`, or was cut by it before `asked` new tokens."""
     longest = search.model.blueprint.last.max_length
     if most_positions(search.model, search.model.blueprint.last.side) is not None:
-        if asked is not None and any(_cut(search, row, texts, asked) for row, texts in enumerate(found)):
-            _warn(f"a text ended before {asked:,} new tokens, where the positions of the model end")
+        if requested is not None and any(_cut(search, row, texts, requested) for row, texts in enumerate(candidates)):
+            _warn(f"a text ended before {requested:,} new tokens, as the model has no further positions")
     elif longest is not None:
         grown = any(
-            len(prompt) <= longest < _reach(prompt, texts) for prompt, texts in zip(search.prompts, found, strict=True)
+            len(prompt) <= longest < _reach(prompt, texts)
+            for prompt, texts in zip(search.prompts, candidates, strict=True)
         )
         if grown:
-            _warn(f"a text has grown longer than max_length, {longest:,} tokens; what follows these was never trained")
+            _warn(f"a text exceeds max_length, {longest:,} tokens; positions beyond it are untrained")
 
 
 def _reach(prompt: Sequence[int], texts: Sequence[Candidate]) -> int:
@@ -57,10 +58,10 @@ def _reach(prompt: Sequence[int], texts: Sequence[Candidate]) -> int:
     return len(prompt) + max((len(text.ids) for text in texts), default=0) - 1
 
 
-def _cut(search: Search, row: int, texts: Sequence[Candidate], asked: int) -> bool:
-    """True if a text ended for lack of positions."""
+def _cut(search: Search, row: int, texts: Sequence[Candidate], requested: int) -> bool:
+    """True if the text was cut by the last available position."""
     room, prompt = search.room[row], search.prompts[row]
-    full = (text for text in texts if len(text.ids) == room < asked)
+    full = (text for text in texts if len(text.ids) == room < requested)
     return any(not search.rules.done(prompt, text.ids, 0.0) for text in full)
 
 

@@ -1,4 +1,4 @@
-"""Products of a few rows with a copy of a weight: packed for the kernel, joined with others, or in int8."""
+"""Products of a few rows with a copy of a weight: packed for the kernel, concatenated with others, or in int8."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDUCED = True  # 7-bit inputs: 8 bits overflow on processors that accumulate in
 
 
 def _operator(namespace: str, name: str) -> Any:
-    """Return an operator that is not part of torch's public interface, or None if this torch lacks it."""
+    """Return an operator outside torch's public API, or None if this build lacks it."""
     try:
         return getattr(getattr(torch.ops, namespace), name).default
     except (AttributeError, RuntimeError):
@@ -80,13 +80,13 @@ class Int8:
         self.product = INT8_PRODUCT
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
-        given = x.float()
+        inputs = x.float()
         if rows == 1:
-            out: Tensor = self.product(given, self.copy, REDUCED)
+            out: Tensor = self.product(inputs, self.copy, REDUCED)
         else:
             # a product has one input range; normalizing each row uses all of it
-            largest = given.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-            out = self.product(given / largest, self.copy, REDUCED) * largest
+            largest = inputs.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+            out = self.product(inputs / largest, self.copy, REDUCED) * largest
         out = out if self.bias is None else out + self.bias
         return out.to(x.dtype)
 
@@ -99,8 +99,8 @@ def can_pack() -> bool:
 def check_int8(weight: Tensor) -> None:
     """Raise UsageError if int8 products are unavailable for the weight's device."""
     if weight.device.type != "cpu":
-        raise UsageError(f"quantize: int8 computes on a CPU, and this model is on {weight.device.type}")
+        raise UsageError(f"quantize: int8 runs on a CPU only, and this model is on {weight.device.type}")
     here = hasattr(torch.backends, "quantized")
     engines = set(torch.backends.quantized.supported_engines) - {"none"} if here else set()
     if not engines or None in (PREPACK, INT8_PRODUCT, ROUND):
-        raise UsageError(f"quantize: int8 needs products in int8, which this torch ({torch.__version__}) lacks")
+        raise UsageError(f"quantize: int8 needs int8 kernels, which this torch ({torch.__version__}) lacks")

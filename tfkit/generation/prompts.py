@@ -1,4 +1,4 @@
-"""Prompts as passed by users: one or several, as texts or ids."""
+"""Prompts: one or several, as texts or ids."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def prompt_ids(prompts: Prompts, read: Callable[[Sequence[str]], list[list[int]]
 
     Raises UsageError for other types, and PromptError for a single faulty prompt.
     """
-    given = _listed(prompts)
-    several = [given] if isinstance(given, str) or _are_ids(given) else given
+    prompt_list = _listed(prompts)
+    several = [prompt_list] if isinstance(prompt_list, str) or _are_ids(prompt_list) else prompt_list
     if not isinstance(several, list):
         raise UsageError(f"a prompt is a text or a list of ids, got {prompts!r}")
     rows = [_listed(prompt) for prompt in several]

@@ -19,11 +19,11 @@ WORTHWHILE = 64  # least tokens saved by reading a common prefix separately
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Left-padded rows of ids [rows time] with `fill` [rows 1] padding tokens each, and the memory to attend to."""
+    """Left-padded ids [rows time] with `fill` [rows 1] padding tokens per row, and the memory to attend to."""
 
     ids: Tensor
     fill: Tensor | None = None  # None: no padding
-    memory: Tensor | None = None  # [rows source d_model], None where a state keeps it
+    memory: Tensor | None = None  # [rows source d_model]; None if held by a state
     memory_real: Tensor | None = None
 
     @property
@@ -62,8 +62,9 @@ class PaddedRows:
 
 
 def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, list[int]]:
-    """Return the encoder's output [rows source d_model], computed once per distinct source, and each row's source
-    number.
+    """Return the encoder's output [rows source d_model], and the index of each row's distinct source.
+
+    Equal sources are encoded once.
     """
     vectors = source.is_floating_point()
     keys = [row.tobytes() for row in source.cpu().numpy()] if vectors else [tuple(row) for row in source.tolist()]
@@ -80,15 +81,15 @@ def _source_call(read: Tensor, real: Tensor | None) -> Call:
     return Call(Inputs(real=real), read) if read.is_floating_point() else Call(Inputs(read, real=real))
 
 
-def read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
+def read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
     """Read texts into an empty state and return hidden states [rows time d_model]. Equal rows are read once."""
     which, firsts = distinct([tuple(row) for row in text.ids.tolist()], text.fill, state.sources)
     if len(firsts) == text.rows:
-        return _read_begun(model, state, text)
+        return _read_first(model, state, text)
     device = text.ids.device
     rows = torch.tensor(which, device=device)
     sources, state.sources = state.sources, None
-    hidden = _read_begun(model, state, text.chosen(torch.tensor(firsts, device=device))).index_select(0, rows)
+    hidden = _read_first(model, state, text.chosen(torch.tensor(firsts, device=device))).index_select(0, rows)
     state.reorder(rows)
     state.sources = sources
     return hidden
@@ -105,7 +106,7 @@ def hidden_of(model: Model, text: PaddedRows) -> Tensor:
     return hidden
 
 
-def _read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
+def _read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
     """Read distinct rows, the common prefix as a single row if that pays and gives the same result."""
     count = _common(model, text)
     if not count:
@@ -114,7 +115,7 @@ def _read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
     row = int(fill.argmin())
     start = int(fill[row])
     first = _read(
-        model, state, begun := PaddedRows(text.ids[row : row + 1, start : start + count]), None, begun.positions()
+        model, state, prefix := PaddedRows(text.ids[row : row + 1, start : start + count]), None, prefix.positions()
     )
     state.reorder(torch.zeros(text.rows, dtype=torch.long, device=fill.device))
     # a row's padding now lies between the common prefix and the rest
@@ -127,7 +128,7 @@ def _read_begun(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
 
 
 def _common(model: Model, text: PaddedRows) -> int:
-    """Return the length of a common prefix that can be read separately; shorter than every row.
+    """Return the length of a common prefix that can be read separately; it is shorter than every row.
 
     Padding then lies after the prefix, so the stack must tolerate gaps, and the positions of the prefix must not depend
     on the length of the text.
@@ -150,13 +151,13 @@ def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | Non
     size = max(1, PIECE // text.rows)
     if seen + size < end and not last(model).same_regime(text.lengths(seen + size), text.lengths(end)):
         size = end
-    found = []
+    hidden = []
     for start in range(seen, end, size):
         stop = min(start + size, end)
         mask = None if real is None else real[:, :stop]
         where = positions[:, start - seen : stop - seen]
-        found.append(last(model)(_call(text, text.ids[:, start:stop], mask, where, state)))
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        hidden.append(last(model)(_call(text, text.ids[:, start:stop], mask, where, state)))
+    return hidden[0] if len(hidden) == 1 else torch.cat(hidden, dim=1)
 
 
 def _call(
@@ -175,15 +176,15 @@ def last(model: Model) -> Stack:
 
 
 def distinct(rows: Sequence[Hashable], *more: Tensor | None) -> tuple[list[int], list[int]]:
-    """Return each row's number among the distinct rows, and the first row of each number; `more` are further keys."""
+    """Return the index of each row among the distinct rows, and the first row of each; `more` are further keys."""
     extra = [part.view(len(rows), -1).tolist() for part in more if part is not None]
-    known: dict[Hashable, int] = {}
+    numbers: dict[Hashable, int] = {}
     which: list[int] = []
     firsts: list[int] = []
     for place, row in enumerate(rows):
         key = (row, *(tuple(part[place]) for part in extra))
-        if key not in known:
-            known[key] = len(firsts)
+        if key not in numbers:
+            numbers[key] = len(firsts)
             firsts.append(place)
-        which.append(known[key])
+        which.append(numbers[key])
     return which, firsts

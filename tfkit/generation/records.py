@@ -14,13 +14,13 @@ from tfkit.data.corpus.watch import check_texts
 def record_values(line: str, fields: Sequence[str], place: str) -> tuple[tuple[str, ...], str | int | float | None]:
     """Return the values of fields of a JSON line, and its id; raise DataError."""
     record = parsed(line, place)
-    found = pick(record, {name: name for name in fields}, place)
-    check_texts(found, place)
-    empty = [name for name, text in found.items() if not text.strip()]
+    values = pick(record, {name: name for name in fields}, place)
+    check_texts(values, place)
+    empty = [name for name, text in values.items() if not text.strip()]
     if empty:
         raise DataError(f"{place}: {' and '.join(empty)} is empty")
     id_ = record.get("id")
     is_number = isinstance(id_, int | float) and not isinstance(id_, bool) and abs(id_) < math.inf
     if "id" in record and not isinstance(id_, str) and not is_number:
-        raise DataError(f"{place}: id is {json_line(id_)[:40]}; a text or a number was expected")
-    return tuple(found.values()), id_
+        raise DataError(f"{place}: id must be a text or a number, got {json_line(id_)[:40]}")
+    return tuple(values.values()), id_

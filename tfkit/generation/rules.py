@@ -41,7 +41,9 @@ class Rules:
             changed = rule.within(logits, ids, new, left)
             if not isinstance(changed, Tensor) or changed.shape != logits.shape:
                 got = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
-                raise UsageError(f"the logits rule '{rule.part_name}' gave {got}, expected logits {list(logits.shape)}")
+                raise UsageError(
+                    f"the logits rule '{rule.part_name}' returned {got}, expected logits {list(logits.shape)}"
+                )
             logits = self._of_tokens(changed)
         return logits
 
@@ -102,7 +104,7 @@ class Rules:
     def _decode(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
         """Decode `ids` after the prompt, including a space between the two."""
         if self.tokenizer is None:
-            raise UsageError("a rule reads the text, and this search has no tokenizer")
+            raise UsageError("a rule needs the text, but this search has no tokenizer")
         prompt = before_text(prompt, breaks_of(self.tokenizer))
         before, whole = self.tokenizer.decode(prompt), self.tokenizer.decode([*prompt, *ids])
         return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(ids)
@@ -124,9 +126,9 @@ def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tok
 def _check_order(parts: Sequence[Any]) -> None:
     """Raise UsageError if a rule precedes a constraint that it could contradict."""
     for place in range(len(parts)):
-        found = misplaced(parts, place)
-        if found is not None:
-            raise UsageError(f"generate.logits: {found}")
+        conflict = misplaced(parts, place)
+        if conflict is not None:
+            raise UsageError(f"generate.logits: {conflict}")
 
 
 def _bound(config: Config, tokenizer: Tokenizer) -> Any:

@@ -57,7 +57,7 @@ class Search:
     began: float = field(default_factory=lambda: time.monotonic())
 
     def stepper(self, rows: Sequence[int] | None = None) -> Stepper:
-        """Build a stepper for all prompts, or for the given `rows`, which may repeat."""
+        """Build a stepper for all prompts, or for the selected `rows`, which may repeat."""
         chosen = range(len(self.prompts)) if rows is None else rows
         sources = None if self.sources is None else [self.sources[row] for row in chosen]
         rooms = [self.most(row) for row in chosen]
@@ -72,7 +72,7 @@ class Search:
         return time.monotonic() - self.began
 
     def ends(self, row: int, ids: Sequence[int], seconds: float) -> bool:
-        """True if the text of a prompt ends with the last of the new `ids`, written after that many seconds."""
+        """True if the text of a prompt ends with the last of the new `ids`, after `seconds` of search."""
         return len(ids) >= self.room[row] or self.rules.done(self.prompts[row], ids, seconds)
 
     def not_finite(self, row: int, written: int) -> PromptError:
@@ -80,11 +80,11 @@ class Search:
         return PromptError(
             "prompt" if self.sources is None else "source",
             self.numbers[row] if self.numbers else row + 1,
-            f"gives logits that are not finite after {written} new tokens: weights of this model are not finite, or "
-            "too large for their type",
+            f"produced non-finite logits after {written} new tokens: the model has non-finite weights, or weights "
+            "too large for their dtype",
         )
 
-    def tell(self, row: int, token: int) -> None:
+    def notify(self, row: int, token: int) -> None:
         """Pass a final token to the listener, if any."""
         if self.on_token is not None:
             self.on_token(row, token)
@@ -94,7 +94,7 @@ class Search:
         return Candidate(tuple(self.rules.cut(ids)), log_probability, log_probability if score is None else score)
 
     def of(self, rows: Sequence[int]) -> Search:
-        """Return the same search for a subset of the prompts."""
+        """Return this search for a subset of the prompts."""
         listener = self.on_token
         return replace(
             self,
@@ -133,13 +133,13 @@ def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Sour
     """Derive one RNG per prompt from the seed, independent of the other prompts; equal prompts get different ones."""
     base = random.SystemRandom().getrandbits(63) if seed is None else seed
     seen: Counter[str] = Counter()
-    found = []
+    streams = []
     for row, prompt in enumerate(prompts):
         text = f"{base} {_named([] if sources is None else sources[row])} {[int(token) for token in prompt]}"
         digest = hashlib.blake2b(f"{text} {seen[text]}".encode(), digest_size=16).digest()
-        found.append(random.Random(digest))
+        streams.append(random.Random(digest))
         seen[text] += 1
-    return found
+    return streams
 
 
 def _named(source: Source) -> str:
@@ -151,11 +151,11 @@ def _named(source: Source) -> str:
 
 def room_for(model: Model, prompts: Sequence[Ids], most: int | Sequence[int]) -> list[int]:
     """Return the token limit of each row: the requested one, capped by the positions left."""
-    asked = [most] * len(prompts) if isinstance(most, int) else list(most)
-    if len(asked) != len(prompts) or min(asked, default=0) < 0:
-        raise UsageError(f"max_new_tokens is a number from 0 on, or one for each of {len(prompts)} prompts, got {most}")
+    limits = [most] * len(prompts) if isinstance(most, int) else list(most)
+    if len(limits) != len(prompts) or min(limits, default=0) < 0:
+        raise UsageError(f"max_new_tokens must be a number from 0 on, or one per prompt ({len(prompts)}), got {most}")
     bound = most_positions(model, model.blueprint.last.side)
     if bound is None:
-        return asked
+        return limits
     # the last token is never read and needs no position
-    return [min(number, bound - len(prompt) + 1) for number, prompt in zip(asked, prompts, strict=True)]
+    return [min(number, bound - len(prompt) + 1) for number, prompt in zip(limits, prompts, strict=True)]

@@ -1,7 +1,7 @@
 """Options of a generation, which override the recipe's `generate:`.
 
-The short ones (`num_beams` for `generate.strategy: {type: beam, ...}`) are shared by the command line
-(`--num-beams 4`) and calls in Python (`num_beams=4`).
+The short ones (`num_beams` for `generate.strategy: {type: beam, ...}`) are shared by the command line (`--num-beams 4`)
+and calls in Python (`num_beams=4`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # option -> its rule and the rule's option, in the order of the rules
 RULES = {"temperature": ("temperature", "temperature"), "top_k": ("top_k", "k"), "top_p": ("top_p", "p")}
-OF_STRATEGIES = ("num_beams", "n_best")  # options of particular strategies
+OF_STRATEGIES = ("num_beams", "n_best")  # options of specific strategies
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -46,7 +46,7 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Shorthands:
-    """Values of the short options; None if not given."""
+    """Values of the short options; None if unset."""
 
     strategy: str | None = None
     temperature: float | None = None
@@ -59,8 +59,8 @@ class Shorthands:
     quantize: Quantize | None = None
     max_new_tokens: int | None = None
 
-    def given(self, *names: str) -> list[str]:
-        """Return the given options as typed, restricted to `names` if any."""
+    def set_options(self, *names: str) -> list[str]:
+        """Return the set options as typed, restricted to `names` if any."""
         chosen = names or [field.name for field in fields(self)]
         values = {name: getattr(self, name) for name in chosen}
         return [self.typed(name, value) for name, value in values.items() if value is not None]
@@ -74,7 +74,7 @@ class Shorthands:
         strategy = self.strategy_over(settings.strategy, _strategy_set(sets))
         if self.seed is not None and not strategy.build().draws:
             raise UsageError(
-                f"--seed {self.seed}: strategy '{strategy.part.part_name}' draws nothing; say --strategy sample"
+                f"--seed {self.seed}: strategy '{strategy.part.part_name}' does not sample; use --strategy sample"
             )
         options: GenerateOptions = {
             "strategy": strategy,
@@ -85,33 +85,33 @@ class Shorthands:
             options["quantize"] = self.quantize
         return options if self.batch_size is None else {**options, "batch_size": self.batch_size}
 
-    def strategy_over(self, settled: Config, given: str | None = None) -> Config:
+    def strategy_over(self, base: Config, override: str | None = None) -> Config:
         """Return the recipe's strategy, or another if the options name or imply one."""
         from tfkit.recipe.architecture.prepare import part_at
 
-        if self.strategy is not None and given is not None:
-            raise UsageError(f"--strategy {self.strategy} and --set {given} both say the strategy; give one of them")
-        name = self.strategy or (None if given else self._implied(settled)) or settled.part.part_name
-        asked = {option: getattr(self, option) for option in OF_STRATEGIES if getattr(self, option) is not None}
-        if name == settled.part.part_name and not asked:
-            return settled
-        base = settled.spelled() if name == settled.part.part_name else {"type": name}
-        text = " ".join(self.given("strategy", *OF_STRATEGIES)) or " ".join(self.given(*RULES))
-        self._check(name, asked)
-        return part_at("strategy", {**base, **asked}, text, "generate.strategy")
+        if self.strategy is not None and override is not None:
+            raise UsageError(f"--strategy {self.strategy} and --set {override} both set the strategy; use one of them")
+        name = self.strategy or (None if override else self._implied(base)) or base.part.part_name
+        values = {option: getattr(self, option) for option in OF_STRATEGIES if getattr(self, option) is not None}
+        if name == base.part.part_name and not values:
+            return base
+        options = base.spelled() if name == base.part.part_name else {"type": name}
+        text = " ".join(self.set_options("strategy", *OF_STRATEGIES)) or " ".join(self.set_options(*RULES))
+        self._check(name, values)
+        return part_at("strategy", {**options, **values}, text, "generate.strategy")
 
-    def _implied(self, settled: Config) -> str | None:
+    def _implied(self, base: Config) -> str | None:
         """Return the strategy implied by the options, or None for the recipe's."""
         if self.num_beams is not None:
-            return None if "num_beams" in type(settled).model_fields else "beam"
+            return None if "num_beams" in type(base).model_fields else "beam"
         draws = any(getattr(self, name) is not None for name in RULES)
-        return "sample" if draws and not settled.build().draws else None
+        return "sample" if draws and not base.build().draws else None
 
-    def logits_over(self, settled: Sequence[Config]) -> list[Config]:
+    def logits_over(self, base: Sequence[Config]) -> list[Config]:
         """Return the recipe's rules, with those of the options replaced in place or appended."""
         from tfkit.recipe.architecture.prepare import part_at
 
-        rules = list(settled)
+        rules = list(base)
         for name, (kind, option) in RULES.items():
             value = getattr(self, name)
             if value is None:
@@ -122,15 +122,15 @@ class Shorthands:
             rules = [*kept, rule] if not places else [*kept[: places[0]], rule, *kept[places[0] :]]
         return rules
 
-    def _check(self, strategy: str, asked: Mapping[str, Any]) -> None:
-        """Raise UsageError if the strategy lacks an option, naming those that have it."""
+    def _check(self, strategy: str, values: Mapping[str, Any]) -> None:
+        """Raise UsageError if the strategy lacks an option, naming those that support it."""
         from tfkit.core.registry import REGISTRY
 
         having = {name: REGISTRY.get("strategy", name).Config.model_fields for name in REGISTRY.names("strategy")}
-        for option, value in asked.items():
+        for option, value in values.items():
             if strategy in having and option not in having[strategy]:
                 others = ", ".join(name for name, options in having.items() if option in options)
-                why = f"strategy '{strategy}' has no option {option}; those that have: {others}"
+                why = f"strategy '{strategy}' has no option {option}; supported by: {others}"
                 raise UsageError(f"{self.typed(option, value)}: {why}")
 
 
@@ -152,5 +152,5 @@ def _strategy_set(sets: Sequence[str]) -> str | None:
 
 
 def _plain(value: object) -> str:
-    """Format a value; numbers have no more digits than typed."""
+    """Format a value, a number with no more digits than typed."""
     return f"{value:.15g}" if isinstance(value, float) else on_one_line(str(value), 60)

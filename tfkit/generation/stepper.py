@@ -15,7 +15,7 @@ from tfkit.core.output import counted
 from tfkit.functional.attend import announce
 from tfkit.generation.logits.base import PADDING
 from tfkit.generation.prompts import Ids, PromptError, Source
-from tfkit.generation.reading import PaddedRows, encoded, hidden_of, last, read_begun, read_on
+from tfkit.generation.reading import PaddedRows, encoded, hidden_of, last, read_first, read_on
 from tfkit.generation.tokens import padded_ids, padded_sources
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import check_needed
@@ -37,7 +37,7 @@ class Stepper:
         use_cache: bool = True,
         rooms: Sequence[int] | None = None,
     ) -> None:
-        """`prompts` start the decoder (with the start token in an encoder-decoder), `sources` are encoded.
+        """Start with `prompts` (with the start token in an encoder-decoder), after encoding `sources`.
 
         `rooms` are the expected limits of new tokens. Raises UsageError for a prompt or source that is empty, too long,
         or contains an unknown id.
@@ -52,7 +52,7 @@ class Stepper:
         self.text = PaddedRows(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
         if use_cache and self.state is None:
-            announce(f"{last(model).keeps_nothing}; the whole text is read for every token")
+            announce(f"{last(model).keeps_nothing}; the whole text is recomputed for every token")
         self._sources = None if sources is None else padded_sources(sources, device)
         self.hidden: Tensor | None = None  # [rows new d_model] of the tokens read last
 
@@ -76,7 +76,9 @@ class Stepper:
         return self.last_logits(1)[:, 0]
 
     def last_logits(self, count: int) -> Tensor:
-        """Return the logits after each of the last `count` tokens, [rows count vocab]; no state may have read them."""
+        """Return the logits after each of the last `count` tokens, [rows count vocab]; the state must not contain
+        these.
+        """
         if self._sources is not None:
             self._encode(*self._sources)
         self.hidden = hidden_of(self.model, self.text) if self.state is None else self._read(self.state)
@@ -103,7 +105,7 @@ class Stepper:
         self.text = replace(self.text, ids=torch.cat((self.ids, tokens), dim=1))
 
     def ahead(self, count: int) -> int:
-        """Return how many tokens, up to `count`, can be read together without changing earlier positions."""
+        """Return the number of tokens, up to `count`, that can be read together without changing earlier positions."""
         stack, now = last(self.model), self.text.length
         if not stack.moves:
             return count
@@ -112,12 +114,12 @@ class Stepper:
         return next(as_now, 0)
 
     def rewind(self, count: int) -> None:
-        """Remove the last `count` written tokens of each row; append others before asking for logits.
+        """Remove the last `count` written tokens of each row; append others before requesting logits.
 
         Raises UsageError, without changes, if the state cannot rewind.
         """
         if not 0 <= count <= self.steps:
-            raise UsageError(f"of {self.steps} tokens that were written {count} cannot be taken back")
+            raise UsageError(f"cannot rewind {count} tokens; {self.steps} were written")
         length = self.text.length - count
         if self.state is not None and self.state.length > length:
             self.state.rewind(length)
@@ -147,7 +149,7 @@ class Stepper:
         seen, length = state.length, self.text.length
         stack = last(self.model)
         if seen and stack.moves and not stack.same_regime(self.text.lengths(state.known), self.text.lengths(length)):
-            announce("positions change with the length of the text; wherever they do it is read anew")
+            announce("positions depend on the length of the text; it is read again whenever they change")
             self.text = replace(self.text, memory=state.memory, memory_real=state.memory_real)
             self.state, seen = self.model.new_state(), 0
             self.state.sources = state.sources
@@ -155,7 +157,7 @@ class Stepper:
         if seen:
             return read_on(self.model, state, self.text)
         state.reserve(length + self.room)
-        hidden = read_begun(self.model, state, self.text)
+        hidden = read_first(self.model, state, self.text)
         self.text = replace(self.text, memory=None, memory_real=None)  # now held by the state
         return hidden
 
@@ -174,19 +176,19 @@ def check_ids(model: Model, prompts: Sequence[Ids], sources: Sequence[Source] | 
     check_needed(model.special_inputs, dict.fromkeys(SPECIAL))
     _check(prompts, "prompt", most_positions(model, side), model.blueprint.last.vocab_size)
     if (sources is None) != (model.blueprint.encoder is None or model.blueprint.decoder is None):
-        raise UsageError("an encoder-decoder needs sources, and nothing else does")
+        raise UsageError("an encoder-decoder needs sources; other models take none")
     if sources is not None and model.blueprint.encoder is not None:
         if len(sources) != len(prompts):
-            raise UsageError(f"{len(prompts)} prompts and {len(sources)} sources: there is one of each a row")
+            raise UsageError(f"{len(prompts)} prompts and {len(sources)} sources; pass one source per prompt")
         _check(sources, "source", most_positions(model, "encoder"), model.blueprint.encoder.vocab_size)
 
 
 def _check(rows: Sequence[Source], name: str, longest: int | None, vocab_size: int | None) -> None:
     if not rows:
-        raise UsageError(f"there is no {name} to start from")
+        raise UsageError(f"no {name}s; pass at least one")
     for number, row in enumerate(rows, 1):
         if not len(row):
-            raise PromptError(name, number, "is empty, so that there is no token to begin with")
+            raise PromptError(name, number, "is empty; generation starts from at least one token")
         if longest is not None and len(row) > longest:
             long = counted(len(row), "token")
             raise PromptError(name, number, f"has {long}; this model reads at most {longest}; shorten it")
@@ -194,7 +196,7 @@ def _check(rows: Sequence[Source], name: str, longest: int | None, vocab_size: i
             continue
         if min(row) < 0 or (vocab_size is not None and max(row) >= vocab_size):
             wrong = min(row) if min(row) < 0 else max(row)
-            raise PromptError(name, number, f"holds the id {wrong}; ids go from 0 to {(vocab_size or 0) - 1}")
+            raise PromptError(name, number, f"contains the id {wrong}; ids are 0 to {(vocab_size or 0) - 1}")
 
 
 @contextlib.contextmanager

@@ -1,11 +1,11 @@
-"""Stop rules: when a text is done. A text ends as soon as one of the rules says so.
+"""Stop rules: decide when a text ends. The first rule that applies ends it.
 
-| type | choose it when |
+| type | purpose |
 |---|---|
-| end_token | the model has learned where its texts end; the default |
-| strings | a text ends where it says something, such as an empty line |
-| length | all texts are to be short, whatever max_new_tokens allows |
-| time | an answer must come in time |
+| end_token | end at the token that the model learned as the end; the default |
+| strings | end at a string, such as an empty line |
+| length | limit all texts below max_new_tokens |
+| time | limit the time of an answer |
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WrittenRow:
 
 
 class StopRule(Component):
-    """A stop rule. A text ends as soon as one rule says so, or after max_new_tokens."""
+    """A stop rule. A text ends as soon as one rule applies, or after max_new_tokens."""
 
     class Config(RecipeConfig):
         """Options of every stop rule."""
@@ -73,9 +73,9 @@ class StopRule(Component):
         return text
 
     def certain(self, text: str) -> str:
-        """Return the prefix of an unfinished text that will be output whatever follows, for streaming.
+        """Return the prefix of an unfinished text that no later token can change, for streaming.
 
-        A rule that cuts and does not override this holds everything back until the row is finished.
+        A rule that cuts and does not override this holds the whole text back until the row is finished.
         """
         cuts = type(self).cut_ids is not StopRule.cut_ids or type(self).cut_text is not StopRule.cut_text
         return "" if cuts else text
@@ -83,7 +83,7 @@ class StopRule(Component):
 
 @register("stop", "end_token")
 class EndToken(StopRule):
-    """Ends at the token that says so, which is left out (</s> of Sutskever et al. 2014, arXiv 1409.3215).
+    """Ends at an end token, which is left out (</s> of Sutskever et al. 2014, arXiv 1409.3215).
 
     No-op for a tokenizer without an end token.
     """
@@ -91,7 +91,9 @@ class EndToken(StopRule):
     class Config(StopRule.Config):
         """Options of end_token."""
 
-        tokens: Tokens | None = Field(None, description="texts or ids of tokens; none: the tokenizer's end token")
+        tokens: Tokens | None = Field(
+            None, description="texts or ids of the end tokens; none: the tokenizer's end token"
+        )
 
     config: Config
 
@@ -110,13 +112,13 @@ class EndToken(StopRule):
 
 @register("stop", "strings")
 class Strings(StopRule):
-    """Ends when one of the strings is written, wherever tokens begin and end; the text is cut before it."""
+    """Ends at the first of the strings, independently of token boundaries; the text is cut before it."""
 
     class Config(StopRule.Config):
         """Options of strings."""
 
         strings: Texts = Field(description="the strings; the first to appear ends the text")
-        keep: bool = Field(False, description="leave the string in the text, which then ends with it")
+        keep: bool = Field(False, description="keep the string at the end of the text")
 
     config: Config
 
@@ -124,10 +126,10 @@ class Strings(StopRule):
         return any(string in row.text for string in self.config.strings)
 
     def cut_text(self, text: str) -> str:
-        found = [(text.find(string), len(string)) for string in self.config.strings if string in text]
-        if not found:
+        matches = [(text.find(string), len(string)) for string in self.config.strings if string in text]
+        if not matches:
             return text
-        start, length = min(found)
+        start, length = min(matches)
         return text[: start + length] if self.config.keep else text[:start]
 
     def certain(self, text: str) -> str:
@@ -136,18 +138,18 @@ class Strings(StopRule):
             return self.cut_text(text)
         longest = max(map(len, self.config.strings)) - 1
         ends = (text[-length:] for length in range(min(longest, len(text)), 0, -1))
-        begun = next((end for end in ends if any(string.startswith(end) for string in self.config.strings)), "")
-        return text[: len(text) - len(begun)]
+        partial = next((end for end in ends if any(string.startswith(end) for string in self.config.strings)), "")
+        return text[: len(text) - len(partial)]
 
 
 @register("stop", "length")
 class Length(StopRule):
-    """Ends when `tokens` tokens are written; max_new_tokens holds besides."""
+    """Ends after `tokens` tokens, or earlier at max_new_tokens."""
 
     class Config(StopRule.Config):
         """Options of length."""
 
-        tokens: PositiveInt = Field(description="tokens that are written, an end token among them")
+        tokens: PositiveInt = Field(description="maximum number of new tokens, including an end token")
 
     config: Config
 
@@ -161,12 +163,12 @@ class Length(StopRule):
 
 @register("stop", "time")
 class Time(StopRule):
-    """Ends when a search has been writing for `seconds`; each batch of texts is a search of its own."""
+    """Ends `seconds` after the beginning of a search; each batch of texts is a separate search."""
 
     class Config(StopRule.Config):
         """Options of time."""
 
-        seconds: PositiveFloat = Field(description="seconds after which no more tokens are written")
+        seconds: PositiveFloat = Field(description="time limit in seconds, checked after each token")
 
     config: Config
 

@@ -22,14 +22,14 @@ def check_stream(strategy: Strategy, search: Search) -> None:
     strategy.check(search)
     if not strategy.streams:
         raise UsageError(
-            f"generate.strategy: {strategy.part_name} knows its text only at the end, so that it cannot be streamed; "
-            "leave the stream out, or say greedy or sample"
+            f"generate.strategy: {strategy.part_name} cannot stream, as its text is known only at the end; "
+            "do not stream, or use greedy or sample"
         )
     if strategy.texts_returned != 1:
-        raise UsageError(f"generate.strategy: a stream is one text, but n_best is {strategy.texts_returned}")
+        raise UsageError(f"generate.strategy: n_best is {strategy.texts_returned}; streaming needs n_best 1")
 
 
-def told(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:
+def final_tokens(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:
     """Yield the final tokens of a search with one prompt, then the candidate.
 
     Exceptions of the search are raised here. Closing the iterator ends the search at its next token.

@@ -21,18 +21,18 @@ def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[
     """
     strategy.check(search)
     check_room(strategy, search.model, min(batch_size, len(search.prompts)))
-    found: list[list[Candidate]] = [[] for _ in search.prompts]
+    results: list[list[Candidate]] = [[] for _ in search.prompts]
     with evaluating(search.model):
         decoder = search.decoder or StepDecoder(search.model)
         search = replace(search, model=decoder.current())
         for rows in _batches(search, batch_size):
-            for row, candidates in zip(rows, strategy.search(_begun(search.of(rows))), strict=True):
-                found[row] = candidates
-    return found
+            for row, candidates in zip(rows, strategy.search(_restarted(search.of(rows))), strict=True):
+                results[row] = candidates
+    return results
 
 
-def _begun(search: Search) -> Search:
-    """Restart the clock of a search; each batch has its own."""
+def _restarted(search: Search) -> Search:
+    """Restart the clock of a search, once per batch."""
     return replace(search, began=time.monotonic())
 
 
@@ -41,7 +41,7 @@ def _batches(search: Search, batch_size: int) -> Iterator[list[int]]:
     read = search.prompts if search.sources is None else search.sources
     order = sorted(range(len(read)), key=lambda index: len(read[index]))
     alone = any(plan.without("padding") for plan in search.model.blueprint.stacks())
-    for _, alike in groupby(order, key=lambda row: (len(read[row]), len(search.prompts[row])) if alone else None):
-        rows = list(alike)
+    for _, group in groupby(order, key=lambda row: (len(read[row]), len(search.prompts[row])) if alone else None):
+        rows = list(group)
         for start in range(0, len(rows), batch_size):
             yield rows[start : start + batch_size]

@@ -27,7 +27,7 @@ def _listed(value: object) -> object:
 
 def _some(values: Entries) -> Entries:
     if not values:
-        raise ValueError("an empty list says nothing; leave the rule out, or name at least one")
+        raise ValueError("the list is empty; remove the rule, or list at least one")
     return values
 
 
@@ -56,8 +56,8 @@ def _id(token: int | str, tokenizer: Tokenizer) -> int:
     if len(pieces) == 1 and pieces[0] != tokenizer.special_ids.get("unknown"):
         return pieces[0]
     written = ", ".join(repr(tokenizer.token(piece)) for piece in pieces)
-    more = f"; it is written with {len(pieces)}: {written}" if len(pieces) > 1 else ""
-    raise UsageError(f"{token!r} is no token of this vocabulary of {tokenizer.vocab_size}{more}")
+    more = f"; it is encoded as {len(pieces)}: {written}" if len(pieces) > 1 else ""
+    raise UsageError(f"{token!r} is not in the vocabulary of {tokenizer.vocab_size} tokens{more}")
 
 
 def without_token(tokenizer: Tokenizer, size: int) -> Tensor | None:
@@ -65,9 +65,9 @@ def without_token(tokenizer: Tokenizer, size: int) -> Tensor | None:
     gaps = [id_ for id_ in tokenizer.gaps if id_ < size]
     if not gaps and size <= tokenizer.vocab_size:
         return None
-    found = torch.arange(size) >= tokenizer.vocab_size
-    found[gaps] = True
-    return found
+    mask = torch.arange(size) >= tokenizer.vocab_size
+    mask[gaps] = True
+    return mask
 
 
 def breaks_of(tokenizer: Tokenizer) -> frozenset[int]:

@@ -23,13 +23,13 @@ from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.shorthands import OF_STRATEGIES, RULES, GenerateOptions, Keywords
 from tfkit.generation.strategy import Strategy
-from tfkit.generation.streaming import check_stream, told
+from tfkit.generation.streaming import check_stream, final_tokens
 from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.recipe.architecture.prepare import Parts, parts_of
 from tfkit.recipe.settings.sections import Generate
 
-CUT = "the text is cut off: no text that generate.logits allows was complete when it ended"
+CUT = "the text is cut off: it ended before it was complete under generate.logits"
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Writer:
         if not read:
             return []
         search = self._search(read, scored)
-        found = find(self.strategy, search, self.batch_size)
-        warn_of_texts(search, found, self.max_new_tokens)
+        results = find(self.strategy, search, self.batch_size)
+        warn_of_texts(search, results, self.max_new_tokens)
         return [
             [self._written(prompt, candidate) for candidate in candidates]
-            for prompt, candidates in zip(search.prompts, found, strict=True)
+            for prompt, candidates in zip(search.prompts, results, strict=True)
         ]
 
     def stream(self, read: Source) -> Generator[str, None, GeneratedText]:
@@ -107,21 +107,21 @@ class Writer:
     def _pieces(self, search: Search) -> Generator[str, None, GeneratedText]:
         (prompt,) = search.prompts
         ids: list[int] = []
-        given = ""
-        with closing(told(self.strategy, search)) as tokens:
+        streamed = ""
+        with closing(final_tokens(self.strategy, search)) as tokens:
             for item in tokens:
                 if isinstance(item, Candidate):
                     warn_of_texts(search, [[item]], self.max_new_tokens)
                     written = self._written(prompt, item)
                     text = written.text
-                    if not text.startswith(given):
-                        raise UsageError("the tokenizer or a stop rule changed what was streamed; leave the stream out")
+                    if not text.startswith(streamed):
+                        raise UsageError("the tokenizer or a stop rule changed text already streamed; do not stream")
                 else:
                     ids.append(item)
                     text = self.rules.certain(prompt, ids)
-                if len(text) > len(given) and text.startswith(given):
-                    yield text[len(given) :]
-                    given = text
+                if len(text) > len(streamed) and text.startswith(streamed):
+                    yield text[len(streamed) :]
+                    streamed = text
         warn_of_cut([written])
         return written
 
@@ -146,7 +146,7 @@ class Writer:
     @property
     def _start(self) -> int:
         if self.start is None:
-            raise UsageError("says no model.special_ids.start, which the decoder begins with")
+            raise UsageError("the recipe sets no model.special_ids.start, the decoder's first token")
         return self.start
 
     def _written(self, prompt: Ids, candidate: Candidate) -> GeneratedText:
@@ -175,11 +175,11 @@ def make_writer(
 
     Raises RecipeError for an invalid part, UsageError for one that does not fit the tokenizer.
     """
-    options = spelled_out(options, settings)
+    options = with_short_options(options, settings)
     seed = options.get("seed")
     strategies = _chosen("strategy", options.get("strategy"), [settings.strategy])
     if len(strategies) != 1:
-        raise UsageError(f"there is one strategy, got {len(strategies)}")
+        raise UsageError(f"expected one strategy, got {len(strategies)}")
     logits = _chosen("logits", options.get("logits"), settings.logits)
     rules = bound_rules(logits, _chosen("stop", options.get("stop"), settings.stop), tokenizer)
     return Writer(
@@ -195,16 +195,16 @@ def make_writer(
     )
 
 
-def spelled_out(options: GenerateOptions, settings: Generate) -> GenerateOptions:
+def with_short_options(options: GenerateOptions, settings: Generate) -> GenerateOptions:
     """Apply the short options to the strategy and the rules. Raise UsageError or RecipeError."""
     short: dict[str, Any] = {name: options.get(name) for name in (*RULES, *OF_STRATEGIES)}
     if all(value is None for value in short.values()):
         return options
-    given = options.get("strategy")
-    strategies = _chosen("strategy", given, [settings.strategy])
+    option = options.get("strategy")
+    strategies = _chosen("strategy", option, [settings.strategy])
     if len(strategies) != 1:
         return options
-    keywords = Keywords(strategy=None if given is None else strategies[0].part.part_name, **short)
+    keywords = Keywords(strategy=None if option is None else strategies[0].part.part_name, **short)
     logits = keywords.logits_over(_chosen("logits", options.get("logits"), settings.logits))
     return {**options, "strategy": keywords.strategy_over(strategies[0]), "logits": logits}
 
@@ -214,8 +214,8 @@ def check_options(options: Mapping[str, Any], most: Any = None) -> None:
     for name in options:
         if name not in GenerateOptions.__annotations__:
             hint = nearest(name, [*GenerateOptions.__annotations__, "max_new_tokens"])
-            known = f"did you mean '{hint}'?" if hint else f"there are {', '.join(GenerateOptions.__annotations__)}"
-            raise UsageError(f"nothing of generation is called '{name}'; {known}")
+            known = f"did you mean '{hint}'?" if hint else f"available: {', '.join(GenerateOptions.__annotations__)}"
+            raise UsageError(f"unknown generation option '{name}'; {known}")
     numbers = {
         "max_new_tokens": (most, 0, COUNT),
         "seed": (options.get("seed"), 0, SEED),
@@ -223,9 +223,9 @@ def check_options(options: Mapping[str, Any], most: Any = None) -> None:
     }
     for name, (value, least, bound) in numbers.items():
         if value is not None and (type(value) is not int or not least <= value <= bound.most):
-            raise UsageError(f"{name} is a whole number from {least} to {bound.most:,}, got {value!r}")
+            raise UsageError(f"{name} must be a whole number from {least} to {bound.most:,}, got {value!r}")
     check_quantize(options.get("quantize"))
 
 
-def _chosen(slot: str, wished: Parts | None, settled: Sequence[Config]) -> Sequence[Config]:
-    return settled if wished is None else parts_of(slot, wished)
+def _chosen(slot: str, option: Parts | None, default: Sequence[Config]) -> Sequence[Config]:
+    return default if option is None else parts_of(slot, option)

@@ -35,7 +35,7 @@ class FilesVerdict:
         """One message per failure."""
         if self.quantized:
             whole, small = (self.figures[name].get("perplexity", 1.0) for name in ("float32", "int8"))
-            wrong = f"perplexity {small:.3f} in int8, {whole:.3f} in float32; at most {WORST} times that is right"
+            wrong = f"perplexity {small:.3f} in int8, {whole:.3f} in float32; the limit is {WORST} times that"
             return [] if small <= WORST * whole else [wrong]
         off = [f"{name}: off by {worst:.1e}" for name, worst in self.differences.items() if not worst <= self.tolerance]
         if self.equal_prompts is not None and self.equal_prompts < self.prompts:
@@ -90,8 +90,8 @@ def greedy(model: Model, ids: list[int], count: int, facts: Mapping[str, Any]) -
     prompt = len(text)
     for _ in range(count):
         read = torch.tensor([text])
-        given = {"input_ids": read} if start is None else {"input_ids": source, "decoder_input_ids": read}
-        new = int(model(**given).logits[0, -1].argmax())
+        inputs = {"input_ids": read} if start is None else {"input_ids": source, "decoder_input_ids": read}
+        new = int(model(**inputs).logits[0, -1].argmax())
         if new in facts["ends"]:
             break
         text.append(new)

@@ -31,16 +31,16 @@ BESIDE = {CARD, ".gitattributes"}  # initial files of an empty repository
 def push(run: Run | str | Path, target: str, force: bool = False, private: bool = False) -> str:
     """Push a run to hf://user/name in one commit, and return that address.
 
-    Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Absolute paths, as
-    those of data files and of own parts, are replaced by their last part, and a warning lists them. A new repository
-    is public unless `private`. `force` replaces an existing run. Raises UsageError for other existing contents,
-    RunError for a damaged run, DataError for errors of the hub.
+    Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Absolute paths, such
+    as those of data files and of a user's parts, are replaced by their last part, and a warning lists them. A new
+    repository is public unless `private`. `force` replaces an existing run. Raises UsageError for other existing
+    contents, RunError for a damaged run, DataError for errors of the hub.
     """
     repository(target)
     hub = optional("huggingface_hub", "hf", "tfkit.push needs")
     run = run if isinstance(run, Run) else load_run(run)
     if not run.folder.is_dir():
-        raise UsageError(f"{run.folder}: is a file of weights alone; push a run's folder")
+        raise UsageError(f"{run.folder}: is only a file of weights; push a run folder")
     folder = RunFolder(run.folder)
     paths = LocalPaths.of(run)
     with tempfile.TemporaryDirectory() as beside:
@@ -59,17 +59,17 @@ def _commit(hub: Any, target: str, contents: dict[str, Path | bytes], title: str
     with in_words(target):
         api = hub.HfApi()
         is_there = bool(api.repo_exists(name))
-        there = set(api.list_repo_files(name)) if is_there else set()
-        _check_free(target, there, force)
-        if CARD in there and not is_ours(Path(api.hf_hub_download(name, CARD))):
+        existing = set(api.list_repo_files(name)) if is_there else set()
+        _check_free(target, existing, force)
+        if CARD in existing and not is_ours(Path(api.hf_hub_download(name, CARD))):
             del contents[CARD]  # written by the author
         if not is_there:
             api.create_repo(name, private=private)
-        api.create_commit(name, _operations(hub, contents, there), commit_message=f"Push {title}")
+        api.create_commit(name, _operations(hub, contents, existing), commit_message=f"Push {title}")
 
 
 def _without_paths(paths: LocalPaths, file: Path, copy: Path) -> Path:
-    """Return a file without the paths of this machine: the file, or a copy where it had some."""
+    """Return the file, or a copy without absolute paths if it contains any."""
     if file.name == WEIGHTS:
         with opened(file) as stored:
             entry = json.dumps(read_entry(file, stored.metadata() or {}))
@@ -83,11 +83,11 @@ def _without_paths(paths: LocalPaths, file: Path, copy: Path) -> Path:
 
 def _files(folder: RunFolder) -> dict[str, Path]:
     """Return the files to push by name. Raise RunError if one has changed."""
-    found = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
+    files = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
     kept = (path for path in kept_files(folder.path) if not is_temporary(path))
-    found |= {path.relative_to(folder.path).as_posix(): path for path in kept}
-    record.check(folder, found)
-    return found
+    files |= {path.relative_to(folder.path).as_posix(): path for path in kept}
+    record.check(folder, files)
+    return files
 
 
 def _sums(files: Mapping[str, Path]) -> bytes:
@@ -95,21 +95,21 @@ def _sums(files: Mapping[str, Path]) -> bytes:
     return "".join(f"{sha256_of(path)}  {name}\n" for name, path in sorted(files.items())).encode()
 
 
-def _check_free(target: str, there: set[str], force: bool) -> None:
+def _check_free(target: str, existing: set[str], force: bool) -> None:
     """Raise UsageError for a repository with other contents, and for an existing run unless `force`."""
-    if there <= BESIDE:
+    if existing <= BESIDE:
         return
-    if not there >= MARKS:
-        raise UsageError(f"{target}: is not empty and holds no run of tfkit; choose another name")
+    if not existing >= MARKS:
+        raise UsageError(f"{target}: is not empty and is not a tfkit run; choose another name")
     if not force:
-        raise UsageError(f"{target}: holds a run of tfkit; force=True replaces it, or choose another name")
+        raise UsageError(f"{target}: contains a tfkit run; use force=True to replace it, or choose another name")
 
 
-def _operations(hub: Any, contents: Mapping[str, Path | bytes], there: Iterable[str]) -> list[Any]:
-    """Build the commit: add files and delete those that only an earlier run had."""
+def _operations(hub: Any, contents: Mapping[str, Path | bytes], existing: Iterable[str]) -> list[Any]:
+    """Build the commit: add files and delete those left from an earlier run."""
     added = [
         hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=one if isinstance(one, bytes) else str(one))
         for name, one in contents.items()
     ]
-    own = {name for name in there if name in PUBLISHED or name.startswith(f"{KEPT}/")}
+    own = {name for name in existing if name in PUBLISHED or name.startswith(f"{KEPT}/")}
     return added + [hub.CommitOperationDelete(path_in_repo=name) for name in sorted(own - contents.keys())]

@@ -40,8 +40,8 @@ class LocalPaths:
         if run.folder.is_dir():
             files = [*(run.folder / name for name in RECORDED), *(run.folder / KEPT / name for name in SETTINGS)]
             texts += [read_text(file) for file in files if file.is_file()]
-        found = {path for text in texts for path in _paths(text)}
-        return cls(_named(sorted(found), run.folder.absolute()))
+        paths = {path for text in texts for path in _paths(text)}
+        return cls(_named(sorted(paths), run.folder.absolute()))
 
     def out_of(self, text: str) -> str:
         """Replace the paths in a text, also where JSON escapes their characters."""
@@ -63,7 +63,7 @@ class LocalPaths:
     def __str__(self) -> str:
         """Return a sentence that lists the replacements; empty if there are none."""
         pairs = [f"{path} as {name}" for path, name in self.names.items() if not path.startswith("..")]
-        return f"no absolute path of this run leaves: {some(pairs)}" if pairs else ""
+        return f"absolute paths are replaced: {some(pairs)}" if pairs else ""
 
 
 def _paths(text: str) -> Iterator[str]:

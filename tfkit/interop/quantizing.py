@@ -1,4 +1,4 @@
-"""A run -> a run whose weights are stored in int8, and what that changes."""
+"""Quantization of a run: int8 weights, and their effect on the scores."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ COPIED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS)
 
 @dataclass(frozen=True)
 class QuantizedRun:
-    """A run in int8: the sizes of the weights' files, and the scores before and after; none of a run without data."""
+    """Result of a quantization: weight file sizes, and scores before and after (empty without data)."""
 
     folder: Path
     bytes: tuple[int, int]
     scores: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as plain data for JSON."""
+        """Return the result as plain data for JSON."""
         scores = {name: {"before": before, "after": after} for name, (before, after) in self.scores.items()}
         return {
             "run": str(self.folder),
@@ -55,23 +55,25 @@ class QuantizedRun:
 def quantize_run(
     run: Run, out: str | Path, force: bool = False, split: str | None = None, limit: int | None = None
 ) -> QuantizedRun:
-    """Write `run` to the folder `out` with the matrices of its layers and tables in int8, and evaluate both.
+    """Write `run` to the folder `out` with its matrices and tables in int8, and evaluate both.
 
-    `force` renames a run that is there to NAME.old. Raises RunError for a folder that may not be written, with nothing
-    left then, and UsageError for a run that is in int8 already or has weights that are not finite.
+    `force` renames an existing run to NAME.old. Raises RunError for a folder that must not be overwritten, and
+    UsageError for a run that is already in int8 or has non-finite weights; no files are left in these cases.
     """
     source = RunFolder(run.folder)
     known = source.known if (source / ENVIRONMENT).is_file() else {}
     if run.folder == run.weights:
-        raise UsageError(f"{source}: is a file of weights alone; give a run's folder")
+        raise UsageError(f"{source}: is only a file of weights; use a run folder")
     if run.stores_int8:
-        raise UsageError(f"{source}: its weights are in int8 already")
+        raise UsageError(f"{source}: the weights are already in int8")
     if Path(out).resolve() == run.folder.resolve():
-        raise UsageError(f"{out}: is the run itself, whose weights training needs; choose another folder")
+        raise UsageError(
+            f"{out}: is the run itself, whose float weights are needed for training; choose another folder"
+        )
     goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):
-        raise UsageError(f"{source / WEIGHTS}: {names[0]} holds NaN or infinite numbers, which have no scale")
+        raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be scaled")
     judged = run.recipe.data is not None and run.recipe.objective is not None
     before = _scores(run, split, limit) if judged else {}
     check_listed(source, KEPT)
@@ -86,26 +88,26 @@ def quantize_run(
         about = {"run": run.recipe.name, "bytes": sizes, "scores": before}
         write_json(folder / ENVIRONMENT, _environment(run, known, goal.path) | {QUANTIZED_FROM: about})
         record_all(folder)
-    made = load_run(goal.path, device=str(run.device))
-    after = made.evaluate(split, limit) if judged else {}
-    write_card(RunFolder(goal.path), goal.path.name, made.summary)
+    quantized = load_run(goal.path, device=str(run.device))
+    after = quantized.evaluate(split, limit) if judged else {}
+    write_card(RunFolder(goal.path), goal.path.name, quantized.summary)
     return QuantizedRun(goal.path, (sizes[0], sizes[1]), {name: (before[name], after[name]) for name in before})
 
 
 def _stored(run: Run, own: Weights) -> set[str]:
-    """The matrices by the names that their tensors have in the file."""
+    """Return the matrices by tensor name in the file."""
     return {own.tied.get(name, name) for name in matrices(run.model)}
 
 
 def _scores(run: Run, split: str | None, limit: int | None) -> dict[str, float]:
-    """The scores of a run, whose folder stays as it is."""
+    """Return the scores of a run without changing its folder."""
     other = copy.copy(run)
     other.as_saved = False
     return other.evaluate(split, limit)
 
 
 def _environment(run: Run, known: Mapping[str, Any], target: Path) -> dict[str, Any]:
-    """environment.json of the new run: that of the old one, with how its weights are stored."""
+    """Return environment.json of the new run: the original's, with the storage of its weights."""
     kept = {key: value for key, value in known.items() if key not in ("finished", NEEDS)}
     needs = recorded(run.recipe, target, run.tokenizer.vocab_size if run.recipe.unknown_vocab else None)
     return {**kept, QUANTIZED: "int8"} | ({NEEDS: needs} if needs else {})

@@ -2,9 +2,9 @@
 
 | type | choose it when |
 |---|---|
-| encoder | text is understood: classify, tag, fill in masks, embed (BERT-style) |
-| decoder | text is continued (GPT-style) |
-| encoder_decoder | one text becomes another: translate, summarise (the original) |
+| encoder | texts are encoded: classification, tagging, masked tokens, embeddings (BERT-style) |
+| decoder | text is generated (GPT-style) |
+| encoder_decoder | texts are mapped to texts: translation, summarization (the original) |
 """
 
 from tfkit.models.base import Body, Model, ModelOutput

@@ -29,14 +29,14 @@ PAST = Causal(Causal.Config(), Shape(1, causal=True))
 MARKS = "global_attention_mask"
 
 
-class Given(MaskFacts):
-    """A mask given as a tensor [query key] or [batch query key], True = may look."""
+class TensorMask(MaskFacts):
+    """Mask passed as a tensor [query key] or [batch query key], True = visible."""
 
     def __init__(self, mask: Tensor, span: Span, rows: int) -> None:
         sizes, shape = [span.queries, span.keys], list(mask.shape)
         if mask.dtype != torch.bool or shape not in (sizes, [1, *sizes], [rows, *sizes]):
             got = f"shape {shape} of {mask.dtype}"
-            raise UsageError(f"mask is [query key] or [batch query key], here {sizes}, True = may look; got {got}")
+            raise UsageError(f"mask must be [query key] or [batch query key], here {sizes}, True = visible; got {got}")
         self.mask = mask if mask.dim() == 3 else mask[None]
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
@@ -61,14 +61,14 @@ def context(
 ) -> Context:
     """Return the context of a call with x [batch time width], for parts used without a model.
 
-    `mask` is a tensor [query key] or [batch query key], True = may look, or mask parts; `causal` also hides the future.
+    `mask` is a tensor [query key] or [batch query key], True = visible, or mask parts; `causal` also hides the future.
     `position` are parts that rotate queries and keys or change the scores. `memory` [batch key width] is attended to
-    instead of x, and `attention_mask` [batch key], 1 = a real token, is then the memory's. `observe={"attention"}`
-    keeps the weights in `context.collector.observed`. Raises UsageError for shapes that do not match.
+    instead of x, and `attention_mask` [batch key], 1 = real token, then applies to the memory. `observe={"attention"}`
+    keeps the weights in `context.collector.observed`. Raise UsageError for shapes that do not match.
     """
     _check_call(x, memory, segment_ids)
     if state is not None and (position_ids is not None or segment_ids is not None):
-        raise UsageError("with a state, positions count on from its length; leave position_ids and segment_ids out")
+        raise UsageError("with a state, positions continue from its length; omit position_ids and segment_ids")
     source, past = (x, 0 if state is None else state.length) if memory is None else (memory, 0)
     span = Span(x.shape[1], past + source.shape[1], past, x.device)
     rules = _rules(mask, span, len(x)) + ([PAST] if causal else [])
@@ -93,23 +93,25 @@ def context(
 
 def _check_call(x: Tensor, memory: Tensor | None, segment_ids: Tensor | None) -> None:
     if x.dim() != 3 or (memory is not None and (memory.dim() != 3 or len(memory) != len(x))):
-        got = f"shape {list(x.shape)}" + ("" if memory is None else f", and a memory of shape {list(memory.shape)}")
-        raise UsageError(f"x is [batch time width], and memory [batch key width] of the same batch; got {got}")
+        got = f"shape {list(x.shape)}" + ("" if memory is None else f", and memory of shape {list(memory.shape)}")
+        raise UsageError(
+            f"x must be [batch time width], and memory [batch key width] with the same batch size; got {got}"
+        )
     if memory is not None and segment_ids is not None:
-        raise UsageError("segment_ids separate the texts of x, not those of a memory; give a mask instead")
+        raise UsageError("segment_ids separate the texts of x, not those of a memory; pass a mask instead")
 
 
 def _rules(mask: Rules, span: Span, rows: int) -> list[MaskFacts]:
-    return [Given(mask, span, rows)] if isinstance(mask, Tensor) else _several("mask", mask, MaskFacts)
+    return [TensorMask(mask, span, rows)] if isinstance(mask, Tensor) else _several("mask", mask, MaskFacts)
 
 
-def _several(slot: str, given: object, kind: type[One]) -> list[One]:
+def _several(slot: str, value: object, kind: type[One]) -> list[One]:
     """Return one part or several as a list. Raise UsageError for other types."""
-    several = list(given) if isinstance(given, (list, tuple)) else [given]
-    found = [one for one in several if isinstance(one, kind)]
-    if len(found) < len(several):
-        raise UsageError(f'{slot} is built by tfkit.part("{slot}", ...), one or a list of them; got {given!r}')
-    return found
+    several = list(value) if isinstance(value, (list, tuple)) else [value]
+    parts = [one for one in several if isinstance(one, kind)]
+    if len(parts) < len(several):
+        raise UsageError(f'{slot} must be a part of tfkit.part("{slot}", ...), or a list of them; got {value!r}')
+    return parts
 
 
 def callable_alone(part: Any) -> Any:
@@ -123,88 +125,90 @@ def callable_alone(part: Any) -> Any:
 Arguments = tuple[tuple[Any, ...], dict[str, Any]] | None
 
 
-def _sublayer(part: Sublayer, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+def _sublayer(part: Sublayer, arguments: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
     """Convert part(x, memory=..., mask=..., causal=...) to part(x, context)."""
-    if len(given) != 1 or "context" in options:
+    if len(arguments) != 1 or "context" in options:
         return None
     name, shape = f"{part.part_slot} '{part.part_name}'", part.shape
     if unknown := options.keys() - KEYWORDS:
         raise unknown_input(min(unknown), sorted(KEYWORDS), name)
     memory = options.get("memory")
     options = {"causal": shape.causal and memory is None, **options}
-    for word, tensor, width in (("x", given[0], shape.d_model), ("memory", memory, shape.source_width)):
+    for word, tensor, width in (("x", arguments[0], shape.d_model), ("memory", memory, shape.source_width)):
         if tensor is not None and tensor.shape[-1] != width:
             raise UsageError(f"{name} was built for {word} of width {width}, got shape {list(tensor.shape)}")
     if memory is None and shape.memory_width is not None:
-        raise UsageError(f"{name} was built to attend to a memory of width {shape.memory_width}; give memory")
-    made = context(given[0], **options)
-    _check_able(part, name, made, options)
-    if made.inputs.global_attention_mask is not None:
-        readers = part.needs.union(*(rule.needs for rule in made.mask.rules))
-        check_needed(readers, {MARKS: made.inputs.global_attention_mask})
-    return (given[0], made), {}
+        raise UsageError(f"{name} was built to attend to a memory of width {shape.memory_width}; pass memory")
+    call = context(arguments[0], **options)
+    _check_capabilities(part, name, call, options)
+    if call.inputs.global_attention_mask is not None:
+        readers = part.needs.union(*(rule.needs for rule in call.mask.rules))
+        check_needed(readers, {MARKS: call.inputs.global_attention_mask})
+    return (arguments[0], call), {}
 
 
-def _check_able(part: Sublayer, name: str, made: Context, options: dict[str, Any]) -> None:
+def _check_capabilities(part: Sublayer, name: str, call: Context, options: dict[str, Any]) -> None:
     """Raise UsageError, naming the keyword, for a capability that the part does not declare."""
-    able, rules = part.able(part.config), made.mask.rules
-    if "masks" not in able and options["causal"] != part.shape.causal and made.source is None:
+    capabilities, rules = part.able(part.config), call.mask.rules
+    if "masks" not in capabilities and options["causal"] != part.shape.causal and call.source is None:
         raise UsageError(f"{name} was built for causal={part.shape.causal}; build it with causal={options['causal']}")
-    asked = {
-        "memory": ("cross_attention", made.source is not None),
+    required = {
+        "memory": ("cross_attention", call.source is not None),
         "mask": ("masks", any(not rule.triangle for rule in rules)),
         "causal": ("causal", any(rule.triangle for rule in rules)),
-        "causal=False": ("bidirectional", not rules and made.source is None),
-        "attention_mask": ("padding", made.mask.real is not None),
-        "segment_ids": ("packing", made.mask.segments is not None),
-        "state": ("cache", made.state is not None),
-        "observe": ("weights", made.collector.watches("attention")),
+        "causal=False": ("bidirectional", not rules and call.source is None),
+        "attention_mask": ("padding", call.mask.real is not None),
+        "segment_ids": ("packing", call.mask.segments is not None),
+        "state": ("cache", call.state is not None),
+        "observe": ("weights", call.collector.watches("attention")),
     }
-    hooks = {hook for one in made.position.parts for hook in one.hooks()} - {"embed"}
-    asked |= {f"position ({hook})": (hook, True) for hook in sorted(hooks)}
-    for word, (capability, is_asked) in asked.items():
-        if is_asked and capability not in able:
-            raise UsageError(f"{name} takes no {word}: it does not declare '{capability}' ({CAPABILITIES[capability]})")
-    if made.position.parts and not hooks:
-        raise UsageError("a position that is only added to embeddings does nothing here; give it to the embedding")
+    hooks = {hook for one in call.position.parts for hook in one.hooks()} - {"embed"}
+    required |= {f"position ({hook})": (hook, True) for hook in sorted(hooks)}
+    for word, (capability, is_required) in required.items():
+        if is_required and capability not in capabilities:
+            raise UsageError(
+                f"{name} does not support {word}: it does not declare '{capability}' ({CAPABILITIES[capability]})"
+            )
+    if call.position.parts and not hooks:
+        raise UsageError("a position that is only added to embeddings has no effect here; pass it to the embedding")
 
 
-def _embedding(part: Embedding, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+def _embedding(part: Embedding, arguments: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
     """Convert part(ids, position=..., token_type_ids=...) to part(inputs, placement, vectors); floats are vectors."""
-    if len(given) != 1 or isinstance(given[0], Inputs):
+    if len(arguments) != 1 or isinstance(arguments[0], Inputs):
         return None
     if unknown := options.keys() - {"position", "position_ids", "token_type_ids", "attention_mask"}:
         raise unknown_input(min(unknown), ["position", "token_type_ids"], part.part_name)
-    x, types = given[0], options.pop("token_type_ids", None)
+    x, types = arguments[0], options.pop("token_type_ids", None)
     vectors = x if x.is_floating_point() else None
     ids = x if vectors is None else None
     inputs = make_inputs(ids, options.get("attention_mask"), {"token_type_ids": types}, vectors)
-    if wrong := beyond(ids, part.shape.vocab_size, "ids"):
-        raise wrong
-    made = context(x if ids is None else torch.zeros_like(x)[..., None], **options)
-    return (inputs, made.position, vectors), {}
+    if error := beyond(ids, part.shape.vocab_size, "ids"):
+        raise error
+    call = context(x if ids is None else torch.zeros_like(x)[..., None], **options)
+    return (inputs, call.position, vectors), {}
 
 
-def _residual(part: Residual, given: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+def _residual(part: Residual, arguments: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
     """Convert part(x, sublayer, ..., norm=norm) to part(x, branches); sublayers are functions of x."""
-    if not given:
+    if not arguments:
         return None
-    x, *sublayers = given
+    x, *sublayers = arguments
     if len(sublayers) == 1 and isinstance(sublayers[0], (list, tuple)):
         return None
     if not sublayers or options.keys() - {"norm"} or not all(map(callable, sublayers)):
-        raise UsageError(f"residual '{part.part_name}' is called with x and its sublayers: residual(x, f, norm=norm)")
+        raise UsageError(f"residual '{part.part_name}' requires x and its sublayers: residual(x, f, norm=norm)")
     norm = options.get("norm", nn.Identity())
     names = [f"sublayer_{place}" for place in range(len(sublayers))]
     norms = dict.fromkeys(part.norm_names(names), norm)
     config = of_kind(part.config, Residual.Config)
     scale = 1.0 if config is None else config.branch_scale
-    seen = context(x)
-    made = [
-        Branch(name, _without_context(sublayer), seen, nn.Identity(), norms, scale)
+    call = context(x)
+    branches = [
+        Branch(name, _without_context(sublayer), call, nn.Identity(), norms, scale)
         for name, sublayer in zip(names, sublayers, strict=True)
     ]
-    return (x, made), {}
+    return (x, branches), {}
 
 
 def _without_context(sublayer: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:

@@ -24,7 +24,7 @@ from tfkit.models.state import DecodeState
 
 @dataclass
 class ModelOutput:
-    """The output of a model. Fields that were not computed are None."""
+    """Output of a model. Fields that were not computed are None."""
 
     logits: Tensor | None = None  # of `head`
     hidden: Tensor | None = None  # [batch time d_model] of the last stack
@@ -38,7 +38,7 @@ torch.export.register_dataclass(ModelOutput)
 
 
 class Model(ModelFacts, nn.Module):
-    """Base of the topologies, built from a `blueprint`."""
+    """Base class of the topologies, built from a `blueprint`."""
 
     optional: ClassVar[frozenset[str]]  # names of the inputs besides ids and their mask
 
@@ -52,7 +52,7 @@ class Model(ModelFacts, nn.Module):
             self.stack("decoder").embedding.tokens = self.stack("encoder").embedding.tokens  # type: ignore[union-attr]
         self.head = None if blueprint.head is None else self._build_head(blueprint.head)
         self.heads = nn.ModuleDict({name: self._build_head(head) for name, head in blueprint.heads})
-        # read from the options here, because the compiler cannot
+        # read the options here, because the compiler cannot
         self._readings = {"": HeadInput.of(blueprint.head)} | {
             name: HeadInput.of(head) for name, head in blueprint.heads
         }
@@ -76,14 +76,14 @@ class Model(ModelFacts, nn.Module):
         """Return the names of the inputs of a call."""
         return [name for name in inspect.signature(cls.forward).parameters if name != "self"]
 
-    def refuse_unknown(self, given: Collection[str]) -> None:
-        """Raise UsageError for an input that the call does not take."""
-        for name in given:
+    def refuse_unknown(self, names: Collection[str]) -> None:
+        """Raise UsageError for an unknown input."""
+        for name in names:
             if name not in self.optional:
                 raise unknown_input(name, self.inputs(), self.part_name)
 
     def check(self, inputs: Inputs) -> None:
-        """Raise UsageError for a missing input that some part needs, or a given one that no part reads."""
+        """Raise UsageError for a missing input that some part needs, or an input that no part reads."""
         special = {"global_attention_mask": inputs.global_attention_mask, "prefix_length": inputs.prefix_length}
         check_needed(self.special_inputs, special)
 
@@ -94,12 +94,12 @@ class Model(ModelFacts, nn.Module):
 
     @property
     def head_of_last(self) -> nn.Module:
-        """The head on the last stack, for losses and generation. Raises UsageError if there is none."""
+        """Head on the last stack, for losses and generation. Raise UsageError if there is none."""
         if self.head is None:
-            raise UsageError("this model has no head that predicts tokens; give it one, such as head: language_model")
+            raise UsageError("this model has no head that predicts tokens; add one, such as head: language_model")
         side = self.blueprint.last.side
         if self._readings[""].of_encoder and side != "encoder":
-            raise UsageError(f"the head of this model reads the encoder, and tokens are predicted by the {side}")
+            raise UsageError(f"the head of this model reads the encoder, but tokens are predicted by the {side}")
         return self.head
 
     @property
@@ -108,7 +108,7 @@ class Model(ModelFacts, nn.Module):
         return self.stack(self.blueprint.last.side).caches
 
     def new_state(self) -> DecodeState:
-        """Return an empty decode state, to be passed as `state` to incremental calls. Raise UsageError."""
+        """Return an empty decode state for incremental calls. Raise UsageError if the model cannot cache."""
         return self.stack(self.blueprint.last.side).new_state()
 
     def collector(self, observe: Collection[str] | None) -> Collector:
@@ -116,11 +116,11 @@ class Model(ModelFacts, nn.Module):
         if not observe:
             return Collector()
         if not isinstance(observe, Collection) or isinstance(observe, str) or set(observe) - set(OBSERVATIONS):
-            raise UsageError(f"observe is a set of {' and '.join(OBSERVATIONS)}, got {observe!r}")
+            raise UsageError(f"observe must be a set of {' and '.join(OBSERVATIONS)}, got {observe!r}")
         if "attention" in observe:
             with_weights, without = self.attention_places()
             if not with_weights:
-                raise UsageError("no part of this model hands out attention weights" + ": ".join(["", *without[:1]]))
+                raise UsageError("no part of this model exposes attention weights" + ": ".join(["", *without[:1]]))
         return Collector(frozenset(observe))
 
     def attention_places(self) -> tuple[list[str], list[str]]:
@@ -154,7 +154,7 @@ class Model(ModelFacts, nn.Module):
 
 @dataclass(frozen=True)
 class HeadInput:
-    """The input of a head: the encoder's or the last stack's states, up to a token."""
+    """Input of a head: the encoder's or the last stack's states, up to a token."""
 
     of_encoder: bool = False
     until: int | None = None
@@ -175,14 +175,14 @@ class Body:
 
     @property
     def memory(self) -> Tensor | None:
-        """The encoder's hidden states, in an encoder-decoder."""
+        """Encoder's hidden states, in an encoder-decoder."""
         return None if self.source is None else self.call.memory
 
     def read(self, reading: HeadInput) -> tuple[Tensor, Tensor | None]:
         """Return the hidden states that a head reads, and the mask of their real tokens."""
         if reading.of_encoder and self.source is not None and self.call.memory is not None:
             return self.call.memory, as_text(self.call.memory_real, self.source.inputs.input_ids, reading.until)
-        # with a decode state the mask may cover the past too
+        # with a decode state, the mask may include the past
         real = None if self.call.real is None else self.call.real[:, -self.hidden.shape[1] :]
         return self.hidden, as_text(real, self.call.inputs.input_ids, reading.until)
 
@@ -192,7 +192,7 @@ def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor 
     if end is None:
         return real
     if ids is None:
-        raise UsageError(f"this model looks for the token {end} in its input: give input_ids")
-    found = ids == end if real is None else (ids == end) & real  # padding may have that id too
-    before = found.cumsum(dim=1) == found  # includes the first `end` itself
+        raise UsageError(f"this model searches its input for the token {end}: pass input_ids")
+    ends = ids == end if real is None else (ids == end) & real  # padding may have the same id
+    before = ends.cumsum(dim=1) == ends  # includes the first `end` itself
     return before if real is None else before & real

@@ -30,40 +30,40 @@ def build_model(
         return model.to(dtype)
     _check_memory(blueprint, device, dtype)
     with drawn_from(int(torch.randint(2**62, ())) if seed is None else seed):
-        model = _made(blueprint)
+        model = _initialized(blueprint)
     return model.to(device=device, dtype=dtype)
 
 
 def _device(name: torch.device | str) -> torch.device:
-    """Return the device of that name. Raise UsageError if it is unknown or not on this machine."""
+    """Return the device called `name`. Raise UsageError if it is unknown or unavailable."""
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise UsageError(f"device: {name!r} is no device; write cpu, cuda, cuda:1 or meta") from None
+        raise UsageError(f"device: unknown device {name!r}; use cpu, cuda, cuda:1 or meta") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device: there is no {device}; torch sees {torch.cuda.device_count()} CUDA devices here")
+        raise UsageError(f"device: {device} is not available; torch sees {torch.cuda.device_count()} CUDA devices")
     return device
 
 
 def _check_memory(blueprint: Blueprint, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise UsageError for a model larger than the free memory, before any of it is allocated."""
+    """Raise UsageError for a model larger than the free memory, before allocating it."""
     try:
         count = weights_of(blueprint)
-    except RuntimeError as error:  # a user's part that needs values to be built: its size is unknown
+    except RuntimeError as error:  # a custom part that requires values to be built: its size is unknown
         if "overflow" in str(error).lower():
-            raise UsageError("a tensor of this model would exceed 2^63 bytes; make the model smaller") from None
+            raise UsageError("a tensor of this model would exceed 2^63 bytes; use a smaller model") from None
         return
     # weights are drawn in float32 on the CPU, then moved
     for place, size in {device: dtype.itemsize, torch.device("cpu"): torch.float32.itemsize}.items():
         free = free_memory(place)
         if free is not None and count * size > free:
             raise UsageError(
-                f"the model has {count:,} weights, which take {gigabytes(count * size)}, and {place} has "
-                f"{gigabytes(free)} free; make the model smaller, or build it on the device 'meta'"
+                f"the model has {count:,} weights, which take {gigabytes(count * size)}, but {place} has "
+                f"{gigabytes(free)} free; use a smaller model, or build it on the device 'meta'"
             )
 
 
-def _made(blueprint: Blueprint) -> Model:
+def _initialized(blueprint: Blueprint) -> Model:
     model: Model = blueprint.type.build(blueprint)
     init: Init = blueprint.init.build()
     init(model)

@@ -1,4 +1,4 @@
-"""The inputs of one stack in a call, checked and bundled."""
+"""Inputs of one stack in a call, checked and bundled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.core.inputs import Inputs
 from tfkit.core.synonyms import nearest
 from tfkit.models.state import DecodeState
 
-DEFAULTS = {"with_heads": True}  # of optional inputs; the others' is None
+DEFAULTS = {"with_heads": True}  # defaults of optional inputs; the others' are None
 
 Forward = TypeVar("Forward", bound=Callable[..., object])
 
@@ -38,20 +38,20 @@ class CallInputs(TypedDict, total=False):
 class StackInputs(CallInputs, total=False):
     """Optional inputs of a model of one stack."""
 
-    segment_ids: Tensor | None  # [batch time]: tokens of equal numbers see one another (packing)
-    encoder_attention_mask: Tensor | None  # [batch source], 1 = a real token
+    segment_ids: Tensor | None  # [batch time]: tokens with equal numbers see each other (packing)
+    encoder_attention_mask: Tensor | None  # [batch source], 1 = real token
 
 
 class PairInputs(CallInputs, total=False):
-    """Optional inputs of an encoder-decoder: its encoder's, and its decoder's with a prefix."""
+    """Optional inputs of an encoder-decoder: those of the encoder, and those of the decoder with a prefix."""
 
-    decoder_attention_mask: Tensor | None  # [batch target], 1 = a real token
+    decoder_attention_mask: Tensor | None  # [batch target], 1 = real token
     decoder_position_ids: Tensor | None  # [batch target]
     decoder_inputs_embeds: Tensor | None  # [batch target d_model] instead of ids
 
 
 def named_inputs(inputs: type[CallInputs]) -> Callable[[Forward], Forward]:
-    """Show the keys of `inputs` in the signature of a forward, for help, torch.export and error messages."""
+    """Return a decorator that adds the keys of `inputs` to a forward's signature, for help, export and messages."""
 
     def rename(forward: Forward) -> Forward:
         known = inspect.signature(forward)
@@ -66,12 +66,12 @@ def named_inputs(inputs: type[CallInputs]) -> Callable[[Forward], Forward]:
 
 @dataclass(frozen=True)
 class Call:
-    """The inputs of one stack in a call: ids or vectors, and optional others."""
+    """Inputs of one stack in a call: ids or vectors, and optional others."""
 
     inputs: Inputs = field(default_factory=Inputs)
     vectors: Tensor | None = None  # [batch time width] instead of ids
     positions: Tensor | None = None  # [batch time]
-    segments: Tensor | None = None  # [batch time], tokens of equal numbers see one another
+    segments: Tensor | None = None  # [batch time], tokens with equal numbers see each other
     memory: Tensor | None = None  # [batch source memory_width]
     memory_real: Tensor | None = None  # [batch source]
     state: DecodeState | None = None
@@ -84,10 +84,10 @@ class Call:
 
     @property
     def tokens(self) -> Tensor:
-        """The given ids or vectors. Raises UsageError if there are none."""
+        """Ids or vectors of the call. Raise UsageError if there are none."""
         given = self.inputs.input_ids if self.vectors is None else self.vectors
         if given is None:
-            raise UsageError("give input_ids, or vectors as inputs_embeds")
+            raise UsageError("pass input_ids, or vectors as inputs_embeds")
         return given
 
 
@@ -99,9 +99,9 @@ def make_inputs(
     past: int = 0,
     prefix: str = "",
 ) -> Inputs:
-    """Check and bundle the inputs of one stack; `prefix` begins their names in messages.
+    """Check and bundle the inputs of one stack; `prefix` starts their names in messages.
 
-    `vectors` replace ids. `past` is the number of tokens in a decode state. Raises UsageError for a wrong shape or
+    `vectors` replace ids. `past` is the number of tokens in a decode state. Raise UsageError for a wrong shape or
     dtype.
     """
     check_ids(ids, f"{prefix}input_ids")
@@ -113,16 +113,16 @@ def make_inputs(
 
 
 def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> Tensor | None:
-    """Convert an attention mask (1 = a real token) to booleans. Raise UsageError if its shape does not match `tokens`.
+    """Convert an attention mask (1 = real token) to booleans. Raise UsageError if its shape does not match `tokens`.
 
-    After `past` tokens it may cover all tokens so far.
+    After `past` tokens, it may cover all tokens so far.
     """
     if mask is None:
         return None
     _check_tensor(mask, name)
     if mask.dim() != 2 or (tokens is not None and mask.shape[0] != tokens.shape[0]):
         want = "[batch time]" if tokens is None else f"[{tokens.shape[0]} time]"
-        raise UsageError(f"{name} is {want} with 1 for a real token, got shape {list(mask.shape)}")
+        raise UsageError(f"{name} must be {want} with 1 for real tokens, got shape {list(mask.shape)}")
     check_length(mask, tokens, name, past)
     return mask.bool()
 
@@ -134,40 +134,40 @@ def check_length(value: Tensor | None, tokens: Tensor | None, name: str, past: i
     _check_tensor(value, name)
     time = tokens.shape[1]
     if value.dim() != 2 or value.shape[1] not in (time, past + time):
-        want = f"{time}" if not past else f"{time}, or {past + time} with those before them"
-        raise UsageError(f"{name} is [batch time] for {want} tokens, got shape {list(value.shape)}")
+        want = f"{time}" if not past else f"{time}, or {past + time} including the past"
+        raise UsageError(f"{name} must be [batch time] for {want} tokens, got shape {list(value.shape)}")
 
 
 def beyond(ids: Tensor | None, size: int | None, name: str) -> UsageError | None:
-    """Return the error for ids outside a table of that size; None if all are inside."""
+    """Return the error for ids outside a table of this size, or None if all are inside."""
     if ids is None or size is None or ids.is_meta or not ids.numel():
         return None
     least, most = int(ids.min()), int(ids.max())
     if least >= 0 and most < size:
         return None
-    return UsageError(f"{name} are from 0 to {size - 1:,}, got {least if least < 0 else most:,}")
+    return UsageError(f"{name} must be from 0 to {size - 1:,}, got {least if least < 0 else most:,}")
 
 
 def unknown_input(name: str, known: Collection[str], model: str) -> UsageError:
-    """Return the error for an input that the model's call does not take."""
+    """Return the error for an unknown input of the model's call."""
     if name == "labels":
         why = "a loss is computed from out.logits, or by tfkit.train"
     elif name.startswith("decoder_"):
-        why = f"its input is {name.removeprefix('decoder_')}; {name} is for an encoder_decoder"
+        why = f"its input is {name.removeprefix('decoder_')}; {name} requires an encoder_decoder"
     else:
         hint = nearest(name, list(known))
-        why = f"did you mean {hint}?" if hint else f"it takes {', '.join(known)}"
-    return UsageError(f"{model}: takes no {name}: {why}")
+        why = f"did you mean {hint}?" if hint else f"available: {', '.join(known)}"
+    return UsageError(f"{model}: unknown input {name}: {why}")
 
 
 def check_ids(ids: Tensor | None, name: str) -> None:
-    """Raise UsageError unless `ids` are whole numbers of shape [batch time]."""
+    """Raise UsageError unless `ids` are integers of shape [batch time]."""
     if ids is None:
         return
     _check_tensor(ids, name)
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
         raise UsageError(
-            f"{name} is [batch time] of whole numbers (torch.int64 or torch.int32), got shape {list(ids.shape)} of "
+            f"{name} must be integers [batch time] (torch.int64 or torch.int32), got shape {list(ids.shape)} of "
             f"{ids.dtype}"
         )
 
@@ -175,14 +175,14 @@ def check_ids(ids: Tensor | None, name: str) -> None:
 def _check_tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
         raise UsageError(
-            f"{name} is a tensor [batch time], got {with_article(type(value).__name__)}; torch.tensor makes one of it"
+            f"{name} must be a tensor [batch time], got {with_article(type(value).__name__)}; use torch.tensor"
         )
 
 
 def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:
-    """Raise UsageError for a missing input that a part needs, or a given one that no part reads."""
+    """Raise UsageError for a missing input that a part needs, or an input that no part reads."""
     for name, value in given.items():
         if name in needed and value is None:
-            raise UsageError(f"this model needs {name} with every call")
+            raise UsageError(f"this model requires {name} in every call")
         if name not in needed and value is not None:
-            raise UsageError(f"{name} was given, but no part of this model reads it")
+            raise UsageError(f"no part of this model reads {name}")

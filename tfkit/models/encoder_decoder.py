@@ -1,4 +1,4 @@
-"""The original topology: an encoder whose output a causal decoder attends to."""
+"""Original topology: an encoder, and a causal decoder that attends to its output."""
 
 # Axes: batch, source and target (tokens), heads, query and key (tokens).
 
@@ -18,7 +18,7 @@ from tfkit.models.state import DecodeState
 
 @register("model", "encoder_decoder")
 class EncoderDecoder(Model):
-    """Encoder and decoder joined by cross-attention (Vaswani et al. 2017, arXiv 1706.03762)."""
+    """Encoder and decoder connected by cross-attention (Vaswani et al. 2017, arXiv 1706.03762)."""
 
     sides: ClassVar = {"encoder": False, "decoder": True}
     optional: ClassVar = frozenset(PairInputs.__annotations__)
@@ -31,13 +31,13 @@ class EncoderDecoder(Model):
         decoder_input_ids: Tensor | None = None,
         **given: Unpack[PairInputs],
     ) -> ModelOutput:
-        """Compute the decoder's logits for [batch target] ids, given [batch source] ids (or an encoder's output).
+        """Compute the decoder's logits for [batch target] ids, from [batch source] ids (or an encoder's output).
 
-        `attention_mask` [batch source]: 1 = a real token; the other inputs are those of `PairInputs`. With `state`, the
+        `attention_mask` [batch source]: 1 = real token; the other inputs are those of `PairInputs`. With `state`, the
         encoder runs in the first call only, and the decoder ids follow those of earlier calls.
         `observe={"attention", "hidden_states"}` keeps weights [batch heads query key] and the outputs of layers in
-        `out.observed`, by place: `decoder.layers.3.cross_attention`. Raises UsageError for inputs of the wrong shape
-        or kind.
+        `out.observed`, by place: `decoder.layers.3.cross_attention`. Raise UsageError for inputs of the wrong shape or
+        kind.
         """
         self.refuse_unknown(given)
         collector = self.collector(given.get("observe"))
@@ -57,13 +57,13 @@ class EncoderDecoder(Model):
         return Call(inputs, vectors, positions, memory=memory, collector=collector)
 
     def _target(self, ids: Tensor | None, source: Call, given: PairInputs) -> Call:
-        """Check and bundle the inputs of the decoder, the encoder's output included."""
+        """Check and bundle the inputs of the decoder, including the encoder's output."""
         state, mask = given.get("state"), given.get("decoder_attention_mask")
         vectors = self.stack("decoder").cut(given.get("decoder_inputs_embeds"))
         past = 0 if state is None else state.length
         inputs = make_inputs(ids, mask, given, vectors, past, "decoder_")
         if ids is None and vectors is None:
-            raise UsageError("give decoder_input_ids: the tokens so far, the start token first")
+            raise UsageError("pass decoder_input_ids: the start token and the tokens so far")
         self.check(source.inputs)
         memory = self._encoded(source, state)
         positions = given.get("decoder_position_ids")

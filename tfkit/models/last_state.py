@@ -1,4 +1,4 @@
-"""The bottleneck: final states of an encoder's recurrences as one vector that initializes the decoder's."""
+"""Bottleneck of recurrences: the final states of an encoder as one vector that initializes the decoder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LastState:
         """Initialize states that have read nothing from a memory [batch 1 width]. Raise UsageError for other shapes."""
         if memory is None or memory.dim() != 3 or memory.shape[1:] != (1, self.width):
             got = "none" if memory is None else f"shape {list(memory.shape)}"
-            raise UsageError(f"encoder_hidden_states are the encoder's last states, [batch 1 {self.width}], got {got}")
+            raise UsageError(f"encoder_hidden_states must be last states [batch 1 {self.width}], got {got}")
         vectors = rearrange(memory, "batch 1 width -> 1 batch width")
         each = vectors.split_with_sizes([sum(widths) for widths in self.widths], dim=-1)
         for (layer, name), vector, widths in zip(self.places, each, self.widths, strict=True):

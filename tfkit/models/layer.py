@@ -23,7 +23,7 @@ LayerState = dict[str, Any]
 
 
 class Layer(nn.Module):
-    """Built from a LayerPlan. Sublayers and norms are children under their names in the recipe."""
+    """Layer built from a LayerPlan. Sublayers and norms are children under their names in the recipe."""
 
     def __init__(self, plan: LayerPlan, stack: StackPlan, index: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Layer(nn.Module):
         for name in self.names:
             seen = context.memory if name in self.reads_memory else context
             if seen is None:
-                raise UsageError(f"{name} needs a memory to attend to: give encoder_hidden_states")
+                raise UsageError(f"{name} requires a memory to attend to: pass encoder_hidden_states")
             if context.collector.watch:
                 seen = replace(seen, collector=context.collector.at(name))
             own = state.get(name)

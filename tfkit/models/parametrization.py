@@ -1,8 +1,8 @@
 """muP: scaling of initial weights, learning rates, decay and eps with a model's growth from its base size.
 
-Yang et al. 2022, arXiv 2203.03466, in the form of table 8, with a factor on the logits, which allows tied tables;
-with depth, Dey et al. 2025 (CompleteP), arXiv 2505.01618, table 1. The factors on scores, logits and branches are
-options of the parts, spelled out in the recipe (tfkit/recipe/architecture/parametrize.py).
+Yang et al. 2022, arXiv 2203.03466, in the form of table 8, with a factor of the logits, which allows tied tables;
+with depth, Dey et al. 2025 (CompleteP), arXiv 2505.01618, table 1. The factors of scores, logits and branches are
+options of the parts, set explicitly in the recipe (tfkit/recipe/architecture/parametrize.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ HEAD = re.compile(r"head\.|heads\.(\w+)\.")
 
 @dataclass(frozen=True)
 class Growth:
-    """A weight and its growth: `inputs` is its fan-in relative to the base, `depth` the number of layers relative to
-    it.
+    """A weight and its growth: `inputs` is its relative fan-in, `depth` the relative number of layers.
 
-    `is_head`: the last weight before outputs. `scaled`: a factor on the logits replaces its smaller scale.
+    `is_head`: the last weight before outputs. `scaled`: a factor of the logits replaces its smaller scale.
     """
 
     weight: nn.Parameter
@@ -41,27 +40,30 @@ class Growth:
     in_layer: bool = False
     is_head: bool = False
     scaled: bool = False
-    layers: tuple[int, int] = (1, 1)  # of an output to the residual stream: layers of its stack, here and in the base
+    layers: tuple[int, int] = (
+        1,
+        1,
+    )  # of an output to the residual stream: layers of its stack, in the model and in the base
 
     @property
     def init(self) -> float:
-        """Factor on the initial standard deviation at the base size."""
+        """Factor of the initial standard deviation at the base size."""
         if self.scaled:
             return 1.0
         return 1 / self.inputs if self.is_head else self.inputs**-0.5
 
     def rate(self, exponent: float) -> float:
-        """Return the factor on Adam's learning rate."""
+        """Return the factor of Adam's learning rate."""
         depth = self.depth ** (exponent - 1) if self.in_layer else 1.0
         return depth if self.scaled else depth / self.inputs
 
     @property
     def decay(self) -> float:
-        """Factor on the weight decay, which keeps learning rate times decay constant."""
+        """Factor of the weight decay, which keeps learning rate times decay constant."""
         return 1.0 if self.scaled else self.inputs
 
     def eps(self, exponent: float) -> float:
-        """Return the factor on Adam's eps, proportional to the gradients."""
+        """Return the factor of Adam's eps, proportional to the gradients."""
         if self.is_head:
             return 1.0
         return self.depth**-exponent / self.width if self.in_layer else 1 / self.width
@@ -69,20 +71,20 @@ class Growth:
 
 @torch.no_grad()
 def rescale(model: nn.Module, init: Init, blueprint: Blueprint) -> None:
-    """Rescale weights filled by `init` to the standard deviation of muP. Raise UsageError."""
+    """Rescale weights filled by `init` to the standard deviation of muP. Raise UsageError if the init has none."""
     filled = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.Linear)}
     for growth in growths(model, blueprint):
         if id(growth.weight) in filled:
-            wanted = init.std(growth.base, growth.is_table) * init.depth_gain(growth.layers[1]) * growth.init
-            there = init.std(growth.weight.shape, growth.is_table) * init.depth_gain(growth.layers[0])
-            if wanted != there:
-                growth.weight.mul_(wanted / there)
+            target = init.std(growth.base, growth.is_table) * init.depth_gain(growth.layers[1]) * growth.init
+            current = init.std(growth.weight.shape, growth.is_table) * init.depth_gain(growth.layers[0])
+            if target != current:
+                growth.weight.mul_(target / current)
 
 
 def growths(model: nn.Module, blueprint: Blueprint) -> Iterator[Growth]:
-    """Yield the growth of each weight; a tied weight is treated as an embedding.
+    """Yield the growth of each weight, treating a tied weight as an embedding.
 
-    Raises UsageError if the base does not have the same weights.
+    Raise UsageError if the base does not have the same weights.
     """
     chosen = blueprint.parametrization
     if chosen is None:
@@ -107,15 +109,15 @@ def residual_linears(model: nn.Module) -> Iterator[nn.Linear]:
 
 
 def _layers(name: str, chosen: Parametrization) -> tuple[int, int]:
-    """Return the number of layers in a weight's stack, here and in the base."""
-    found = LAYER.match(name)
-    side = "" if found is None else found[1]
-    here = next((plan.num_layers for plan in chosen.base.stacks() if plan.side == side), 1)
-    return here, dict(chosen.depths).get(side, here)
+    """Return the number of layers in a weight's stack, in the model and in the base."""
+    match = LAYER.match(name)
+    side = "" if match is None else match[1]
+    base_layers = next((plan.num_layers for plan in chosen.base.stacks() if plan.side == side), 1)
+    return base_layers, dict(chosen.depths).get(side, base_layers)
 
 
 def _side(name: str, blueprint: Blueprint) -> str:
-    """Return the stack of a weight; the last one for weights outside of stacks."""
+    """Return the stack of a weight; the last one for weights outside stacks."""
     sides = [plan.side for plan in blueprint.stacks()]
     return next((side for side in sides if name.startswith(f"{side}.")), sides[-1])
 

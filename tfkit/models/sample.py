@@ -1,4 +1,4 @@
-"""A sample of a model: each distinct layer twice, however often it occurs.
+"""Sample of a model: each distinct layer twice, regardless of its number of occurrences.
 
 The second copy gives the marginal cost of a layer; the first also includes work done once per forward (masks, shared
 biases). The cost of a deep model is thus measured on a few layers.
@@ -19,7 +19,7 @@ from tfkit.models.base import Model
 
 @dataclass(frozen=True)
 class SamplePlan(StackPlan):
-    """The plan of a sampled stack; parts see the layer index of the full stack."""
+    """Plan of a sampled stack; parts see the layer index of the full stack."""
 
     depth: int = 0  # number of layers of the full stack
     firsts: tuple[int, ...] = ()  # index of the first layer of each kind
@@ -46,7 +46,7 @@ def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Mo
 
 
 def weights_of(blueprint: Blueprint) -> int:
-    """Return the number of weights and buffer elements of a model, a lower bound; shared layers are counted once."""
+    """Return a lower bound on the number of weights and buffer elements; shared layers are counted once."""
     model = build_sample(blueprint)
     total = _elements(model)
     for plan in blueprint.stacks():

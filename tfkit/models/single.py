@@ -15,7 +15,7 @@ from tfkit.models.call import Call, StackInputs, as_real, check_length, make_inp
 
 
 class SingleStack(Model):
-    """A single stack and its heads."""
+    """Single stack and its heads."""
 
     side: ClassVar[Side]
     optional: ClassVar = frozenset(StackInputs.__annotations__)
@@ -29,10 +29,10 @@ class SingleStack(Model):
     ) -> ModelOutput:
         """Compute logits and hidden states of [batch time] ids (or [batch time d_model] vectors in `inputs_embeds`).
 
-        `attention_mask` [batch time]: 1 = a real token; the other inputs are those of `StackInputs`. With `state`, the
-        ids continue those of earlier calls. `observe={"attention", "hidden_states"}` keeps weights
-        [batch heads query key] and layer outputs in `out.observed`, by place: `decoder.layers.3.attention`.
-        Raises UsageError for inputs of the wrong shape or dtype.
+        `attention_mask` [batch time]: 1 = real token; the other inputs are those of `StackInputs`. With `state`, the
+        ids continue those of earlier calls. `observe={"attention", "hidden_states"}` keeps weights [batch heads query
+        key] and layer outputs in `out.observed`, by place: `decoder.layers.3.attention`. Raise UsageError for inputs of
+        the wrong shape or dtype.
         """
         self.refuse_unknown(given)
         call = self._call(input_ids, attention_mask, given)

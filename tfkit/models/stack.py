@@ -1,6 +1,6 @@
-"""A stack of layers, with its embedding, its positions and its final norm."""
+"""Stack of layers with its embedding, positions and final norm."""
 
-# Axes: batch, time, width (of the vectors given, or of last states), d_model.
+# Axes: batch, time, width (of input vectors, or of last states), d_model.
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Facts:
 
 
 class Stack(nn.Module):
-    """hidden = final_norm(layer_n(...layer_1(embedding)))."""
+    """Stack of layers: hidden = final_norm(layer_n(...layer_1(embedding)))."""
 
     def __init__(self, plan: StackPlan) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Stack(nn.Module):
     def forward(self, call: Call) -> Tensor:
         """Map [batch time] ids or [batch time width] vectors to hidden states [batch time d_model].
 
-        Return [batch 1 width] in an encoder that hands over its last states.
+        An encoder connected by its last states returns [batch 1 width].
         """
         self._check_padding(call)
         contexts = self._contexts(call)
@@ -136,12 +136,12 @@ class Stack(nn.Module):
         """Raise UsageError for padding or packed texts that some part does not support."""
         if (call.real is not None or call.memory_real is not None) and self._without["padding"]:
             lacking = self._without["padding"][0]
-            raise UsageError(f"{lacking} cannot leave padding out; give texts of one length, and no attention_mask")
+            raise UsageError(f"{lacking} cannot mask padding; pass texts of equal length and no attention_mask")
         if call.segments is not None and self._without["packing"]:
-            raise UsageError(f"{self._without['packing'][0]} cannot keep packed texts apart; give no segment_ids")
+            raise UsageError(f"{self._without['packing'][0]} cannot separate packed texts; omit segment_ids")
         if call.segments is not None and call.inputs.prefix_length is not None:
             raise UsageError(
-                "prefix_length counts from the start of a row, which packed texts share; give one or the other"
+                "prefix_length counts from the start of a row, which packed texts share; omit it, or segment_ids"
             )
 
     def _embed(self, call: Call, context: Context) -> Tensor:
@@ -159,7 +159,7 @@ class Stack(nn.Module):
         return call.tokens if added is None else call.tokens + added.to(call.tokens.dtype)
 
     def _wrong_ids(self, inputs: Inputs) -> UsageError | None:
-        """Return the error for ids outside their tables; None if all are inside."""
+        """Return the error for ids outside their tables, or None if all are inside."""
         segments = 0 if self.plan.embedding is None else self.plan.embedding.num_segments()
         tokens = beyond(inputs.input_ids, self.plan.vocab_size, f"ids of the {self.plan.side}")
         return tokens or beyond(inputs.token_type_ids, segments, "token_type_ids")
@@ -194,7 +194,7 @@ class Stack(nn.Module):
         return LayerKind(rules, keeps, twin, None if with_weights else list(own), with_weights)  # type: ignore[arg-type]
 
     def _sees(self, plan: StackPlan, index: int) -> tuple[object, bool, int | None]:
-        """Return the key by which distinct layers are twins."""
+        """Return the key that twins have in common."""
         return plan.layers[index].mask, plan.layers[index].causal, self._kinds[index].keeps
 
     def _facts(self, call: Call) -> Facts:
@@ -218,10 +218,9 @@ class Stack(nn.Module):
         return facts
 
     def _check_past(self, state: DecodeState, facts: Facts) -> None:
-        """Raise UsageError, without changing the state, if the positions of past tokens have changed since they were
-        read.
+        """Raise UsageError, without changing the state, if the positions of past tokens changed since they were read.
 
-        Tokens rewound since count towards the earlier length.
+        Rewound tokens count towards the earlier length.
         """
         past = facts.span.past
         if facts.lengths is not None and past:
@@ -230,8 +229,8 @@ class Stack(nn.Module):
             if not self.same_regime(before, facts.lengths[:, :past]):
                 state.take_back(past)
                 raise UsageError(
-                    f"a text of {state.length + facts.span.queries} tokens moves the positions of those that the state "
-                    "has read; read all of it with a new state, as generation does"
+                    f"a text of {state.length + facts.span.queries} tokens changes the positions of tokens "
+                    "in the state; read the whole text with a new state, as generation does"
                 )
         state.known = state.length
 
@@ -243,7 +242,7 @@ class Stack(nn.Module):
     def new_state(self) -> DecodeState:
         """Return an empty decode state of this stack. Raise UsageError if the past depends on the future."""
         if not self.caches:
-            raise UsageError(f"{self.keeps_nothing}; compute the whole text instead")
+            raise UsageError(f"{self.keeps_nothing}; process the whole text instead")
         layers, plans = [], [self.plan.layers[kind] for kind in self._order]
         for layer, kind in zip(self.layers, self._order, strict=True):
             layers.append(layer.new_state(self._kinds[kind].keeps))  # type: ignore[operator]
@@ -253,10 +252,10 @@ class Stack(nn.Module):
 
     @property
     def keeps_nothing(self) -> str:
-        """Reason why this stack cannot decode from a state, if it cannot."""
+        """Reason why this stack cannot decode from a state, if so."""
         parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
         without = [part.part_name for part in parts if "cache" not in part.capabilities]
-        why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see those after them"
+        why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see later ones"
         return f"this {self.plan.side} cannot decode from a state: {why}"
 
     @property
@@ -298,7 +297,7 @@ def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:
 
 
 def _build_layers(plan: StackPlan) -> list[Layer]:
-    """Build the layers in order; weight sharing reuses modules."""
+    """Build the layers in order, reusing modules for shared weights."""
     whole: dict[int, Layer] = {}
     parts: dict[tuple[int, str], nn.Module] = {}
     layers = []

@@ -1,4 +1,4 @@
-"""The decode state of a whole stack, kept outside the modules and passed to each layer."""
+"""Decode state of a whole stack, stored outside the modules and passed to each layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DecodeState:
 
     @property
     def real(self) -> Tensor | None:
-        """Mask of real tokens so far, [rows length]; None while no call gave padding."""
+        """Mask of real tokens so far, [rows length]; None without padding."""
         return self._fact("real")
 
     @property
@@ -88,7 +88,7 @@ class DecodeState:
         held.append(new.expand(max(held.rows, new.shape[0]), -1))
 
     def reserve(self, length: int) -> None:
-        """Reserve memory for a text of that length."""
+        """Reserve memory for a text of this length."""
         for _, state in self._of_text():
             if hasattr(state, "reserve"):
                 state.reserve(length)
@@ -118,18 +118,18 @@ class DecodeState:
         """Raise UsageError if some part cannot rewind to `length` tokens."""
         for name, state in self._of_text():
             if not hasattr(state, "rewind"):
-                raise UsageError(f"{name} keeps a state that cannot take tokens back")
+                raise UsageError(f"the state of {name} cannot be rewound")
             earliest = state.earliest() if hasattr(state, "earliest") else 0
             if length < earliest:
                 raise UsageError(
-                    f"{name} has forgotten what stood before its mask's reach: of {self.length} tokens, those after "
-                    f"the first {earliest} can be taken back, not all after the first {length}"
+                    f"{name} has dropped the keys outside its mask's reach: its state of {self.length} tokens can be "
+                    f"rewound to {earliest} tokens or more, not to {length}"
                 )
 
     def rewind(self, length: int) -> None:
         """Truncate to the first `length` tokens. Raise UsageError, without changes, if a part cannot rewind."""
         if not 0 <= length <= self.length:
-            raise UsageError(f"a state of {self.length} tokens cannot go back to {length}")
+            raise UsageError(f"a state of {self.length} tokens cannot be rewound to {length}")
         self.check_rewind(length)
         for _, state in self._of_text():
             state.rewind(length)
@@ -140,6 +140,6 @@ class DecodeState:
         return sum(state.bytes() for layer in self.layers for state in layer.values())
 
     def _of_text(self) -> Iterator[tuple[str, Any]]:
-        """Yield the states of self-attention and mixers with their part names, without those of the memory."""
+        """Yield the states of self-attention and mixers with their part names, except those of the memory."""
         for layer, names, memories in zip(self.layers, self._names, self._memories, strict=True):
             yield from ((names[name], state) for name, state in layer.items() if name not in memories)

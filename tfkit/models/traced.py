@@ -1,4 +1,4 @@
-"""The decode state of a traced graph: keys and values are inputs and outputs, and nothing is stored."""
+"""Decode state of a traced graph: keys and values are inputs and outputs, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GivenPast(KeyValueState):
 
 
 class TracedState(DecodeState):
-    """A decode state built from named tensors and the properties of all tokens."""
+    """Decode state built from named tensors and the properties of all tokens."""
 
     forgets = False
 
@@ -66,15 +66,15 @@ class TracedState(DecodeState):
 
 def attentions(stack: Stack) -> dict[str, bool]:
     """Return the attentions with cached keys and values as layer and name; True if they attend to a memory."""
-    found = {}
+    places = {}
     for index, layer in enumerate(stack.layers):
         for name, state in layer.new_state().items():  # type: ignore[operator]
             if isinstance(state, KeyValueState):
-                found[f"{index}.{name}"] = name in layer.reads_memory  # type: ignore[operator]
-    return found
+                places[f"{index}.{name}"] = name in layer.reads_memory  # type: ignore[operator]
+    return places
 
 
 def keeps_keys_alone(stack: Stack) -> bool:
-    """Return True if the stack caches only keys and values, at constant positions."""
+    """True if the stack caches only keys and values, at constant positions."""
     states = [state for layer in stack.layers for state in layer.new_state().values()]  # type: ignore[operator]
     return stack.caches and not stack.moves and all(isinstance(state, KeyValueState) for state in states)

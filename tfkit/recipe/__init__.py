@@ -7,7 +7,7 @@ imports.py     code of a recipe, only with consent
 settings/      the other sections: schemas, and agreement between sections, parts and the model
 architecture/  `model:` to a Blueprint: `resolve` a model, `layers` of a stack, `checks` of the result
 load.py        all of these in turn, to a Recipe; `model.py` for a bare `model:`
-views/         the table of a resolved Recipe: each value with its key, origin and layers
-rules.py       the table of requirements between parts; `keys.py` of the language's keys
-schema.py      JSON Schema for editors; `derive.py` a recipe that extends another
+views/         a Recipe with every value explicit, and its origin
+rules.py       the table of requirements between parts; `keys.py`: the keys of the language
+schema.py      JSON Schema for editors; `derive.py`: a recipe that extends another
 """

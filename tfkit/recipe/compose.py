@@ -76,12 +76,12 @@ def compose(
     texts = [sets] if isinstance(sets, str) else sets
     changed += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in texts]
     overlays = [choose(name, entries, faults) for name in chosen] + [overlay for _, overlay in changed]
-    laid = [overlay for overlay in overlays if overlay is not None]
-    for layer in (*above, *laid):
+    applied = [overlay for overlay in overlays if overlay is not None]
+    for layer in (*above, *applied):
         root = merge(root, layer, faults)
     name = file.stem if file else Path(label).stem if label != MAPPING else "recipe"
     words = None if text is None else text.decode("utf-8", "replace")
-    return Composed(root, faults, words, file, entries, name, laid, chosen, _values(changed) if changed else {})
+    return Composed(root, faults, words, file, entries, name, applied, chosen, _values(changed) if changed else {})
 
 
 def version_faults(root: Node) -> list[Fault]:
@@ -94,14 +94,14 @@ def version_faults(root: Node) -> list[Fault]:
     elif node.value > LANGUAGE:
         message = (
             f"version {node.value} of the recipe language is newer than this tfkit; install a newer one; "
-            f"this one speaks version {LANGUAGE}"
+            f"this one supports version {LANGUAGE}"
         )
     else:
         message = f"version {node.value} of the recipe language does not exist; this is version {LANGUAGE}"
     return [Fault(node.place, node.path, message)]
 
 
-def laid_over(root: Node, values: Node | None, faults: list[Fault]) -> Node:
+def with_overrides(root: Node, values: Node | None, faults: list[Fault]) -> Node:
     """Merge a mapping of dotted keys to values over a recipe's tree."""
     for key, node in values.entries.items() if values is not None else ():
         root = merge(root, nested(key, node.moved(key)), faults)
@@ -110,11 +110,11 @@ def laid_over(root: Node, values: Node | None, faults: list[Fault]) -> Node:
 
 def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, Any]:
     """Return the values of these overlays by key; values of a repeated key are merged."""
-    laid: dict[str, Node] = {}
+    merged: dict[str, Node] = {}
     for key, overlay in changed:
         if overlay is not None:
-            laid[key] = merge(laid[key], overlay, []) if key in laid else overlay
-    return {key: _value_at(overlay, key) for key, overlay in laid.items()}
+            merged[key] = merge(merged[key], overlay, []) if key in merged else overlay
+    return {key: _value_at(overlay, key) for key, overlay in merged.items()}
 
 
 def _value_at(overlay: Node, key: str) -> Any:
@@ -126,8 +126,8 @@ def _value_at(overlay: Node, key: str) -> Any:
 def _read(source: str | Path, shipped: Mapping[str, Path]) -> tuple[bytes, Path]:
     """Return the content and the path of a recipe's file; raise RecipeError if there is none."""
     if not isinstance(source, str | Path):
-        raise UsageError(f"a recipe is a name, a path or a mapping, not {with_article(type(source).__name__)}")
-    path = _shown(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
+        raise UsageError(f"a recipe must be a name, a path or a mapping, not {with_article(type(source).__name__)}")
+    path = _display_path(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
     if not os.path.exists(path):  # unlike Path.exists, never raises
         raise RecipeError([_unknown(str(source), Place(str(source)), path, shipped)])
     return read_bytes(path), path
@@ -157,9 +157,9 @@ def _with_bases(root: Node, file: Path | None, shipped: Mapping[str, Path], faul
         try:
             root, found = parse(read_bytes(path), str(path), via=f"base {path.stem}")
         except RecipeError as error:
-            told = [f"{fault.file}: {fault.message}" for fault in error.faults]
+            reasons = [f"{fault.file}: {fault.message}" for fault in error.faults]
             hints = [fault.suggestion for fault in error.faults]
-            at_extends = [Fault(base.place, base.path, *pair) for pair in zip(told, hints, strict=True)]
+            at_extends = [Fault(base.place, base.path, *pair) for pair in zip(reasons, hints, strict=True)]
             raise RecipeError([*faults, *at_extends]) from None
         faults += found + version_faults(root)
         if root.value is None:
@@ -173,11 +173,11 @@ def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> 
     """Return the file that `extends` refers to; raise RecipeError with all `faults` if there is none."""
     word = base.value
     if not isinstance(word, str):
-        message = f"one shipped recipe or one path, not {kind(base)}; a base may extend another in its turn"
+        message = f"expected one shipped recipe or path, not {kind(base)}; a base may itself extend another"
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
     if word in shipped:
-        return _shown(shipped[word])
-    path = _shown((base.folder or Path()) / word)
+        return _display_path(shipped[word])
+    path = _display_path((base.folder or Path()) / word)
     if _is_path(word) and os.path.exists(path):
         return path
     raise RecipeError([*faults, _unknown_base(word, base, path, shipped)])
@@ -186,7 +186,9 @@ def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> 
 def _unknown_base(word: str, base: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
     """Return the fault of an invalid `extends`; suggestions are relative to the file."""
     fault = _unknown(word, base.place, path, shipped)
-    message = fault.message if _is_path(word) else f"'{shorten(word)}' is no shipped recipe; a path ends in .yaml"
+    message = (
+        fault.message if _is_path(word) else f"'{shorten(word)}' is not a shipped recipe; a path must end in .yaml"
+    )
     suggestion = fault.suggestion
     if suggestion is not None and suggestion not in shipped:
         suggestion = os.path.relpath(suggestion, base.folder or Path())
@@ -197,14 +199,14 @@ def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault
     real = [os.path.realpath(earlier) for earlier in (*trail, path)]
     if real[-1] in real[:-1]:
         circle = [*trail[real.index(real[-1]) :], path]
-        message = f"extends goes in a circle: {' -> '.join(map(str, circle))}"
+        message = f"circular extends: {' -> '.join(map(str, circle))}"
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
     if len(trail) > MAX_BASES:
         message = f"more than {MAX_BASES} recipes extend each other"
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
 
 
-def _shown(path: Path) -> Path:
+def _display_path(path: Path) -> Path:
     """Shorten a path: relative inside the working directory and normalized, if it stays the same file."""
     tidy = Path(os.path.normpath(path))
     if os.path.realpath(tidy) != os.path.realpath(path):  # a/link/../b is not a/b
@@ -219,7 +221,7 @@ def _variant_entries(layers: list[Node], faults: list[Fault]) -> dict[str, Node]
     for layer in layers:
         variants = layer.get("variants")
         if variants is not None and variants.value is not None and not isinstance(variants.value, dict):
-            message = f"variants is a mapping of names, this is {kind(variants)}"
+            message = f"expected a mapping of names, got {kind(variants)}"
             faults.append(Fault(variants.place, variants.path, message))
         elif variants is not None:
             entries |= variants.entries

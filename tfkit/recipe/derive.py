@@ -45,7 +45,7 @@ class Derived:
         """Return the text of the new recipe; raise RecipeError for faults, UsageError for a source without a file."""
         composed = compose(self.source, sets=self.sets, variants=self.variants)
         if composed.file is None:
-            raise UsageError(f"{self.source} is no recipe with a text")
+            raise UsageError(f"{self.source} is not a recipe file")
         paths = Paths(composed.root, self.file.parent)
         changes = Node({}, composed.root.place)
         for overlay in composed.overlays:
@@ -59,9 +59,7 @@ class Derived:
         paths = [Paths(recipe.root, self.file.parent) for recipe in (made, original)]
         new, old = (paths[0].moved(made.root, ""), paths[1].moved(original.root, ""))
         if new != old or replace(made.blueprint(), name="") != replace(original.blueprint(), name=""):
-            raise UsageError(
-                f"{self.source}: these changes cannot be said in one recipe that extends it; write the recipe by hand"
-            )
+            raise UsageError(f"{self.source}: these changes need a recipe that does not extend it; write it by hand")
 
     def _base(self, file: Path) -> str:
         """Return the value of `extends`: a shipped name, or a path relative to the new recipe."""
@@ -70,8 +68,8 @@ class Derived:
         return Path(os.path.relpath(file, self.file.parent)).as_posix()
 
     def _command(self) -> str:
-        given = [f"--variant {name}" for name in self.variants] + [f"--set {text}" for text in self.sets]
-        changed = f", changed by {' '.join(' '.join(text.split()) for text in given)}" if given else ""
+        arguments = [f"--variant {name}" for name in self.variants] + [f"--set {text}" for text in self.sets]
+        changed = f", changed by {' '.join(' '.join(text.split()) for text in arguments)}" if arguments else ""
         return f"{self.source}{changed}; tfkit show {self.file} prints all of it."
 
 
@@ -133,8 +131,8 @@ class Paths:
         """Return the path options of parts of that name in any slot."""
         if part not in self._options:
             parts = [REGISTRY.load(slot).get(part) for slot in CATALOGUES]
-            found = [_path_options(one.Config) for one in parts if one is not None]
-            self._options[part] = frozenset().union(*found)
+            options = [_path_options(one.Config) for one in parts if one is not None]
+            self._options[part] = frozenset().union(*options)
         return self._options[part]
 
 

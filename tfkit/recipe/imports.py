@@ -57,7 +57,7 @@ def import_parts(name: str | Path) -> ModuleType:
 
 
 def imported(name: str | Path) -> ImportedCode:
-    """Like `import_parts`, but return the registrations too."""
+    """Import like `import_parts`, but return the registrations too."""
     text = str(name)
     done = _file(Path(text)) if is_file(text) else _module(text)
     for slot, part_name, part, _ in done.entries:
@@ -132,13 +132,13 @@ def _in_place_of(older: ImportedCode | None, entries: Sequence[Registration]) ->
 def _source(path: Path) -> bytes:
     """Return the source of a Python file; raise UsageError otherwise."""
     if os.path.isdir(path):
-        raise UsageError(f"{path}: is a folder; name a Python file in it, or a module that is installed")
+        raise UsageError(f"{path}: is a folder; use a Python file in it, or an installed module")
     if not os.path.exists(path):
         near = nearest(path.name, [file.name for file in islice(path.parent.glob("*.py"), 1000)])
         hint = f". Did you mean '{path.parent / near}'?" if near is not None else ""
-        raise UsageError(f"{path}: no such file to import parts from{hint}")
+        raise UsageError(f"{path}: no such file{hint}")
     if path.suffix != ".py":
-        raise UsageError(f"{path}: not a Python file, whose name ends in .py")
+        raise UsageError(f"{path}: not a Python file (.py)")
     try:
         return read_bytes(path, LARGEST_TEXT)
     except RunError as error:
@@ -156,8 +156,8 @@ def _module(name: str) -> ImportedCode:
             hint = f"; did you mean the file {file}?" if file.is_file() else "; is it installed here?"
         raise UsageError(failure(error, name) + hint) from error
     before = _IMPORTED.get(name)
-    found = entries or (before.entries if before is not None else _registered_by(name))
-    return ImportedCode(name, module, None, tuple(found))
+    registrations = entries or (before.entries if before is not None else _registered_by(name))
+    return ImportedCode(name, module, None, tuple(registrations))
 
 
 def _registered_by(module: str) -> Iterator[Registration]:
@@ -179,7 +179,7 @@ class Importer:
         self.done: dict[str, str] = {}  # imported names by identity, as for --import
         self._failed: set[str] = set()
 
-    def given(self, names: Iterable[str | Path]) -> None:
+    def import_all(self, names: Iterable[str | Path]) -> None:
         """Import the names given with --import; failures become faults."""
         for name in names:
             try:
@@ -189,28 +189,26 @@ class Importer:
                 self.faults.found.append(Fault(Place(f"--import {name}"), "", str(error)))
                 self._without(str(name))
 
-    def honour(self, node: Node | None, settled: Sequence[str] = ()) -> None:
+    def honour(self, node: Node | None, imported_before: Sequence[str] = ()) -> None:
         """Import the recipe's `imports:` if trusted or also given with --import.
 
         Others are faults that explain how to import them; `settled` names are skipped.
         """
         for item in items(node):
             if isinstance(item.value, str):
-                self._honour(item, item.value, settled)
+                self._honour(item, item.value, imported_before)
             else:
-                self.faults.add(item, "expected a Python file or the name of a module")
+                self.faults.add(item, "expected a Python file or a module name")
 
-    def _honour(self, item: Node, written: str, settled: Sequence[str]) -> None:
+    def _honour(self, item: Node, written: str, imported_before: Sequence[str]) -> None:
         name = str((folder(item) / written).absolute()) if is_file(written) else written
-        if name in settled or identity(name) in self.done or identity(name) in self._failed:
+        if name in imported_before or identity(name) in self.done or identity(name) in self._failed:
             return
         if is_file(written) and not os.path.exists(name):
-            self.faults.add(
-                item, f"there is no file '{written}' to import parts from; give its place with --import FILE"
-            )
+            self.faults.add(item, f"no file '{written}' to import parts from; set its location with --import FILE")
         elif not self.trust and identity(name) not in _IMPORTED:
             self.faults.add(
-                item, f"this recipe needs the code in '{written}'; read it, then give --trust or --import {name}"
+                item, f"this recipe needs the code in '{written}'; review it, then use --trust or --import {name}"
             )
         else:
             try:

@@ -14,15 +14,15 @@ TOP = {
     name: Key(name, SectionValue() if name in ("model", "data", "train", "generate", "study") else OwnValue(), sentence)
     for name, sentence in {
         "tfkit": "version of the recipe language",
-        "extends": "the recipe that this one is laid over: a shipped name, or a path relative to this file",
+        "extends": "the recipe that this one extends: a shipped name, or a path relative to this file",
         "model": "the architecture",
-        "data": "the data, and how it is tokenized and batched",
-        "objective": "what the model is trained for",
-        "train": "how the model is trained",
+        "data": "the data, its tokenization and batching",
+        "objective": "the training objective",
+        "train": "training settings",
         "generate": "defaults of generation",
-        "study": "which variants tfkit study compares, over which seeds, and by what",
-        "imports": "Python files or modules with parts that the recipe needs, imported only with --trust or --import",
-        "variants": "named overlays, and axes of several values for one option, for --variant",
+        "study": "the variants, seeds and measures of tfkit study",
+        "imports": "Python files or modules with the parts of the recipe, imported only with --trust or --import",
+        "variants": "named overlays, or several values of one option, for --variant",
     }.items()
 }
 GROUPS = {"top": TOP, "model": MODEL, "stack": STACK, "layer": LAYER}

@@ -24,7 +24,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
-from tfkit.recipe.compose import Composed, compose, laid_over, version_faults
+from tfkit.recipe.compose import Composed, compose, version_faults, with_overrides
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.overlays import Variant, merge, nested
 from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
@@ -33,7 +33,7 @@ from tfkit.recipe.settings.section_rules import facts_of, section_problems, step
 from tfkit.recipe.settings.sections import Data, Generate, Section, Sections, Train
 from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node, given, mapping
+from tfkit.recipe.text.node import Node, mapping, node_at
 from tfkit.recipe.text.source import LANGUAGE, MAPPING
 from tfkit.recipe.views.row import Notes, RecipeRow
 from tfkit.recipe.views.table import RecipeTable
@@ -143,19 +143,19 @@ class Recipe:
     @cached_property
     def unknown_vocab(self) -> bool:
         """True if the vocabulary size depends on an untrained tokenizer."""
-        return bool(_asked(mapping(self.root)["model"]))
+        return bool(_tokenizer_nodes(mapping(self.root)["model"]))
 
     @cached_property
     def unknown_labels(self) -> bool:
         """True if the number of classes depends on the training corpus (`num_classes: labels`)."""
-        return bool(labels_asked(mapping(self.root)["model"]))
+        return bool(label_nodes(mapping(self.root)["model"]))
 
     def labelled(self, count: int) -> Recipe:
         """Return a copy with `num_classes: labels` replaced by `count`."""
         if not self.unknown_labels:
             return self
         root = self.root
-        for node in labels_asked(mapping(root)["model"]):
+        for node in label_nodes(mapping(root)["model"]):
             root = merge(root, nested(node.path, replace(node, value=count)), [])
         return replace(self, root=root, _resolved={})
 
@@ -167,13 +167,13 @@ class Recipe:
 
     def evaluated(self, name: str) -> Recipe:
         """Return the recipe of a trained model with an evaluation's values merged over it; raise RecipeError."""
-        found: list[Fault] = []
-        root = laid_over(self.root, at(self.root, "train", "evaluations", name), found)
+        problems: list[Fault] = []
+        root = with_overrides(self.root, at(self.root, "train", "evaluations", name), problems)
         train = mapping(root)["train"]
         kept = {key: node for key, node in mapping(train).items() if key != "evaluations"}
         root = replace(root, value={**mapping(root), "train": replace(train, value=kept)})
-        faults = Faults(found, has_weights=True)
-        composed = Composed(root, found, self.text, self.file, {}, self.name)
+        faults = Faults(problems, has_weights=True)
+        composed = Composed(root, problems, self.text, self.file, {}, self.name)
         recipe = _validate(composed, self.imports, faults, saved=True)
         if faults.found or recipe is None:
             raise RecipeError(faults.found)
@@ -206,28 +206,28 @@ class Recipe:
 
     @property
     def settings(self) -> Sections:
-        """The sections besides `model:`."""
+        """Sections besides `model:`."""
         return Sections(self.data, self.objective, self.train, self.generate)
 
     def sections(self) -> dict[str, Any]:
         """Return the validated sections besides `model:` by key, omitting absent ones."""
-        found = {key: value for key, value in self.settings._asdict().items() if value is not None}
-        return found | ({"imports": list(self.imports)} if self.imports else {})
+        present = {key: value for key, value in self.settings._asdict().items() if value is not None}
+        return present | ({"imports": list(self.imports)} if self.imports else {})
 
 
 def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize | None:
     """Return the maximum vocabulary sizes of the tokenizers, in the form of `vocab_size`."""
-    found = [config.vocabulary_bound for config in (tokenizers or {}).values()]
-    return (found[0], found[1]) if len(found) == 2 else found[0] if found else None
+    bounds = [config.vocabulary_bound for config in (tokenizers or {}).values()]
+    return (bounds[0], bounds[1]) if len(bounds) == 2 else bounds[0] if bounds else None
 
 
-def _asked(model: Node) -> list[Node]:
+def _tokenizer_nodes(model: Node) -> list[Node]:
     sides = [model, *(mapping(model).get(side) for side in ("encoder", "decoder"))]
     sizes = [mapping(side).get("vocab_size") for side in sides]
     return [node for node in sizes if node is not None and node.value == "tokenizer"]
 
 
-def labels_asked(model: Node) -> list[Node]:
+def label_nodes(model: Node) -> list[Node]:
     """Return the nodes of `num_classes: labels` in the heads of a model."""
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
     sizes = [mapping(head).get("num_classes") for head in heads]
@@ -239,19 +239,19 @@ def read_for(
 ) -> Recipe:
     """Call load_recipe for a function with its `own` additional keywords; raise UsageError for an unknown one."""
     for name in reading.keys() - ReadingOptions.__annotations__.keys():
-        known = [*own, *ReadingOptions.__annotations__]
-        hint = nearest(name, known)
-        more = f"did you mean '{hint}'?" if hint else f"it takes {', '.join(known)}"
-        raise UsageError(f"tfkit.{function} takes no '{name}'; {more}")
+        allowed = [*own, *ReadingOptions.__annotations__]
+        hint = nearest(name, allowed)
+        more = f"did you mean '{hint}'?" if hint else f"available: {', '.join(allowed)}"
+        raise UsageError(f"tfkit.{function} has no argument '{name}'; {more}")
     return load_recipe(source, **reading)
 
 
-def _texts(name: str, given: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+def _texts(name: str, value: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
     """Return one or several texts as a list; raise UsageError for anything else."""
-    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    texts = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     for text in texts:
         if not isinstance(text, str | Path):
-            raise UsageError(f"{name} takes texts, got {text!r}")
+            raise UsageError(f"{name} must be texts, got {text!r}")
     return texts
 
 
@@ -273,17 +273,17 @@ def load_recipe(
     """
     if isinstance(source, Recipe):
         if overrides or variant or sets:
-            raise UsageError("this recipe is loaded already: give overrides, variant and sets to the first load_recipe")
+            raise UsageError("this recipe is already loaded; pass overrides, variant and sets to the first load_recipe")
         return source
     if overrides is not None and not isinstance(overrides, Mapping):
-        raise UsageError(f"overrides is a mapping of dotted keys to values, got {overrides!r}")
+        raise UsageError(f"overrides must be a mapping of dotted keys to values, got {overrides!r}")
     imports = _texts("imports", imports)
-    sets, variants = [[str(text) for text in _texts(*given)] for given in (("sets", sets), ("variant", variant or ()))]
+    sets, variants = [[str(text) for text in _texts(*pair)] for pair in (("sets", sets), ("variant", variant or ()))]
     try:
         composed = compose(source, overrides=overrides, sets=sets, variants=variants)
     except RecipeError as error:
         faults = Faults(error.faults)
-        Importer(faults).given(imports)
+        Importer(faults).import_all(imports)
         raise RecipeError(faults.found) from None
     return _imported(composed, trust, imports)
 
@@ -294,7 +294,7 @@ def load_saved(
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
     imports: Sequence[str | Path] = (),
-    settled: Sequence[str] = (),
+    imported_before: Sequence[str] = (),
     label: str = MAPPING,
 ) -> Recipe:
     """Load the recipe of a saved run, or of a weights file called `label`.
@@ -302,21 +302,23 @@ def load_saved(
     `imports` is code located for it, possibly at a different place. Names in `settled` are already imported. Raises
     RecipeError with every fault at once.
     """
-    return _imported(compose(source, sets=sets, variants=variants, label=label), trust, imports, settled, saved=True)
+    return _imported(
+        compose(source, sets=sets, variants=variants, label=label), trust, imports, imported_before, saved=True
+    )
 
 
 def _imported(
     composed: Composed,
     trust: bool,
     imports: Sequence[str | Path],
-    settled: Sequence[str] = (),
+    imported_before: Sequence[str] = (),
     saved: bool = False,
 ) -> Recipe:
     """Import the code of the recipe, then validate; raise RecipeError with all faults."""
     faults = Faults(composed.faults, has_weights=saved)
     importer = Importer(faults, trust)
-    importer.given(imports)
-    importer.honour(mapping(composed.root).get("imports"), settled)
+    importer.import_all(imports)
+    importer.honour(mapping(composed.root).get("imports"), imported_before)
     recipe = _validate(composed, tuple(importer.done.values()), faults, saved)
     if faults.found or recipe is None:
         raise RecipeError(faults.found)
@@ -332,19 +334,19 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     if "tfkit" not in root:
         faults.add(composed.root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
     faults.found += [fault for fault in version_faults(composed.root) if fault not in faults.found]
-    data, node = _section(given(root, "data"), Data, faults), given(root, "objective")
+    data, node = _section(node_at(root, "data"), Data, faults), node_at(root, "objective")
     nothing = replace(composed.root, value={}, path="")
     objective = None if node is None else Preparer(faults).config(node, "objective")
-    train = _section(given(root, "train") or nothing, Train, faults) or Train()
-    steps, epochs = (given(mapping(root.get("train")), name) for name in ("steps", "epochs"))
+    train = _section(node_at(root, "train") or nothing, Train, faults) or Train()
+    steps, epochs = (node_at(mapping(root.get("train")), name) for name in ("steps", "epochs"))
     if steps is not None and epochs is not None:
         text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
-        faults.add(epochs, f"{text}; write `none` for one of them")
-    generate = _section(given(root, "generate") or nothing, Generate, faults) or Generate()
+        faults.add(epochs, f"{text}; set one of them to none")
+    generate = _section(node_at(root, "generate") or nothing, Generate, faults) or Generate()
     if "model" not in root:
         faults.add(composed.root, "needs a `model:` section", path="model")
         return None
-    study = _section(given(root, "study"), Study, faults)
+    study = _section(node_at(root, "study"), Study, faults)
     entries = composed.variants
     recipe = Recipe(
         composed.name, composed.root, composed.text, composed.file, data,
@@ -355,7 +357,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     agreement = Agreement(recipe.root, (), RecipeFacts(), faults)
     if data is not None and data.folder is not None and not train.evaluations and not entries:  # may hold file paths
         agreement.tell("", unused_folder(data))
-    if saved:  # it was checked when it was trained
+    if saved:  # checked when it was trained
         return recipe
     _check_agreement(recipe, faults)
     recipe = _evaluations(recipe, faults) if train.evaluations and not faults.found else recipe
@@ -366,7 +368,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
     """Return the recipe with its evaluations resolved."""
-    spelled: dict[str, dict[str, Any]] = {}
+    resolved: dict[str, dict[str, Any]] = {}
     for name, values in recipe.train.evaluations.items():
         where = f"train.evaluations.{name}"
         try:
@@ -375,12 +377,12 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
             faults.found += [recipe.fault(where, f"{fault.path}: {fault.message}") for fault in error.faults]
             continue
         if other.data is None or (other.data.valid is None and other.data.test is None):
-            faults.found.append(recipe.fault(where, "there is no data.valid and no data.test to evaluate on"))
-        spelled[name] = {key: _spelled(other, key) for key in values}
-    return replace(recipe, train=recipe.train.model_copy(update={"evaluations": spelled}))
+            faults.found.append(recipe.fault(where, "no data.valid or data.test to evaluate on"))
+        resolved[name] = {key: _plain_value(other, key) for key in values}
+    return replace(recipe, train=recipe.train.model_copy(update={"evaluations": resolved}))
 
 
-def _spelled(recipe: Recipe, key: str) -> Any:
+def _plain_value(recipe: Recipe, key: str) -> Any:
     """Return the value at a dotted key of a section as plain data."""
     value: RecipeRow | None = RecipeRow("", recipe.sections())
     for word in key.split("."):
@@ -408,22 +410,22 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
     The tokenizer of a saved run is trained: it may have fewer tokens than its settings allow.
     """
     root, data = mapping(recipe.root), recipe.data
-    tokenizers, corpora = (data.tokenizers(), dict(data.splits())) if data else data_parts(given(root, "data"))
+    tokenizers, corpora = (data.tokenizers(), dict(data.splits())) if data else data_parts(node_at(root, "data"))
     vocabulary = Vocabulary(_bounds(tokenizers))
     resolver = ModelResolver(root["model"], faults, vocabulary)
     blueprint = resolver.resolve()
-    for node in vocabulary.asked if given(mapping(root.get("data")), "tokenizer") is None else ():
-        faults.add(node, "the recipe has no data.tokenizer to take the size from; say a number")
+    for node in vocabulary.requests if node_at(mapping(root.get("data")), "tokenizer") is None else ():
+        faults.add(node, "no data.tokenizer to take the size from; use a number")
     if resolver.partial is not None:
         sections = Contradictions(recipe.root, resolver.partial, faults)
         if recipe.objective is not None:
             sections.check_objective(recipe.objective)
             sections.check_corpora(corpora, recipe.objective)
             sections.check_calls(recipe.objective)
-        sections.check_labels(labels_asked(root["model"]), recipe.objective)
+        sections.check_labels(label_nodes(root["model"]), recipe.objective)
         if len(tokenizers) == 2:
             sections.check_sides(recipe.objective)
-        if not vocabulary.asked and not saved:
+        if not vocabulary.requests and not saved:
             sections.check_tokenizers(tokenizers)
     if blueprint is not None:
         recipe._resolved[vocabulary.size] = replace(blueprint, name=recipe.name), resolver

@@ -21,8 +21,8 @@ def blueprint_of(model: Mapping[str, Any]) -> Blueprint:
     faults = Faults(composed.faults, has_weights=True)
     vocabulary = Vocabulary()
     blueprint = ModelResolver(mapping(composed.root)["model"], faults, vocabulary).resolve()
-    for node in vocabulary.asked:
-        faults.add(node, "there is no tokenizer to take the size from; say a number")
+    for node in vocabulary.requests:
+        faults.add(node, "no tokenizer to take the size from; use a number")
     if faults.found or blueprint is None:
         raise RecipeError(faults.found)
     return blueprint

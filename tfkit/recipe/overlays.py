@@ -79,8 +79,8 @@ def _lay_mapping(base: Node, over: Node, faults: list[Fault]) -> Node:
 
 
 def _without_type(base: Node) -> str:
-    way_out = "write the whole list" if isinstance(base.value, list) else "say its type"
-    return f"options without a type cannot be laid over {kind(base)} (at {base.place}); {way_out}"
+    way_out = "write the whole list" if isinstance(base.value, list) else "set its type"
+    return f"options without a type cannot be merged over {kind(base)} (at {base.place}); {way_out}"
 
 
 def _changes_type(base: Node, over: Node) -> bool:
@@ -95,8 +95,8 @@ def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
             value.pop(other, None)
     for key, child in over.entries.items():
         value[key] = merge(value[key], child, faults) if key in value else child
-    # A mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place except that of its
-    # key. Faults about missing keys are then better reported at the place of the base.
+    # a mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place except that of its
+    # key; faults about missing keys are then better reported at the place of the base
     frame = base if over.place == over.key_place else over
     return replace(frame, value=value, path=over.path, dropped=_still_dropped(base, over, value))
 
@@ -119,7 +119,7 @@ def _is_per_layer(node: Node) -> bool:
     return isinstance(node.value, dict) and len(node.value) == 1 and "per_layer" in node.value
 
 
-# These control the composition of a recipe and cannot be overlaid.
+# keys that control the composition of a recipe and cannot be overlaid
 COMPOSING_KEYS = ("extends", "variants")
 MAX_KEYS = 1_000  # of one variant: each is merged over its predecessors
 LONGEST_PLACE = 200  # maximum length of quoted user input; a place is on one line
@@ -138,8 +138,8 @@ class Axis:
 
     def find(self, value: Node) -> Node | None:
         """Return the choice equal to `value`, or the only one with that word as its type."""
-        wanted = json.dumps(value.plain(), sort_keys=True)  # unlike ==, distinguishes true from 1
-        equal = [choice for choice in self.choices if json.dumps(choice.plain(), sort_keys=True) == wanted]
+        text = json.dumps(value.plain(), sort_keys=True)  # unlike ==, distinguishes true from 1
+        equal = [choice for choice in self.choices if json.dumps(choice.plain(), sort_keys=True) == text]
         typed = [choice for choice in self.choices if (named := choice.get("type")) and named.value == value.value]
         return equal[0] if equal else typed[0] if len(typed) == 1 else None
 
@@ -157,9 +157,9 @@ def set_overlay(text: str, faults: list[Fault]) -> Node | None:
         return None
     if not _usable(key, place, faults):
         return None
-    leaf, found = parse_value(value, place, key)
-    faults += found
-    return None if found else nested(key, leaf)
+    leaf, problems = parse_value(value, place, key)
+    faults += problems
+    return None if problems else nested(key, leaf)
 
 
 def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
@@ -170,21 +170,21 @@ def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
         return None
     if not _usable(key, place, faults):
         return None
-    leaf, found = from_value(value, place, key)
-    faults += found
-    return None if found else nested(key, leaf)
+    leaf, problems = from_value(value, place, key)
+    faults += problems
+    return None if problems else nested(key, leaf)
 
 
-def laid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) -> dict[str, Any]:
     """Merge overlays with possibly dotted keys over the data of a section; raise RecipeError for faults."""
     place = Place(MAPPING)
-    tree, found = from_value({section: base}, place, "")
+    tree, problems = from_value({section: base}, place, "")
     for key, value in (pair for overlay in overlays for pair in overlay.items()):
         leaf, faults = from_value(value, place, f"{section}.{key}")
         tree = merge(tree, nested(leaf.path, leaf), faults)
-        found += faults
-    if found:
-        raise RecipeError(found)
+        problems += faults
+    if problems:
+        raise RecipeError(problems)
     data: dict[str, Any] = tree.entries[section].plain()
     return data
 
@@ -204,12 +204,12 @@ def read_variants(entries: Mapping[str, Node], faults: list[Fault]) -> dict[str,
     An entry with exactly one key whose value is a list is an axis; every other entry is an overlay. A value that is
     itself a list is therefore nested one level deeper: `shallow: {model: {pattern: [local, global]}}`.
     """
-    found = {}
+    result = {}
     for name, entry in entries.items():
         variant = _variant(name, entry, faults)
         if variant is not None:
-            found[name] = variant
-    return found
+            result[name] = variant
+    return result
 
 
 def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> Node | None:
@@ -218,14 +218,14 @@ def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> N
     name, equals, value = text.partition("=")
     variant = variants.get(name.strip())
     if variant is None:
-        known = shorten(", ".join(choices(variants)), 400) or "none"
-        message = f"unknown variant '{shorten(name)}'; the variants of this recipe: {known}"
+        available = shorten(", ".join(choices(variants)), 400) or "none"
+        message = f"unknown variant '{shorten(name)}'; available: {available}"
         faults.append(Fault(place, "", message, nearest(name, list(variants))))
         return None
     if isinstance(variant, Axis):
         return _choose_value(variant, value if equals else None, place, faults)
     if equals:
-        faults.append(Fault(place, "", f"'{name}' has no values to choose from; say --variant {name}"))
+        faults.append(Fault(place, "", f"'{name}' has no values to choose from; use --variant {name}"))
         return None
     return variant.came(f"variant {name}")
 
@@ -240,28 +240,28 @@ def _written(name: str, variant: Variant) -> list[str]:
 
 
 def _choose_value(axis: Axis, value: str | None, place: Place, faults: list[Fault]) -> Node | None:
-    possible = f"say one of {shorten(', '.join(axis.written()), 400)}"
+    possible = f"use one of {shorten(', '.join(axis.written()), 400)}"
     if value is None:
         faults.append(Fault(place, "", f"'{axis.name}' is a list to choose from; {possible}"))
         return None
-    given, found = parse_value(value, place, "")
-    faults += found
-    if found:
+    parsed, problems = parse_value(value, place, "")
+    faults += problems
+    if problems:
         return None
-    choice = axis.find(given)
+    choice = axis.find(parsed)
     if choice is None:
-        faults.append(Fault(place, "", f"{shorten(value)} is none of the values of '{axis.name}'; {possible}"))
+        faults.append(Fault(place, "", f"{shorten(value)} is not a value of '{axis.name}'; {possible}"))
         return None
     return nested(choice.path, choice.came(f"variant {axis.name}={inline(choice.plain())}"))
 
 
 def _variant(name: str, entry: Node, faults: list[Fault]) -> Variant | None:
     if not isinstance(entry.value, dict):
-        message = f"a variant is a mapping of dotted keys to values, this is {kind(entry)}"
+        message = f"expected a mapping of dotted keys to values, got {kind(entry)}"
         faults.append(Fault(entry.place, entry.path, message))
         return None
     if len(entry.value) > MAX_KEYS:
-        message = f"a variant sets at most {MAX_KEYS:,} keys, this one {len(entry.value):,}"
+        message = f"has {len(entry.value):,} keys; the limit is {MAX_KEYS:,}"
         faults.append(Fault(entry.place, entry.path, message))
         return None
     usable = [_usable(key, node.key_place or node.place, faults, entry) for key, node in entry.value.items()]
@@ -277,13 +277,13 @@ def _variant(name: str, entry: Node, faults: list[Fault]) -> Variant | None:
 
 def _axis(name: str, key: str, values: Node, choices: Sequence[Node], faults: list[Fault]) -> Axis | None:
     if not choices:
-        faults.append(Fault(values.place, values.path, "an axis needs at least one value to choose"))
+        faults.append(Fault(values.place, values.path, "an axis needs at least one value"))
         return None
     return Axis(name, tuple(choice.moved(key, values.key_place) for choice in choices))
 
 
 def _usable(key: str, place: Place, faults: list[Fault], entry: Node | None = None) -> bool:
-    """Return True if the dotted `key` can be overlaid; otherwise add a fault."""
+    """True if the dotted `key` can be overlaid; otherwise add a fault."""
     message = _unusable(key)
     if message:
         faults.append(Fault(place, entry.path if entry else "", message))
@@ -293,11 +293,11 @@ def _usable(key: str, place: Place, faults: list[Fault], entry: Node | None = No
 def _unusable(key: str) -> str | None:
     parts = key.split(".")
     if not all(part.strip() for part in parts):
-        return f"'{shorten(key)}' is no dotted key like model.layer.dropout"
+        return f"'{shorten(key)}' is not a dotted key, such as model.layer.dropout"
     if "[" in key or "]" in key:
-        return f"'{shorten(key)}': a list is replaced whole; items cannot be set one by one"
+        return f"'{shorten(key)}': single items of a list cannot be set; replace the whole list"
     if parts[0] in COMPOSING_KEYS:
-        return f"'{parts[0]}' cannot be laid over a recipe; write it in the file"
+        return f"'{parts[0]}' cannot be set by an overlay; write it in the file"
     return None
 
 

@@ -83,14 +83,14 @@ RULES = (
 FACTS = {rule.asker: rule for rule in RULES if rule.asker not in CATALOGUES}  # by fact of a recipe
 
 
-def asked_by(asker: Asker) -> list[CapabilityRule]:
+def requirements_of(asker: Asker) -> list[CapabilityRule]:
     """Return the requirements of a part, under its options if given."""
     return [rule for rule in RULES if rule.asker == part_of(asker).part_slot and rule.asks(asker)]
 
 
 def refusal(asker: Asker, part: Asker) -> CapabilityRule | None:
     """Return the rule that forbids combining `part` with `asker`, or None."""
-    return next((rule for rule in asked_by(asker) if rule.refuses(part)), None)
+    return next((rule for rule in requirements_of(asker) if rule.refuses(part)), None)
 
 
 def reason(rule: CapabilityRule, asked: Asker, asker: Part | None = None) -> str:
@@ -109,19 +109,19 @@ def _switch(rule: CapabilityRule, asked: Asker) -> Iterator[str]:
     for option in type(asked).model_fields:
         value = getattr(asked, option)
         if isinstance(value, bool) and not rule.refuses(asked.model_copy(update={option: not value})):
-            yield f"say {option}: {str(not value).lower()}"
+            yield f"set {option}: {str(not value).lower()}"
 
 
 def _instead(rule: CapabilityRule, part: Part, asker: Part | None) -> Iterator[str]:
     """Yield the compatible alternatives on both sides."""
     others = [name for name, other in REGISTRY.load(part.part_slot).items() if not rule.refuses(other)]
     if others:
-        what = "that do" if asker is None else f"that go with '{asker.part_name}'"
+        what = "that do" if asker is None else f"compatible with '{asker.part_name}'"
         yield f"{_several(part.part_slot)} {what}: {', '.join(sorted(others))}"
     if asker is not None:
         askers = REGISTRY.load(asker.part_slot).items()
         going = sorted(name for name, other in askers if refusal(other, part) is None)
-        yield f"{_several(asker.part_slot)} that go with '{part.part_name}': {', '.join([*going, 'none'])}"
+        yield f"{_several(asker.part_slot)} compatible with '{part.part_name}': {', '.join([*going, 'none'])}"
 
 
 def _several(slot: str) -> str:
@@ -140,7 +140,7 @@ def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
 
 
 def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """Like `pairs`, with a short reason that is equal for many pairs."""
+    """Yield the pairs like `pairs`, with a short reason that is equal for many pairs."""
     for name, asker in sorted(REGISTRY.load(slot).items()):
         for other_name, part in sorted(REGISTRY.load(other).items()):
             rule = refusal(asker, part)

@@ -25,9 +25,9 @@ from tfkit.recipe.text.source import LANGUAGE
 Schema = dict[str, Any]
 REFERENCE = "#/definitions/"
 ANYTHING: Schema = {}
-NONE: Schema = {"enum": ["none"], "enumDescriptions": ["no such thing"]}
-TRUE: Schema = {"enum": [True], "enumDescriptions": ["the stack's norm, that of layer.norm"]}
-# Numbers that editors parse as text: grouped digits, and signed hexadecimal or octal.
+NONE: Schema = {"enum": ["none"], "enumDescriptions": ["no value"]}
+TRUE: Schema = {"enum": [True], "enumDescriptions": ["the stack's norm, as in layer.norm"]}
+# numbers that editors parse as text: grouped digits, and signed hexadecimal or octal
 GROUPED = (
     r"^([-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-9]+)?"
     r"|[-+]?0(x[0-9a-fA-F]+(_[0-9a-fA-F]+)+|o[0-7]+(_[0-7]+)+)|[-+]0(x[0-9a-fA-F]+|o[0-7]+))$"
@@ -83,12 +83,12 @@ def named(value: Schema, **more: Any) -> Schema:
 _EACH = many({"type": ["number", "string", "boolean"]})
 SHARED: dict[str, Schema] = {
     "grouped_digits": {
-        "description": "a number whose digits stand in groups, such as 10_000",
+        "description": "a number with grouped digits, such as 10_000",
         "type": "string",
         "pattern": GROUPED,
     },
     "per_layer": {
-        "description": "one value for each layer that this text describes, in order",
+        "description": "one value per layer, in order",
         **closed({"per_layer": {"description": "the values: numbers, words or booleans", **_EACH}}),
         "minProperties": 1,
     },
@@ -107,7 +107,7 @@ BOUNDS |= {"minItems", "maxItems", "minProperties", "maxProperties"}
 
 def parts_of(slot: str) -> dict[str, Schema]:
     """Return the definitions of a slot: itself, each part's options, and `any.slot` with the options of all."""
-    made: dict[str, Schema] = {}
+    definitions: dict[str, Schema] = {}
     every: dict[str, dict[str, Schema]] = {}
     texts = {name: summary_of(part) for name, part in sorted(REGISTRY.load(slot).items())}
     for name, text in texts.items():
@@ -116,15 +116,15 @@ def parts_of(slot: str) -> dict[str, Schema]:
         for option, schema in mapping["properties"].items():
             every.setdefault(option, {})[name] = schema
         mapping["properties"] = {"type": {"description": text, "const": name}, **mapping["properties"]}
-        made |= {**own, f"{slot}.{name}": {**mapping, "description": text}}
-    made[f"any.{slot}"] = closed({"type": {}, **{option: _merged(every[option]) for option in sorted(every)}})
-    return made | {slot: _part(slot, texts)}
+        definitions |= {**own, f"{slot}.{name}": {**mapping, "description": text}}
+    definitions[f"any.{slot}"] = closed({"type": {}, **{option: _merged(every[option]) for option in sorted(every)}})
+    return definitions | {slot: _part(slot, texts)}
 
 
 def _part(slot: str, texts: dict[str, str]) -> Schema:
-    """Schema of a part: its name, or a mapping with options."""
+    """Return the schema of a part: its name, or a mapping with options."""
     word = {"enum": list(texts), "enumDescriptions": list(texts.values())}
-    kind = {"description": f"which {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
+    kind = {"description": f"type of {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
     each = [{"if": _of_type(name), "then": refer(f"{slot}.{name}")} for name in texts]
     untyped = {"if": _of_type(*texts), "else": refer(f"any.{slot}")}
     mapping = {"properties": {"type": kind}, "allOf": [*each, untyped]}
@@ -132,7 +132,7 @@ def _part(slot: str, texts: dict[str, str]) -> Schema:
 
 
 def _of_type(*names: str) -> Schema:
-    """Schema of mappings with one of these types."""
+    """Return the schema of mappings with one of these types."""
     return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
 
 
@@ -168,11 +168,11 @@ class _Generator(GenerateJsonSchema):
     def emit_warning(self, kind: Any, detail: str) -> None:
         """Ignore defaults that cannot be serialized."""
 
-    def _loosened(self, schema: Any, found: JsonSchemaValue) -> JsonSchemaValue:
-        ours = getattr(schema["function"]["function"], "__module__", "").startswith("tfkit.")
-        if ours or schema.get("json_schema_input_schema") or "x-slot" in found:
-            return found
-        return found | {"additionalProperties": True} if "properties" in found else {}
+    def _loosened(self, schema: Any, result: JsonSchemaValue) -> JsonSchemaValue:
+        own = getattr(schema["function"]["function"], "__module__", "").startswith("tfkit.")
+        if own or schema.get("json_schema_input_schema") or "x-slot" in result:
+            return result
+        return result | {"additionalProperties": True} if "properties" in result else {}
 
 
 def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[str, Schema]:
@@ -180,10 +180,10 @@ def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[s
 
     With `layered`, `per_layer` may replace a value.
     """
-    found = model.model_json_schema(schema_generator=_Generator)
-    nested = found.pop("$defs", {})
+    schema = model.model_json_schema(schema_generator=_Generator)
+    nested = schema.pop("$defs", {})
     reader = _Reader(owner, nested, [PER_LAYER] * layered)
-    return {owner: reader.mapping(found)} | {f"{owner}.{name}": reader.value(one) for name, one in nested.items()}
+    return {owner: reader.mapping(schema)} | {f"{owner}.{name}": reader.value(one) for name, one in nested.items()}
 
 
 class _Reader:
@@ -194,43 +194,43 @@ class _Reader:
         self.nested = nested
         self.varied = varied
 
-    def mapping(self, found: Schema) -> Schema:
+    def mapping(self, source: Schema) -> Schema:
         """Return the schema of a mapping with options."""
-        others = found.get("additionalProperties", "properties" not in found)
-        schema = closed({name: self._option(one) for name, one in found.get("properties", {}).items()})
+        others = source.get("additionalProperties", "properties" not in source)
+        schema = closed({name: self._option(one) for name, one in source.get("properties", {}).items()})
         schema["additionalProperties"] = others if isinstance(others, bool) else self.value(others)
-        return ({"description": found["description"]} if "description" in found else {}) | schema
+        return ({"description": source["description"]} if "description" in source else {}) | schema
 
-    def _option(self, found: Schema) -> Schema:
+    def _option(self, source: Schema) -> Schema:
         """Return an option with description and default; a norm has no default, since it follows the stack's."""
-        text, schema, default = found.get("description", ""), self.value(found), found.get("default")
-        members = [found, *found.get("anyOf", ())]
+        text, schema, default = source.get("description", ""), self.value(source), source.get("default")
+        members = [source, *source.get("anyOf", ())]
         of_stack = default is not None and any(member.get("x-slot") == "norm" for member in members)
-        if "default" in found and _plain(default) and not of_stack:
+        if "default" in source and _plain(default) and not of_stack:
             text = f"{text.rstrip('.')}. Default: {inline(default)}.".removeprefix(". ")
             schema = {"default": "none" if default is None else default, **schema}
         return ({"description": text} if text else {}) | schema
 
-    def value(self, found: Schema) -> Schema:
+    def value(self, source: Schema) -> Schema:
         """Return the schema of a value."""
-        if union := found.get("anyOf", found.get("oneOf")):
+        if union := source.get("anyOf", source.get("oneOf")):
             return either(*map(self.value, union))
-        if "x-slot" in found:
-            return either(refer(found["x-slot"]), *[TRUE] * (found["x-slot"] == "norm"), *self.varied)
-        if "$ref" in found:  # a nested mapping, which may be abbreviated to its type, as a part to its name
-            name = found["$ref"].rpartition("/")[2]
+        if "x-slot" in source:
+            return either(refer(source["x-slot"]), *[TRUE] * (source["x-slot"] == "norm"), *self.varied)
+        if "$ref" in source:  # a nested mapping, which may be abbreviated to its type, as a part to its name
+            name = source["$ref"].rpartition("/")[2]
             words = _words(self.nested[name].get("properties", {}).get("type", {}))
             return either(refer(f"{self.owner}.{name}"), *[{"enum": words}] * bool(words))
-        if words := _words(found):
+        if words := _words(source):
             return either({"enum": words}, *self.varied)
-        return self._typed(found, found.get("type"))
+        return self._typed(source, source.get("type"))
 
-    def _typed(self, found: Schema, kind: Any) -> Schema:
-        bounds = {key: value for key, value in found.items() if key in BOUNDS}
+    def _typed(self, source: Schema, kind: Any) -> Schema:
+        bounds = {key: value for key, value in source.items() if key in BOUNDS}
         if kind == "object":
-            return self.mapping(found) | bounds
+            return self.mapping(source) | bounds
         if kind == "array":
-            items = found["prefixItems"] if "prefixItems" in found else [found.get("items", {})]
+            items = source["prefixItems"] if "prefixItems" in source else [source.get("items", {})]
             return {"type": "array", "items": either(*map(self.value, items)), **bounds}
         if kind == "null":
             return either(NONE, *self.varied)
@@ -240,10 +240,11 @@ class _Reader:
         return either(plain, *self.varied)
 
 
-def _words(found: Schema) -> list[Any]:
+def _words(source: Schema) -> list[Any]:
     """Return the allowed words."""
     return [
-        "none" if word is None else word for word in found.get("enum", [found[key] for key in found if key == "const"])
+        "none" if word is None else word
+        for word in source.get("enum", [source[key] for key in source if key == "const"])
     ]
 
 
@@ -285,12 +286,12 @@ class VariantKeys:
         self, prefix: str, keys: Mapping[str, Schema], above: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, Schema]]:
         """Yield the dotted keys at and below `prefix`; keys with the same definition share a pattern."""
-        alike: dict[str, list[str]] = {}
+        same_definition: dict[str, list[str]] = {}
         for key, value in keys.items():
             yield prefix + key, value
             for name in self._mappings(value):
-                alike.setdefault(name, []).append(key)
-        for name, same in alike.items():
+                same_definition.setdefault(name, []).append(key)
+        for name, same in same_definition.items():
             below = prefix + (same[0] if len(same) == 1 else f"({'|'.join(same)})") + r"\."
             if name in above:  # recursive part
                 yield below + ANY_KEY, {}
@@ -301,11 +302,11 @@ class VariantKeys:
         """Return the keys of a definition as patterns."""
         mapping = self.definitions[name]
         others = mapping["additionalProperties"]
-        found = {
+        children = {
             re.escape(key): value and refer(f"{name}/properties/{key}") for key, value in mapping["properties"].items()
         }
-        found |= {pattern[1:-1]: value for pattern, value in mapping.get("patternProperties", {}).items()}
-        return found | ({"[^.]+": others} if isinstance(others, dict) else {ANY_KEY: {}} if others else {})
+        children |= {pattern[1:-1]: value for pattern, value in mapping.get("patternProperties", {}).items()}
+        return children | ({"[^.]+": others} if isinstance(others, dict) else {ANY_KEY: {}} if others else {})
 
     def _mappings(self, schema: Schema) -> Iterator[str]:
         """Yield the mapping definitions of a value; for a part, the options of its whole slot."""
@@ -325,9 +326,12 @@ LETTER = r"[^\s!-/:-@\[-^`{-~]"  # no whitespace or punctuation except _
 ENTRY: Schema = {
     "type": "string",
     "pattern": rf"^{LETTER}+(\+{LETTER}+)*(\*0*[1-9][0-9]*)?$",
-    "patternErrorMessage": "an entry of a pattern is a kind, such as local, local*3 or global+first",
+    "patternErrorMessage": "expected a kind, such as local, local*3 or global+first",
 }
-HEAD_NAME: Schema = {"pattern": rf"^(?![0-9]){LETTER}+$", "patternErrorMessage": "a head's name is a plain word"}
+HEAD_NAME: Schema = {
+    "pattern": rf"^(?![0-9]){LETTER}+$",
+    "patternErrorMessage": "expected a plain word as the head's name",
+}
 PATH: Schema = {"type": "string"}
 # keys with a special schema
 OWN: dict[str, Schema] = {
@@ -367,7 +371,7 @@ def language_schema() -> Schema:
     return {
         "$schema": DRAFT,
         "title": "tfkit recipe",
-        "description": "a Transformer, and how it is trained; `tfkit check` finds what only the whole model shows",
+        "description": "a Transformer and its training; `tfkit check` also finds faults that depend on the whole model",
         **closed(top),
         "anyOf": [{"required": ["tfkit"]}, {"required": ["extends"]}],
         "definitions": dict(sorted(definitions.items())),
@@ -378,9 +382,9 @@ def _model() -> dict[str, Schema]:
     """Define `model:` (rules R1 to R15)."""
     stack, model = _declared(STACK), _declared(MODEL)
     size, width = number("integer", minimum=0), number("integer", minimum=1, maximum=bounds.WIDTH.most)
-    base: Schema = {"description": "sizes by key of model, at which nothing is changed: d_model: 64", "type": "object"}
+    base: Schema = {"description": "sizes of the unchanged model by key of model: d_model: 64", "type": "object"}
     base |= {"additionalProperties": width, "minProperties": 1}
-    exponent: Schema = {"description": "branches shrink with layers to this power (CompleteP: 1)", "type": "number"}
+    exponent: Schema = {"description": "scale branches by depth ** -exponent (CompleteP: 1)", "type": "number"}
     exponent |= {"minimum": 0.5, "maximum": 1}
     return {
         "section.model": closed({"type": model.pop("type"), **stack, **model}),
@@ -398,8 +402,8 @@ def _again() -> Iterator[tuple[str, Schema]]:
     """Yield the keys of repeated sublayers (feedforward_2)."""
     for name in SUBLAYERS:
         part, norm = _value(LAYER[name].kind), _value(LAYER[f"{name}_norm"].kind)
-        yield f"^{name}{NUMBERED}$", {"description": f"{name} once more, laid over {name}", **part}
-        yield f"^{name}{NUMBERED}_norm$", {"description": f"the norm of that {name} alone", **norm}
+        yield f"^{name}{NUMBERED}$", {"description": f"a further {name}, merged over {name}", **part}
+        yield f"^{name}{NUMBERED}_norm$", {"description": f"the norm of this {name}", **norm}
 
 
 def _declared(keys: Mapping[str, Key], *varied: Schema) -> dict[str, Schema]:
@@ -424,4 +428,4 @@ def _value(kind: Kind, *varied: Schema) -> Schema:
             return either(refer(kind.slot), many(either(refer(kind.slot), *varied)), NONE)
         case NormValue():
             return either(refer("norm"), TRUE, NONE)
-    raise TypeError(f"{kind} has a schema of its own")
+    raise TypeError(f"{kind} has a special schema")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfkit.contracts.cases import MODEL, Case, cases
-from tfkit.contracts.expect import told
+from tfkit.contracts.expect import describe
 from tfkit.contracts.options import Sampler, required
 from tfkit.core.component import Component
 from tfkit.core.registry import REGISTRY
@@ -36,7 +36,7 @@ def minimal_recipe(part: Part) -> Minimal:
         data = _in_model(part) if part.part_slot in MODEL else _in_section(part)
         load_recipe(data)
     except Exception as error:  # validators of custom parts may raise anything
-        return Minimal(None, told(error, part))
+        return Minimal(None, describe(error, part))
     return Minimal(data)
 
 

@@ -17,7 +17,7 @@ from tfkit.core.component import Component, Config, spell
 from tfkit.core.describe import in_words, limits, sections
 from tfkit.core.plugins import is_shipped, source_file
 from tfkit.core.registry import REGISTRY
-from tfkit.recipe.rules import RULES, asked_by
+from tfkit.recipe.rules import RULES, requirements_of
 from tfkit.reports.minimal import minimal_recipe, recipe_text
 from tfkit.reports.slots import SLOTS
 
@@ -61,7 +61,7 @@ def part_data(part: Part, width: int = 80) -> dict[str, Any]:
         "fields": list(options_of(part.Config)),
         "checked": _checked(part.Config),
         "capabilities": {name: name in part.able() for name in CAPABILITIES if name in _relevant(part)},
-        "asks": {rule.capability: list(rule.asked) for rule in asked_by(part)},
+        "asks": {rule.capability: list(rule.asked) for rule in requirements_of(part)},
         "needs": sorted(part.needs),
         "recipe": None if minimal.data is None else recipe_text(minimal.data, width),
         "recipe_problem": minimal.problem,

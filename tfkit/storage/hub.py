@@ -26,7 +26,7 @@ def repository(address: str) -> str:
     name = address.removeprefix(PREFIX)
     bad = "--" in name or ".." in name or name.endswith((".git", ".", "-"))
     if not is_on_hub(address) or _NAME.fullmatch(name) is None or bad:
-        raise UsageError(f"{address!r} not the address of a repository on the hub; use {PREFIX}user/name")
+        raise UsageError(f"{address!r} is not the address of a repository on the hub; use {PREFIX}user/name")
     return name
 
 

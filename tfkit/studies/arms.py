@@ -129,10 +129,10 @@ def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any], star
             faults += error.faults
     if faults:
         raise RecipeError(by_place(faults))
-    return list(_told_apart(arms, recipes))
+    return list(_mark_equal(arms, recipes))
 
 
-def _told_apart(arms: Iterable[Arm], recipes: Mapping[str, Recipe]) -> Iterable[Arm]:
+def _mark_equal(arms: Iterable[Arm], recipes: Mapping[str, Recipe]) -> Iterable[Arm]:
     """Mark arms that equal an earlier one; raise UsageError for a variant without effect."""
     known: list[tuple[Any, str]] = []
     for arm in arms:

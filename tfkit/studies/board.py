@@ -53,7 +53,7 @@ def examples_of(folder: RunFolder) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Board:
-    """The runs in the folder of a study."""
+    """Runs in the folder of a study."""
 
     plan: Plan
     folder: Path

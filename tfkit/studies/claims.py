@@ -21,7 +21,7 @@ BEAT = 30.0  # seconds between heartbeats
 
 @dataclass
 class RunClaim:
-    """A run claimed by this process; `beat` sends a heartbeat."""
+    """Run claimed by this process; `beat` sends a heartbeat."""
 
     folder: Path
     lock: FolderLock
@@ -31,7 +31,7 @@ class RunClaim:
     def take(cls, folder: Path) -> RunClaim | None:
         """Claim the run; None if another living process has claimed it.
 
-        Raises RunError if something else has the name of the claim.
+        Raise RunError if something else has the name of the claim.
         """
         try:
             folder.mkdir(exist_ok=True)

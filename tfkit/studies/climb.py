@@ -9,10 +9,10 @@ from typing import Literal
 
 from tfkit.core.console import Console
 from tfkit.studies.arms import Arm, StudySource
-from tfkit.studies.forecast import FORECAST, foreseen, held_out_losses, law_of, points_of, shown, verdict_of
 from tfkit.studies.ladder import LadderPlan
-from tfkit.studies.ladder_report import HTML, LadderReport
-from tfkit.studies.ladder_results import ladder_results
+from tfkit.studies.ladder_report import LadderReport
+from tfkit.studies.ladder_results import FORECAST, foreseen, ladder_results
+from tfkit.studies.law import shown
 from tfkit.studies.runner import Runner
 from tfkit.studies.watching import Watcher
 
@@ -36,18 +36,18 @@ class Climb:
         if not self._trained(*self.plan.arms[:-1]):
             return "stopped"
         if self.failed:
-            return self._told("no prediction yet: mend what failed, and type the same line again", "failed")
-        fit, reasons = law_of(points_of(self.plan, self.folder))
-        if fit is None:
-            for reason in reasons:
+            return self._conclude("no prediction yet: mend what failed, and type the same line again", "failed")
+        results = ladder_results(self.plan, self.folder)
+        if results.fit is None:
+            for reason in results.reasons:
                 self.say(f"no law: {reason}")
-            return self._told("the largest size is not trained, since nothing predicts it", "failed")
-        forecast = foreseen(self.plan, self.folder, fit)
+            problem = "" if results.forecast else "the largest size is not trained, since nothing predicts it"
+            return self._conclude(problem, "failed")
+        forecast = foreseen(self.plan, self.folder, results.fit)
         self.say(f"{forecast.size}: predicted {shown(forecast.predicted)}, written to {self.folder / FORECAST}")
         if not self._trained(self.plan.held_out):
             return "stopped"
-        losses = held_out_losses(self.plan, self.folder)
-        return self._told(f"{forecast.size}: {verdict_of(forecast, list(losses.values()))}", "done")
+        return self._conclude("", "done")
 
     def _trained(self, *arms: Arm) -> bool:
         """Train the runs of these arms; return False if stopped by a signal."""
@@ -57,7 +57,7 @@ class Climb:
         self.failed |= {run.name: why for run, why in runner.progress.failed.items()}
         return finished
 
-    def _told(self, verdict: str, outcome: Outcome) -> Outcome:
+    def _conclude(self, problem: str, outcome: Outcome) -> Outcome:
         """Write the report and print its summary."""
         results = ladder_results(self.plan, self.folder, self.flops, self.failed)
         LadderReport(results).write(self.folder)
@@ -65,6 +65,6 @@ class Climb:
             self.say(line)
         for name, why in self.failed.items():
             self.say(f"{name}: failed: {why}")
-        self.say(verdict)
-        self.say(f"the page: {self.folder / HTML}")
+        self.say(problem or f"{self.plan.sizes[-1].name}: {results.verdict}")
+        self.say(f"the page: {self.folder / LadderReport.HTML}")
         return "failed" if self.failed else outcome

@@ -15,9 +15,9 @@ from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
 from tfkit.studies.board import altered, examples_of, measured
+from tfkit.studies.page import environment_of
 from tfkit.studies.plan import Plan
-from tfkit.studies.plan_file import PLAN
-from tfkit.studies.report import COLUMNS, StudyReport, environment_of
+from tfkit.studies.report import COLUMNS, StudyReport
 from tfkit.studies.results import EXACT, ArmResult, Cell, StudyContext, curve_of, results_of, study_results
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import History, read_history
@@ -35,7 +35,7 @@ def study_report(plan: Plan, folder: Path, failed: Mapping[str, str] | None = No
 def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:
     """Return a report comparing runs with the first one; recipes that differ only in the seed form one arm.
 
-    Raises UsageError for folders without a trained run.
+    Raise UsageError for folders without a trained run.
     """
     grouped: list[tuple[object, list[tuple[RunFolder, Recipe, History]]]] = []
     for path in dict.fromkeys(folders):
@@ -65,7 +65,7 @@ def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, im
 
 
 def _trained(folder: RunFolder, trust: bool, imports: Sequence[str]) -> tuple[Recipe, History]:
-    if (folder.path / PLAN).is_file():
+    if (folder.path / Plan.FILE).is_file():
         raise UsageError(f"{folder}: is a study; compare it alone")
     if not folder.holds_run:
         raise UsageError(f"{folder}: holds no run")

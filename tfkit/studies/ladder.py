@@ -7,26 +7,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import UsageError
 from tfkit.core.slots import ScheduleFacts, of_kind
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import STEPS
-from tfkit.storage.files import read_json, write_json
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.digest import digest_of
-from tfkit.studies.plan import RUNS, Plan
+from tfkit.studies.plan import Plan
+from tfkit.studies.plan_file import begun, check_free
 from tfkit.studies.sizes import LadderSize, sizes_of
 from tfkit.studies.trial import Timing, trial
+from tfkit.training.progress import duration
 
-PLAN = "plan.json"
 LEAST_BUDGETS = 3  # needed to determine E, B and b
 LOSS = "valid.loss"
 BACKWARD = 3  # FLOPs of a training step relative to a forward pass
-OTHER = "choose another --out"
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class LadderPlan(Plan):
-    """A plan with one arm per size and budget, the largest size on the largest budget last.
+    """Plan with one arm per size and budget, the largest size on the largest budget last.
 
     Seconds per step are interpolated by FLOPs between the timed smallest and largest sizes.
     """
+
+    FILE: ClassVar[str] = "plan.json"
+    KIND: ClassVar[str] = "ladder"
 
     sizes: tuple[LadderSize, ...] = ()
     size_of: Mapping[str, str] = field(default_factory=dict)  # by arm
@@ -53,7 +53,7 @@ class LadderPlan(Plan):
 
     @property
     def held_out(self) -> Arm:
-        """The largest size, which is predicted."""
+        """Largest size, which is predicted."""
         return self.arms[-1]
 
     def size(self, arm: Arm) -> LadderSize:
@@ -77,6 +77,36 @@ class LadderPlan(Plan):
     def flops(self, arm: Arm) -> float:
         """Return the FLOPs of a training."""
         return BACKWARD * self.size(arm).flops * self.tokens(arm)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return the heads and rows that describe each size on each budget before training."""
+        cells = []
+        for arm in self.arms:
+            size, seconds = self.size(arm), self.seconds(arm)
+            name = f"{size.name}, held out" if arm is self.held_out else size.name
+            tokens, flops = f"{self.tokens(arm):,.0f}", f"{self.flops(arm):.2e}"
+            time = "" if seconds is None else duration(seconds)
+            cells.append([name, f"{size.parameters:,}", tokens, flops, str(len(self.seeds)), time])
+        return ["size", "layer parameters (N)", "tokens (D)", "FLOPs", "runs", "time each"], cells
+
+    def summary(self, jobs: int) -> str:
+        """Summarize the number of runs with their total FLOPs and time."""
+        flops = sum(map(self.flops, self.arms)) * len(self.seeds)
+        seeds = ", ".join(map(str, self.seeds))
+        runs = f"{self.most_runs} runs of {len(self.sizes)} sizes; seeds {seeds}; {flops:.2e} FLOPs"
+        return runs + self._time(jobs)
+
+    @property
+    def problem(self) -> str:
+        """Fault of a plan, which may have been edited; empty if there is none."""
+        agree = set(self.size_of) == {arm.name for arm in self.arms}
+        agree = agree and set(self.size_of.values()) == {size.name for size in self.sizes}
+        return super().problem or ("" if agree else "arms, sizes and size_of do not agree")
+
+    def other(self, there: Plan) -> str:
+        """Return what a folder with the plan `there` holds instead of this ladder's runs; empty if it holds them."""
+        text = f"another ladder, of {there.name}: its sizes, budgets, seeds or settings differ"
+        return text if there.identity != self.identity else ""
 
     def only(self, *arms: Arm) -> LadderPlan:
         """Return the plan of some of the arms."""
@@ -116,10 +146,10 @@ def make_ladder(source: StudySource, wanted: Wanted, out: Path) -> LadderPlan:
         sizes=sizes,
         size_of=size_of,
     )
-    before = read_ladder(out) if (out / PLAN).is_file() else None
-    if before is not None and before.identity == identity:
+    before = begun(out, plan)
+    if before is not None:
         return replace(plan, timing=before.timing, smallest=before.smallest)
-    _check_free(out, plan)
+    check_free(out, plan)
     return replace(plan, timing=trial(source, arms[-1], out), smallest=trial(source, arms[0], out))
 
 
@@ -147,7 +177,7 @@ def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize
     def part(steps: int) -> int:
         return max(1, round(steps / divisor))
 
-    values: dict[str, Any] = {**size.values, STEPS: part(whole)}
+    values: dict[str, object] = {**size.values, STEPS: part(whole)}
     values |= {f"train.{key}": part(getattr(train, key)) for key in ("evaluate_every", "checkpoint_every")}
     schedule = of_kind(train.schedule, ScheduleFacts.Config)
     if schedule is not None and (warmup := schedule.warmup_steps()):
@@ -157,36 +187,3 @@ def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize
     steps = part(whole)
     name = f"{size.name}-{steps}"
     return Arm(name, variants, values, parameters=size.parameters, flops=size.flops, steps=steps)
-
-
-def read_ladder(folder: Path) -> LadderPlan:
-    """Read the plan in a ladder's folder; raise RunError if it is missing or invalid."""
-    file = folder / PLAN
-    if not file.is_file():
-        raise RunError(f"{file}: is missing: {folder} holds no ladder")
-    try:
-        plan = TypeAdapter(LadderPlan).validate_python(read_json(file))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RunError(f"{file}: {'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
-    if not plan.arms or not plan.seeds or set(plan.size_of) != {arm.name for arm in plan.arms}:
-        raise RunError(f"{file}: arms, seeds and size_of do not agree")
-    return plan
-
-
-def keep_ladder(folder: Path, plan: LadderPlan) -> None:
-    """Write the plan to the ladder's folder; raise RunError if the folder is occupied."""
-    _check_free(folder, plan)
-    (folder / RUNS).mkdir(parents=True, exist_ok=True)
-    write_json(folder / PLAN, TypeAdapter(LadderPlan).dump_python(plan, mode="json"))
-
-
-def _check_free(folder: Path, plan: LadderPlan) -> None:
-    """Raise RunError for a folder with another ladder or other files."""
-    if (folder / PLAN).exists():
-        there = read_ladder(folder)
-        if there.identity != plan.identity:
-            differ = "its sizes, budgets, seeds or settings differ"
-            raise RunError(f"{folder}: holds another ladder, of {there.name}: {differ}; {OTHER}")
-    elif folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise RunError(f"{folder}: is not empty and holds no ladder; {OTHER}")

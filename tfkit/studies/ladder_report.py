@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Any
 
-from tfkit.core.figures import drawn
-from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
-from tfkit.storage.files import write_json, write_text
-from tfkit.studies.ladder_pictures import by_parameters, by_tokens
+import numpy as np
+
+from tfkit.core.figures import COLOURS, drawn, finished, matplotlib_figure, svg
+from tfkit.reports.formats import csv_text
+from tfkit.studies.ladder import LOSS
 from tfkit.studies.ladder_results import LadderResults
-from tfkit.studies.report import check_packages, failed_lines
+from tfkit.studies.page import PageSection, ReportFiles, lists
 
-HTML, MARKDOWN, CSV, JSON = "ladder.html", "ladder.md", "ladder.csv", "ladder.json"
 COLUMNS = ("size", "parameters", "tokens", "flops", "seed", "state", "loss")
 TABLE = ["size", "N", "D", "FLOPs", "n", "loss", "sd", "law"]
 METHOD = (
@@ -28,44 +29,119 @@ METHOD = (
 
 
 @dataclass(frozen=True)
-class LadderReport:
+class LadderReport(ReportFiles):
     """Results of a ladder as files."""
 
     results: LadderResults
 
-    def write(self, folder: Path) -> None:
-        """Write all four files, the page last. Raises UsageError for a missing package before writing any."""
-        check_packages()
-        write_text(folder / CSV, self.csv())
-        write_json(folder / JSON, self.results.as_data())
-        write_text(folder / MARKDOWN, self.markdown())
-        write_text(folder / HTML, self.html())
+    CSV, JSON, MARKDOWN, HTML, OF = "ladder.csv", "ladder.json", "ladder.md", "ladder.html", "The recipe"
 
-    def html(self) -> str:
-        """Render the page."""
-        results = self.results
-        draw = {"loss by parameters": by_parameters, "loss by tokens": by_tokens} if results.points else {}
-        pictures = [drawn(what, partial(one, results)) for what, one in draw.items()]
-        return html_page(
-            Path(__file__).with_name("ladder.html"),
-            report=results,
-            lines=list(results.law_lines()),
-            table=list(results.rows()),
-            pictures=pictures,
-            method=METHOD,
-        )
+    @property
+    def title(self) -> str:
+        """Name of the recipe and the number of its sizes."""
+        return f"{self.results.plan.name}: a ladder of {len(self.results.plan.sizes)} sizes"
 
-    def markdown(self) -> str:
-        """Render the report in Markdown, without the pictures."""
+    def lead(self) -> Iterator[str]:
+        """Yield the verdict, if any, and the dates of the plan and the forecast."""
+        made, forecast = self.results.plan.made, self.results.forecast
+        if forecast is not None:
+            yield f"{forecast.size}: {self.results.verdict}"
+        if made:
+            yield f"The plan was made at {made}."
+        if forecast is not None:
+            yield f"Predicted at {forecast.made_at}, before the largest size was trained."
+
+    def sections(self) -> Iterator[PageSection]:
+        """Yield the sections of the page: the law, its pictures, and tables of the sizes and runs."""
         results = self.results
-        lines = [f"# {markdown(results.plan.name)}: a ladder of {len(results.plan.sizes)} sizes", ""]
-        lines += [f"**{markdown(results.verdict)}**", ""] if results.verdict else []
-        lines += [*(f"No law: {reason}." for reason in results.reasons), *map(markdown, results.law_lines()), ""]
-        lines += markdown_table(TABLE, iter(results.rows()))
-        lines += ["", METHOD]
-        lines += ["", "## Failed runs", "", *failed_lines(results.failed)] if results.failed else []
-        return "\n".join(lines) + "\n"
+        yield PageSection("The law", [*(f"No law: {reason}." for reason in results.reasons), *results.law_lines()])
+        about = "A point is the mean over seeds, a line the law. The bar is the prediction with its 95 % interval, "
+        about += "a cross a run of the largest size."
+        for title, draw in {"Loss by parameters": by_parameters, "Loss by tokens": by_tokens}.items():
+            if results.points:
+                yield PageSection(title, [about], picture=partial(drawn, title.lower(), partial(draw, results)))
+        yield PageSection("All sizes", (), TABLE, list(results.rows()))
+        yield PageSection("All runs", (), ["size", "D", "seed", "state", "loss"], list(self._runs()))
+        yield PageSection("How it was fitted", [METHOD])
+        altered = {"Altered runs, which are not counted": results.altered.items()}
+        yield from lists({**altered, "Failed runs": results.failed.items(), "Made with": results.environment})
+
+    def _runs(self) -> Iterator[list[str]]:
+        for arm, result in zip(self.results.plan.arms, self.results.arms, strict=True):
+            for cell in result.cells:
+                loss = f"{cell.scores[LOSS]:.4f}" if LOSS in cell.scores else ""
+                tokens = f"{cell.tokens:,}" if cell.tokens else ""
+                yield [self.results.plan.size(arm).name, tokens, str(cell.seed), cell.state, loss]
+
+    @property
+    def text(self) -> str:
+        """Text of the recipe."""
+        return self.results.plan.text
+
+    def as_data(self) -> dict[str, object]:
+        """Return the contents of ladder.json."""
+        return self.results.as_data()
 
     def csv(self) -> str:
         """Format a line for each run."""
         return csv_text(COLUMNS, ([run[name] for name in COLUMNS] for run in self.results.runs))
+
+
+def by_parameters(results: LadderResults) -> str:
+    """Plot the loss by N with one curve per token budget; the forecast is a bar, the measured loss a cross."""
+    budgets = sorted({one.tokens for one in results.points})
+    figure, axes = _empty("parameters of the layers (N)")
+    most = results.plan.sizes[-1].parameters
+    for colour, tokens in zip(_colours(budgets), budgets, strict=True):
+        own = [one for one in results.points if one.tokens == tokens]
+        axes.scatter([one.parameters for one in own], [one.loss for one in own], color=colour, s=22)
+        if results.fit is not None:
+            xs = np.geomspace(min(one.parameters for one in own), most, 80)
+            ys = [results.fit.law.loss(float(x), tokens) for x in xs]
+            axes.plot(xs, ys, color=colour, linewidth=1.4, label=f"D = {tokens:,.0f}")
+    _forecast(axes, results, most)
+    finished(axes)
+    return svg(figure, "ladder-parameters")
+
+
+def by_tokens(results: LadderResults) -> str:
+    """Plot the loss by D with one curve per size."""
+    figure, axes = _empty("tokens read (D)")
+    sizes = [size for size in results.plan.sizes if any(one.parameters == size.parameters for one in results.points)]
+    for colour, size in zip(_colours(sizes), sizes, strict=True):
+        own = [one for one in results.points if one.parameters == size.parameters]
+        axes.scatter([one.tokens for one in own], [one.loss for one in own], color=colour, s=22)
+        if results.fit is not None:
+            xs = np.geomspace(min(one.tokens for one in own), max(one.tokens for one in own), 80)
+            ys = [results.fit.law.loss(size.parameters, float(x)) for x in xs]
+            axes.plot(xs, ys, color=colour, linewidth=1.4, label=size.name)
+    if results.forecast is not None:
+        _forecast(axes, results, results.forecast.tokens)
+    finished(axes)
+    return svg(figure, "ladder-tokens")
+
+
+def _empty(label: str) -> tuple[Any, Any]:
+    figure = matplotlib_figure()(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xscale("log")
+    axes.set_xlabel(label)
+    axes.set_ylabel("validation loss")
+    return figure, axes
+
+
+def _colours(values: Sequence[object]) -> list[str]:
+    return [COLOURS[place % len(COLOURS)] for place in range(len(values))]
+
+
+def _forecast(axes: Any, results: LadderResults, x: float) -> None:
+    """Plot the interval of the forecast and the measured losses at `x`."""
+    if results.forecast is None:
+        return
+    one = results.forecast.predicted
+    low, high = one.low or 0.0, one.high or one.value
+    axes.errorbar([x], [one.value], [[one.value - low], [high - one.value]], color="#222", capsize=5, label="predicted")
+    if results.losses:
+        axes.scatter(
+            [x] * len(results.losses), list(results.losses.values()), marker="x", color="#d44c47", label="measured"
+        )

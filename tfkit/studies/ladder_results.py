@@ -1,35 +1,41 @@
-"""Results of a ladder's runs so far, and conclusions."""
+"""Results of a ladder: the law of its runs so far, the forecast of the largest size, and the verdict."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from tfkit.core.errors import RunError
+from tfkit.storage.files import read_json, write_json
 from tfkit.studies.board import Board
-from tfkit.studies.forecast import (
-    FORECAST,
-    Forecast,
-    Rehearsal,
-    held_out_losses,
-    law_of,
-    points_of,
-    read_forecast,
-    rehearsed,
-    shown,
-    verdict_of,
-)
 from tfkit.studies.ladder import LOSS, LadderPlan
-from tfkit.studies.law import NAMES, Interval, Point
-from tfkit.studies.law_fit import LawFit
+from tfkit.studies.law import NAMES, Interval, LawFit, Point, Rehearsal, law_of, rehearsed, shown
+from tfkit.studies.page import environment_of
 from tfkit.studies.plan import PlannedRun
-from tfkit.studies.report import environment_of
-from tfkit.studies.statistics import spread
+from tfkit.studies.results import ArmResult, arm_results
 
 FORMAT = 1
+FORECAST = "prediction.json"
 WIDEST = 100.0  # maximum ratio of the ends of the interval of N: beyond it the optimum is meaningless
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predicted mean loss of the largest size with its 95 % interval, and the data used."""
+
+    size: str
+    parameters: int
+    tokens: float
+    seeds: tuple[int, ...]
+    predicted: Interval
+    made_at: str
+    points: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
@@ -37,20 +43,35 @@ class LadderResults:
     """All runs of a ladder with the fitted law and the forecast."""
 
     plan: LadderPlan
+    arms: tuple[ArmResult, ...]  # as in the plan
     points: tuple[Point, ...]
-    runs: tuple[Mapping[str, Any], ...]  # by COLUMNS
     fit: LawFit | None
     reasons: tuple[str, ...]
     rehearsal: Rehearsal | None
     forecast: Forecast | None
-    losses: Mapping[int, float]
-    flops: float
-    environment: Sequence[tuple[str, str]] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
+    flops: float  # that the optimum is given for
+    environment: Sequence[tuple[str, str]]
+    failed: Mapping[str, str]
+    altered: Mapping[str, str]  # why the files of these runs are not trusted
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Losses of the largest size by seed."""
+        return {cell.seed: cell.scores[LOSS] for cell in self.arms[-1].cells if LOSS in cell.scores}
+
+    @property
+    def runs(self) -> Iterator[dict[str, object]]:
+        """Row for each run."""
+        for arm, result in zip(self.plan.arms, self.arms, strict=True):
+            size = self.plan.size(arm)
+            known = {"arm": arm.name, "size": size.name, "parameters": size.parameters, "flops": self.plan.flops(arm)}
+            for cell in result.cells:
+                own = {"tokens": cell.tokens or None, "state": cell.state, "loss": cell.scores.get(LOSS)}
+                yield {**known, "seed": cell.seed, **own}
 
     @property
     def verdict(self) -> str:
-        """The outcome of the prediction."""
+        """Outcome of the prediction."""
         return "" if self.forecast is None else verdict_of(self.forecast, list(self.losses.values()))
 
     @cached_property
@@ -94,27 +115,16 @@ class LadderResults:
 
     def rows(self) -> Iterator[list[str]]:
         """Yield a row for each size and budget: n, mean, standard deviation over seeds, and the law's value."""
-        for arm in self.plan.arms:
-            own = [run for run in self.runs if run["arm"] == arm.name]
-            losses = [run["loss"] for run in own if run["loss"] is not None]
-            found, size = spread(losses), self.plan.size(arm)
-            tokens = next((run["tokens"] for run in own if run["tokens"]), self.plan.tokens(arm))
+        for arm, result in zip(self.plan.arms, self.arms, strict=True):
+            found, size = result.spread(LOSS), self.plan.size(arm)
+            tokens = next((cell.tokens for cell in result.cells if cell.tokens), self.plan.tokens(arm))
             law = "" if self.fit is None else f"{self.fit.law.loss(size.parameters, tokens):.4g}"
-            mean = "" if found is None else f"{found.mean:.4g}"
-            sd = "" if found is None or found.sd is None else f"{found.sd:.2g}"
+            losses = ["0", "", ""] if found is None else [str(found.n), f"{found.mean:.4g}", f"{found.sd or 0:.2g}"]
+            losses[2] = "" if found is None or found.sd is None else losses[2]
             name = f"{size.name}, held out" if arm is self.plan.held_out else size.name
-            yield [
-                name,
-                f"{size.parameters:,}",
-                f"{tokens:,.0f}",
-                f"{self.plan.flops(arm):.2e}",
-                str(len(losses)),
-                mean,
-                sd,
-                law,
-            ]
+            yield [name, f"{size.parameters:,}", f"{tokens:,.0f}", f"{self.plan.flops(arm):.2e}", *losses, law]
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, object]:
         """Return the contents of ladder.json."""
         best = self.optimum
         fit = self.fit
@@ -123,7 +133,7 @@ class LadderResults:
             "ladder": self.plan.name,
             "sizes": [asdict(size) | {"values": dict(size.values)} for size in self.plan.sizes],
             "seeds": list(self.plan.seeds),
-            "runs": [dict(run) for run in self.runs],
+            "runs": list(self.runs),
             "points": [asdict(one) for one in self.points],
             "law": {name: asdict(one) for name, one in self.law.items()} or None,
             "deviation": None if fit is None else fit.deviation,
@@ -135,42 +145,83 @@ class LadderResults:
             "measured": {str(seed): loss for seed, loss in self.losses.items()},
             "verdict": self.verdict,
             "failed": dict(self.failed),
+            "altered": dict(self.altered),
         }
+
+
+def points_of(plan: LadderPlan, arms: Sequence[ArmResult]) -> tuple[Point, ...]:
+    """Return the mean loss of each fitted size on each budget over all seeds that did not diverge."""
+    found = []
+    for arm, result in zip(plan.arms[:-1], arms, strict=False):
+        cells = [cell for cell in result.cells if LOSS in cell.scores]
+        if cells:
+            tokens = math.fsum(cell.tokens for cell in cells) / len(cells)
+            loss = math.fsum(cell.scores[LOSS] for cell in cells) / len(cells)
+            found.append(Point(plan.size(arm).parameters, tokens, loss, len(cells)))
+    return tuple(found)
+
+
+def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
+    """Return the saved forecast of a ladder, or compute and save one.
+
+    Raise RunError if the largest size has already been trained without a saved forecast.
+    """
+    if (folder / FORECAST).exists():
+        return read_forecast(folder)
+    board, arm = Board(plan, folder), plan.held_out
+    begun = [run.name for seed in plan.seeds if board.run_folder(run := PlannedRun(arm.name, seed)).path.exists()]
+    if begun:
+        text = f"{folder / FORECAST}: is missing, and {begun[0]} has begun: nothing can be predicted any more"
+        raise RunError(f"{text}; move the runs of {arm.name} away")
+    size = plan.size(arm)
+    tokens = max(one.tokens for one in fit.points)  # equal steps on the same data
+    predicted = fit.prediction(size.parameters, tokens)
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    found = Forecast(size.name, size.parameters, tokens, plan.seeds, predicted, now, fit.points)
+    write_json(folder / FORECAST, TypeAdapter(Forecast).dump_python(found, mode="json"))
+    return found
+
+
+def read_forecast(folder: Path) -> Forecast:
+    """Read the saved forecast; raise RunError if it is invalid."""
+    try:
+        return TypeAdapter(Forecast).validate_python(read_json(folder / FORECAST))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RunError(f"{folder / FORECAST}: {'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
+
+
+def verdict_of(forecast: Forecast, losses: Sequence[float]) -> str:
+    """Describe whether the measured loss is within the interval."""
+    if not losses:
+        return "open: the largest size has no loss"
+    mean = math.fsum(losses) / len(losses)
+    inside = "within" if forecast.predicted.holds(mean) else "outside"
+    away = mean / forecast.predicted.value - 1
+    text = f"{inside} the interval: predicted {shown(forecast.predicted)}, measured {mean:.4g} ({away:+.2%})"
+    return f"{text}, mean of {len(losses)} seed{'s' * (len(losses) != 1)}"
 
 
 def ladder_results(
     plan: LadderPlan, folder: Path, flops: float | None = None, failed: Mapping[str, str] | None = None
 ) -> LadderResults:
-    """Return the current results in a ladder's folder."""
-    points = points_of(plan, folder)
+    """Return the current results in a ladder's folder; `failed` has the reasons of failed runs by name."""
+    arms, altered = arm_results(plan, folder, failed or {})
+    points = points_of(plan, arms)
     fit, reasons = law_of(points)
+    if altered:
+        fit, reasons = None, tuple(f"{name} is not counted: {why}" for name, why in altered.items())
     board = Board(plan, folder)
-    planned = [PlannedRun(arm.name, seed) for arm in plan.arms for seed in plan.seeds]
     return LadderResults(
         plan,
+        tuple(arms),
         points,
-        tuple(_run(plan, board, run) for run in planned),
         fit,
         reasons,
-        rehearsed(points) if fit is not None else None,
+        None if fit is None else rehearsed(points),
         read_forecast(folder) if (folder / FORECAST).exists() else None,
-        held_out_losses(plan, folder),
         flops or 6 * plan.sizes[-1].parameters * plan.tokens(plan.held_out),
-        environment_of([board.run_folder(run) for run in planned]),
+        environment_of([board.run_folder(PlannedRun(arm.name, seed)) for arm in plan.arms for seed in plan.seeds]),
         failed or {},
+        altered,
     )
-
-
-def _run(plan: LadderPlan, board: Board, run: PlannedRun) -> dict[str, Any]:
-    arm, history = plan.arm(run.arm), board.history(run)
-    size = plan.size(arm)
-    return {
-        "arm": arm.name,
-        "size": size.name,
-        "parameters": size.parameters,
-        "tokens": None if history is None else history.tokens,
-        "flops": plan.flops(arm),
-        "seed": run.seed,
-        "state": board.state(run),
-        "loss": board.scores(run).get(LOSS),
-    }

@@ -1,19 +1,38 @@
-"""The law of losses L = E + A / N^a + B / D^b (Hoffmann et al. 2022, arXiv 2203.15556).
+"""The law of losses L = E + A / N^a + B / D^b (Hoffmann et al. 2022, arXiv 2203.15556), its fit, and intervals.
 
-N is the number of parameters in the layers, D the number of tokens read. `law_fit.py` fits it.
+N is the number of parameters in the layers, D the number of tokens read.
+
+The fit minimizes the squared differences of log losses from several starts. An interval contains the values that, as
+one more observation or as a constraint, raise the sum of squares by at most the 95 % quantile of an F test: for a
+linear law this equals Student's interval, and it needs no linear approximation. The variance is that of the points
+about the law, including the noise of seeds and the misfit of the law; a bootstrap of a dozen points would give
+intervals that are too narrow.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
+from tfkit.studies.statistics import LEVEL
+
 Vector = NDArray[np.float64]
 NAMES = ("E", "A", "a", "B", "b")
+LEAST_POINTS = len(NAMES) + 2  # two degrees of freedom
+LEAST_VALUES = 3  # distinct values of N, and of D
+EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6)  # of the starts
+BEST_STARTS = 6
+FARTHEST = 12.0  # in log units: beyond a factor of 160,000 an interval is unbounded
+TIGHT = 100.0  # weight of a constraint, relative to 1 for an observation
 
 
 @dataclass(frozen=True)
@@ -28,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and its 95 % interval; None for an unbounded end."""
+    """Value and its 95 % interval; None for an unbounded end."""
 
     value: float
     low: float | None
@@ -41,7 +60,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Law:
-    """The law by the logarithms of E, A / n0^a, a, B / d0^b and b; n0 and d0 are the center of the points."""
+    """Law by the logarithms of E, A / n0^a, a, B / d0^b and b; n0 and d0 are the center of the points."""
 
     logs: tuple[float, ...]
     n0: float
@@ -77,5 +96,228 @@ class Law:
 
 
 def _bounded(logarithm: Vector | float) -> Any:
-    """exp(x), clamped so that the optimizer cannot overflow."""
+    """Return exp(x), clamped so that the optimizer cannot overflow."""
     return np.exp(np.clip(logarithm, -60.0, 60.0))
+
+
+@dataclass(frozen=True)
+class LawFit:
+    """Law with the points that it was fitted to."""
+
+    law: Law
+    points: tuple[Point, ...]
+    squares: float  # sum of the squared differences of log losses
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom."""
+        return len(self.points) - len(NAMES)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the log losses about the law."""
+        return math.sqrt(self.squares / self.freedom)
+
+    def parameter(self, name: str) -> Interval:
+        """Return E, A, a, B or b with its interval; without a lower end, 0 is not excluded."""
+        return self._raised(self._interval(lambda law: law.logarithm(name), TIGHT))
+
+    def prediction(self, parameters: float, tokens: float) -> Interval:
+        """Return the mean loss of a new size, over as many seeds as the points, with its prediction interval."""
+        return self._raised(self._interval(lambda law: math.log(law.loss(parameters, tokens)), 1.0))
+
+    def optimum(self, flops: float) -> Interval:
+        """Return the compute-optimal number of parameters with its interval."""
+        return self._raised(self._interval(lambda law: law.optimum(flops), TIGHT))
+
+    def gain(self, name: str) -> float:
+        """Return the p-value of the F test against the law without its term in N (A) or in D (B)."""
+        without = _best(self._data, fixed={"A": (1, 2), "B": (3, 4)}[name])
+        ratio = (without.squares - self.squares) / 2 / (self.squares / self.freedom)
+        return float(_scipy("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
+
+    @cached_property
+    def _data(self) -> PointArrays:
+        return PointArrays.of(self.points)
+
+    def _raised(self, logs: Interval) -> Interval:
+        low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+        return Interval(math.exp(logs.value), low, high)
+
+    def _interval(self, quantity: Callable[[Law], float], weight: float) -> Interval:
+        middle = quantity(self.law)
+        most = self.squares / self.freedom * float(_scipy("stats").f.isf(LEVEL, 1, self.freedom))
+        step = max(self.deviation, 1e-9)
+        ends = [_end(self, quantity, weight, middle, sign * step, most) for sign in (-1, 1)]
+        return Interval(middle, *ends)
+
+
+@dataclass(frozen=True)
+class PointArrays:
+    """Points as arrays with their center."""
+
+    parameters: Vector
+    tokens: Vector
+    logs: Vector
+    n0: float
+    d0: float
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> PointArrays:
+        """Convert points to arrays."""
+        n, d, losses = (np.array([getattr(one, name) for one in points]) for name in ("parameters", "tokens", "loss"))
+        return cls(n, d, np.log(losses), float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean())))
+
+    def law(self, logs: Vector) -> Law:
+        """Return the law with these logarithms."""
+        return Law(tuple(float(one) for one in logs), self.n0, self.d0)
+
+    def residuals(self, law: Law) -> Vector:
+        """Return the differences of log losses."""
+        found: Vector = np.log(sum(law.terms(self.parameters, self.tokens))) - self.logs
+        return found
+
+
+def fitted(points: Sequence[Point]) -> LawFit:
+    """Fit the law by least squares; raise UsageError for fewer points than parameters."""
+    if len(points) <= len(NAMES):
+        raise UsageError(f"the law has {len(NAMES)} numbers; {len(points)} points cannot tell them and their intervals")
+    found = _best(PointArrays.of(points))
+    return LawFit(found.law, tuple(points), found.squares)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Result of a least squares fit."""
+
+    law: Law
+    squares: float
+
+
+def _best(data: PointArrays, fixed: tuple[int, ...] = ()) -> Solved:
+    """Return the best fit from several starts; `fixed` terms are held at zero."""
+    free = [place for place in range(len(NAMES)) if place not in fixed]
+    return min((_solved(data, start, free) for start in _starts(data, fixed)), key=lambda found: found.squares)
+
+
+def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
+    """Return the best starts of a grid of exponents: given these, the law is linear in E, A and B >= 0."""
+    found: list[tuple[float, Vector]] = []
+    losses = np.exp(data.logs)
+    for a, b in product(EXPONENTS, repeat=2):
+        columns = [np.ones_like(losses), (data.parameters / data.n0) ** -a, (data.tokens / data.d0) ** -b]
+        columns = [column * (place not in fixed) for column, place in zip(columns, (0, 1, 3), strict=True)]
+        values, error = _scipy("optimize").nnls(np.stack(columns, 1) / losses[:, None], np.ones_like(losses))
+        e, p, q = np.log(np.maximum(values, 1e-3 * losses.min()))
+        logs = np.array([e, p, math.log(a), q, math.log(b)])
+        logs[[place for place in fixed if place in (1, 3)]] = -60.0
+        found.append((float(error), logs))
+    found.sort(key=lambda one: one[0])
+    return [logs for _, logs in found[:BEST_STARTS]]
+
+
+def _solved(
+    data: PointArrays, start: Vector, free: Sequence[int], more: Callable[[Law], float] | None = None
+) -> Solved:
+    """Run least squares from a start; the residual `more`, if given, is included in the sum."""
+
+    def whole(chosen: Vector) -> Law:
+        logs = np.array(start)
+        logs[free] = chosen
+        return data.law(logs)
+
+    def residuals(chosen: Vector) -> Vector:
+        law = whole(chosen)
+        base = data.residuals(law)
+        return base if more is None else np.append(base, more(law))
+
+    found = _scipy("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
+    return Solved(whole(found.x), float(2 * found.cost))
+
+
+def _end(
+    fit: LawFit, quantity: Callable[[Law], float], weight: float, middle: float, step: float, most: float
+) -> float | None:
+    """Find the end of the interval in the direction of `step`: the sum of squares has grown by `most`."""
+    data, free = fit._data, range(len(NAMES))
+    nearest = np.array(fit.law.logs)
+
+    def excess(value: float) -> float:
+        nonlocal nearest
+        found = _solved(data, nearest, list(free), lambda law: weight * (quantity(law) - value))
+        nearest = np.array(found.law.logs)
+        return found.squares - fit.squares - most
+
+    inner, outer = middle, middle + step
+    while excess(outer) < 0:
+        if abs(outer - middle) > FARTHEST:
+            return None
+        inner, outer, step = outer, outer + 1.6 * step, 1.6 * step
+    nearest = np.array(fit.law.logs)
+    for _ in range(40):
+        centre = (inner + outer) / 2
+        inner, outer = (inner, centre) if excess(centre) > 0 else (centre, outer)
+        if abs(outer - inner) < 1e-4 * abs(outer - middle):
+            break
+    return (inner + outer) / 2
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Largest fitted size, predicted from the smaller ones."""
+
+    predicted: Interval
+    point: Point
+
+    @property
+    def words(self) -> str:
+        """Result as text."""
+        inside = "within" if self.predicted.holds(self.point.loss) else "outside"
+        return f"predicted {shown(self.predicted)}, measured {self.point.loss:.4g}: {inside}"
+
+
+def law_of(points: Sequence[Point]) -> tuple[LawFit | None, tuple[str, ...]]:
+    """Fit the law; None with the reasons if the points do not determine it."""
+    reasons = []
+    for name, values in (("sizes", {one.parameters for one in points}), ("budgets", {one.tokens for one in points})):
+        if len(values) < LEAST_VALUES:
+            reasons.append(f"the runs have {len(values)} {name}; a law needs {LEAST_VALUES}")
+    if len(points) < LEAST_POINTS:
+        reasons.append(f"there are {len(points)} mean losses; a law of {len(NAMES)} numbers needs {LEAST_POINTS}")
+    if any(one.loss <= 0 for one in points):
+        reasons.append("a loss is 0: there is nothing left to learn")
+    if reasons:
+        return None, tuple(reasons)
+    fit = fitted(points)
+    for term, name in (("A", "parameters"), ("B", "tokens")):
+        p = fit.gain(term)
+        if p >= LEVEL:
+            amounts = [float(getattr(one, name)) for one in points]
+            ends = [_mean(points, amounts, most(amounts)) for most in (min, max)]
+            text = f"the loss does not fall with the {name} beyond the noise: it is {ends[0]:.4g} with the fewest and "
+            reasons.append(f"{text}{ends[1]:.4g} with the most of them (F test, p {p:.2g})")
+    return (None if reasons else fit), tuple(reasons)
+
+
+def _mean(points: Sequence[Point], amounts: Sequence[float], amount: float) -> float:
+    chosen = [one.loss for one, own in zip(points, amounts, strict=True) if own == amount]
+    return sum(chosen) / len(chosen)
+
+
+def rehearsed(points: Sequence[Point]) -> Rehearsal | None:
+    """Predict the largest of these sizes on the most tokens from the smaller ones; None without a law."""
+    most = max(one.parameters for one in points)
+    last = max((one for one in points if one.parameters == most), key=lambda one: one.tokens)
+    fit, _ = law_of([one for one in points if one.parameters < most])
+    return None if fit is None else Rehearsal(fit.prediction(last.parameters, last.tokens), last)
+
+
+def shown(one: Interval, form: str = ".4g") -> str:
+    """Format a value with its interval; a missing end is 0, or "no bound"."""
+    low = "0" if one.low is None else format(one.low, form)
+    high = "no bound" if one.high is None else format(one.high, form)
+    return f"{one.value:{form}} [{low}, {high}]"
+
+
+def _scipy(name: str) -> Any:
+    return optional(f"scipy.{name}", "study", "to fit a law needs")

@@ -24,7 +24,7 @@ def ray_module() -> Any:
 
 
 class RayCluster:
-    """Starts trainings as tasks of the cluster at RAY_ADDRESS, by default of a local cluster.
+    """Launcher of trainings as tasks of the cluster at RAY_ADDRESS, by default of a local cluster.
 
     A task gets an equal share of a node's CPUs, and one GPU if each node has one. Raises UsageError.
     """
@@ -54,7 +54,7 @@ def share(cpus: Sequence[float], jobs: int) -> int:
 
 
 class RayJob:
-    """A training as a Ray task."""
+    """Training as a Ray task."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self.ray, self.reference = ray, reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Strict
 
@@ -13,6 +13,7 @@ from tfkit.core.options import PositiveInt, Seed
 from tfkit.recipe.settings.study import STEPS, PaperClaim
 from tfkit.studies.arms import Arm, slug
 from tfkit.studies.trial import Timing
+from tfkit.training.progress import duration
 from tfkit.training.run_name import value_word
 
 RUNS = "runs"
@@ -43,10 +44,13 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study ready to run; the contents of study.json.
+    """Study ready to run; the contents of study.json.
 
     `identity` is a hash of the baseline's recipe: a folder belongs to one study.
     """
+
+    FILE: ClassVar[str] = "study.json"
+    KIND: ClassVar[str] = "study"
 
     name: str
     identity: str
@@ -76,7 +80,7 @@ class Plan:
 
     @property
     def trained(self) -> list[Arm]:
-        """The arms with their own runs."""
+        """Arms with their own runs."""
         return [arm for arm in self.arms if not arm.same_as]
 
     def tuning(self, arm: Arm) -> list[PlannedRun]:
@@ -93,6 +97,11 @@ class Plan:
         """Number of trainings in total."""
         return len(self.trained) * self.runs_each
 
+    @property
+    def tune(self) -> dict[str, list[Any]]:
+        """Values tried for each variant, by key."""
+        return {key: list(dict.fromkeys(values[key] for values in self.grid)) for key in self.grid[0]}
+
     def seconds(self, arm: Arm) -> float | None:
         """Estimate the seconds of an arm's run by its FLOPs and steps; None without timing."""
         if not self.timing.seconds_per_step:
@@ -100,6 +109,34 @@ class Plan:
         baseline = self.arms[0]
         work = arm.flops / baseline.flops if baseline.flops else 1.0
         return self.timing.overhead + self.timing.seconds_per_step * work * self.steps_of(arm)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return the heads and rows that describe the arms before training."""
+        solved = list(dict.fromkeys(key for arm in self.arms for key in arm.solved))
+        keys = [key.rpartition(".")[2] for key in solved]
+        cells = []
+        for arm in self.arms:
+            seconds = None if arm.same_as else self.seconds(arm)
+            values = [f"{arm.solved[key]:,}" if key in arm.solved else "" for key in solved]
+            count = f"= {arm.same_as}" if arm.same_as else str(self.runs_each)
+            time = "" if seconds is None else duration(seconds)
+            cells.append([arm.name, count, f"{arm.parameters:,}", f"{arm.flops:,}", *values, time])
+        return ["variant", "runs", "parameters", "FLOPs/token", *keys, "time each"], cells
+
+    def summary(self, jobs: int) -> str:
+        """Summarize the number of runs and the estimated time."""
+        text = f"{self.most_runs:,} runs of {len(self.trained)} variants; seeds {', '.join(map(str, self.seeds))}"
+        if self.grid != ({},):
+            text += f"; {len(self.grid)} tuned values, tried on seed {self.seeds[0]}"
+        return text + self._time(jobs)
+
+    def _time(self, jobs: int) -> str:
+        each = [self.seconds(arm) for arm in self.trained]
+        known = [seconds for seconds in each if seconds is not None]
+        if len(known) < len(each):
+            return ""
+        total = duration(sum(known) * self.runs_each / jobs)
+        return f"; about {total}" + (f" with {jobs} at a time" if jobs > 1 else "")
 
     def higher_is_better(self, measure: str) -> bool:
         """True if larger values of the measure are better."""
@@ -117,6 +154,30 @@ class Plan:
     def run_steps(self, run: PlannedRun) -> int:
         """Return the optimizer steps of a run."""
         return int(self.values(run).get(STEPS, self.steps_of(self.arm(run.arm))))
+
+    @property
+    def problem(self) -> str:
+        """Fault of a plan, which may have been edited; empty if there is none."""
+        if self.format != FORMAT:
+            return f"format: {self.format} is not known here, which reads {FORMAT}"
+        empty = [name for name in ("arms", "seeds", "grid", "measure") if not getattr(self, name)]
+        if empty:
+            return f"{' and '.join(empty)}: must not be empty"
+        known: set[str] = set()
+        for arm in self.arms:
+            if arm.same_as and arm.same_as not in known:
+                return f"arms: '{arm.name}' is the same as '{arm.same_as}', which does not come before it"
+            known.add(arm.name)
+        unknown = [side for claim in self.claims for side in claim.sides if side not in known]
+        unknown += [claim.on for claim in self.claims if claim.on not in self.measure]
+        return f"claims: '{unknown[0]}' is not compared" if unknown else ""
+
+    def other(self, there: Plan) -> str:
+        """Return what a folder with the plan `there` holds instead of this study's runs; empty if it holds them."""
+        if there.identity != self.identity:
+            return "the runs of another study: its baseline or its budget differs"
+        changed = [arm for arm, digest in self.digests.items() if there.digests.get(arm, digest) != digest]
+        return f"runs of another '{changed[0]}' than this study's" if changed else ""
 
 
 def runs_of(plan: Plan, best: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:

@@ -15,7 +15,7 @@ from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
 from tfkit.studies.digest import identity
 from tfkit.studies.match import matched, start_value
 from tfkit.studies.plan import Plan
-from tfkit.studies.plan_file import PLAN, read_plan
+from tfkit.studies.plan_file import begun
 from tfkit.studies.probing import probes_of
 from tfkit.studies.trial import trial
 from tfkit.training.splits import first_examples
@@ -175,7 +175,7 @@ class _Planner:
         """Return the plan with its timing, and with solved steps if tokens or seconds are matched."""
         match = self.study.match
         needed = match is not None and match.what in ("tokens", "seconds")
-        before = _begun(out, plan)
+        before = begun(out, plan)
         if before is not None and (before.timing.seconds_per_step or not (timed or needed)):
             plan = replace(plan, timing=before.timing)
         elif timed or needed:
@@ -228,11 +228,3 @@ def _check_names(plan: Plan) -> None:
     names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
     if len(set(names)) < len(names):
         raise UsageError("study.tune: two of its values would have folders of one name; write them in another way")
-
-
-def _begun(folder: Path, plan: Plan) -> Plan | None:
-    """Return the plan that the study was started with, or None."""
-    if not (folder / PLAN).is_file():
-        return None
-    there = read_plan(folder)
-    return there if there.identity == plan.identity else None

@@ -19,7 +19,7 @@ SIZES = {"valid": 100, "test": 300}  # pairs
 def probes_of(recipe: Recipe, baseline: Recipe, study: Study) -> dict[str, dict[str, Any]]:
     """Return the overrides that turn the study's recipe into each of its probes, by name.
 
-    Raises RecipeError with the faults of all probes.
+    Raise RecipeError with the faults of all probes.
     """
     found: dict[str, dict[str, Any]] = {}
     faults: list[Fault] = []

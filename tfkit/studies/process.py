@@ -32,7 +32,7 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
 
 
 class Job(Protocol):
-    """A started training."""
+    """Started training."""
 
     problem: str  # why it was lost; empty if it was not
 
@@ -47,7 +47,7 @@ class Job(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the trainings of a study."""
+    """Launcher of the trainings of a study."""
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         """Start a command line of tfkit with its output in `log`."""
@@ -55,7 +55,7 @@ class Launcher(Protocol):
 
 @dataclass
 class LocalJob:
-    """A training in a local process."""
+    """Training in a local process."""
 
     process: subprocess.Popen[bytes]
     problem: str = ""
@@ -72,7 +72,7 @@ class LocalJob:
 
 
 class Here:
-    """Starts trainings on this machine."""
+    """Launcher of trainings on this machine."""
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         return LocalJob(started(words, log, threads))

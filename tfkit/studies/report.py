@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from tfkit.core.errors import RunError, UsageError
-from tfkit.core.extras import installing
 from tfkit.core.figures import drawn
-from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
+from tfkit.reports.formats import csv_text
 from tfkit.reports.table import size
-from tfkit.storage.files import write_json, write_text
+from tfkit.studies.page import KINDS, PageSection, ReportFiles, lists
 from tfkit.studies.pictures import costs, curves
 from tfkit.studies.results import EXACT, LOST, RESULTS, ArmResult, Results
 from tfkit.studies.statistics import LEVEL, MOST_SEEDS, Comparison
-from tfkit.training.folder import RunFolder
-from tfkit.training.history import read_history
-from tfkit.training.progress import duration
 
-HTML, MARKDOWN, CSV = "report.html", "report.md", "results.csv"
-KINDS = {"within the noise": "noise", "equal": "noise", "not held": "not-held"}
 COLUMNS = {
     "arm": "variant",
     "n": "n",
@@ -35,10 +25,18 @@ COLUMNS = {
     "p": "p (Holm)",
     "verdict": "verdict",
 }
+CLAIM_COLUMNS = {
+    "paper": "paper",
+    "says": "claim",
+    "on": "on",
+    "n": "n",
+    "difference": COLUMNS["difference"],
+    "verdict": "verdict",
+}
 
 
 @dataclass(frozen=True)
-class StudyReport:
+class StudyReport(ReportFiles):
     """Results with the differences of each arm, the environment, the text of the study, and the date of its plan."""
 
     results: Results
@@ -47,32 +45,41 @@ class StudyReport:
     text: str = ""
     planned: str = ""
 
-    def write(self, folder: Path) -> None:
-        """Write all four files, the page last. Raises UsageError for a missing package before writing any."""
-        check_packages()
-        write_text(folder / CSV, self.csv())
-        write_json(folder / RESULTS, self.results.as_data())
-        write_text(folder / MARKDOWN, self.markdown())
-        write_text(folder / HTML, self.html())
+    CSV, JSON, MARKDOWN, HTML, OF = "results.csv", RESULTS, "report.md", "report.html", "The study"
 
-    def html(self) -> str:
-        """Render the page."""
-        results = self.results
-        return html_page(
-            Path(__file__).with_name("page.html"),
-            results=results,
-            summary=self.summary(),
-            noise=list(self.noise_rows()),
-            claims=list(self.claim_rows()),
-            tables=[self._table(measure) for measure in results.measure if measure not in EXACT],
-            pictures=list(self._pictures()),
-            variants=list(self.variant_rows()),
-            method=self.method(),
-            columns=COLUMNS,
-            lists=self.lists(),
-            environment=self.environment,
-            text=self.text,
+    @property
+    def title(self) -> str:
+        """Name of the study."""
+        return self.results.name
+
+    def lead(self) -> Iterator[str]:
+        """Yield the question and a summary."""
+        if self.results.about:
+            yield self.results.about
+        yield self.summary()
+
+    def sections(self) -> Iterator[PageSection]:
+        """Yield the sections of the page: the noise, the claims, a table for each measure, and the variants."""
+        baseline = self.results.arms[0].name
+        noise = f"The spread of the runs of {baseline}, which differ in nothing but the seed."
+        yield PageSection("Noise floor", [noise], ["measure", "n", "mean", "sd", "range"], list(self.noise_rows()))
+        claims = list(self.claim_rows())
+        if claims:
+            rows = [[row[key] for key in CLAIM_COLUMNS] for row in claims]
+            yield PageSection("Claims", (), list(CLAIM_COLUMNS.values()), rows, [row["kind"] for row in claims])
+        for measure in self.results.measure:
+            if measure not in EXACT:
+                found = list(self.rows(measure))
+                rows = [[row[key] for key in COLUMNS] for row in found]
+                title = f"{measure} ({'more' if measure in self.results.rising else 'less'} is better)"
+                yield PageSection(title, (), list(COLUMNS.values()), rows, [row["kind"] for row in found])
+        yield from self._pictures()
+        heads = ["variant", "made of", "solved or tuned", "parameters", "FLOPs/token", "decode cache, bytes"]
+        yield PageSection(
+            f"The variants, and what differs from {baseline}", (), [*heads, "differs in"], list(self.variants())
         )
+        yield PageSection("How it was compared", [*([self.tuning()] if self.planned else []), self.method()])
+        yield from lists({**self.lists(), "Made with": self.environment})
 
     def summary(self) -> str:
         """Summarize the plan and the completed runs."""
@@ -85,14 +92,28 @@ class StudyReport:
         return text + (f". The plan was made at {self.planned}." if self.planned else ".")
 
     def lists(self) -> dict[str, list[tuple[str, str]]]:
-        """Return what limits the verdicts, by title: changes of the plan, altered runs, failed runs."""
+        """Return what limits the verdicts, by title: changes of the plan, altered and failed runs, edges of tuning."""
         changed = [tuple(text.split(": ", 1)) for text in self.results.changed]
         found = {
             "The plan was changed after results were seen": [(key, text) for key, text in changed],
             "Altered runs, which are not counted": list(self.results.altered.items()),
             "Failed runs": list(self.results.failed.items()),
+            "Best at the edge of the values tried": list(self.results.at_the_edge.items()),
         }
         return {title: rows for title, rows in found.items() if rows}
+
+    def tuning(self) -> str:
+        """Describe what was tuned for each variant, or that nothing was."""
+        tried = [f"{key} ({', '.join(map(str, values))})" for key, values in self.results.tune.items()]
+        if not tried:
+            return (
+                "Nothing was tuned: each variant was trained with the values of its recipe, such as one learning rate "
+                "for all. One that is worse here may be better at a rate of its own: study.tune tries several."
+            )
+        return (
+            f"Tuned for each variant: {' and '.join(tried)}, by the best {self.results.measure[0]} of seed "
+            f"{self.results.seeds[0]}."
+        )
 
     def method(self) -> str:
         """Describe the statistics."""
@@ -115,18 +136,14 @@ class StudyReport:
             "open otherwise."
         )
 
-    def noise_rows(self) -> Iterator[dict[str, str]]:
+    def noise_rows(self) -> Iterator[list[str]]:
         """Yield the noise floor, a row for each measure."""
         for measure, found in self.results.noise.items():
             if found is not None:
-                shown = [number(measure, value) for value in (found.least, found.most)]
-                yield {
-                    "measure": measure,
-                    "n": str(found.n),
-                    "mean": number(measure, found.mean),
-                    "sd": number(measure, found.sd),
-                    "range": " to ".join(shown),
-                }
+                mean, sd, least, most = (
+                    number(measure, one) for one in (found.mean, found.sd, found.least, found.most)
+                )
+                yield [measure, str(found.n), mean, sd, f"{least} to {most}"]
 
     def claim_rows(self) -> Iterator[dict[str, str]]:
         """Yield the claims with their verdicts."""
@@ -148,19 +165,13 @@ class StudyReport:
     def _ending(self) -> str:
         return "; plan changed" if self.results.changed else ""
 
-    def variant_rows(self) -> Iterator[dict[str, Any]]:
+    def variants(self) -> Iterator[list[str]]:
         """Yield a description of each variant."""
         for arm in self.results.arms:
-            solved = [f"{key}={value}" for key, value in {**arm.solved, **arm.tuned}.items()]
-            yield {
-                "arm": arm.name,
-                "made_of": arm.made_of,
-                "solved": ", ".join(solved),
-                "parameters": f"{arm.parameters:,}" if arm.parameters else "",
-                "flops": f"{arm.flops:,}" if arm.flops else "",
-                "cache": f"{arm.cache_bytes:,}" if arm.cache_bytes else "",
-                "changes": [f"is {arm.same_as}"] if arm.same_as else list(self.changes.get(arm.name, ())),
-            }
+            solved = ", ".join(f"{key}={value}" for key, value in {**arm.solved, **arm.tuned}.items())
+            counts = [f"{count:,}" if count else "" for count in (arm.parameters, arm.flops, arm.cache_bytes)]
+            changes = [f"is {arm.same_as}"] if arm.same_as else self.changes.get(arm.name, ())
+            yield [arm.name, arm.made_of, solved, *counts, ";\n".join(changes)]
 
     def rows(self, measure: str) -> Iterator[dict[str, str]]:
         """Yield a row per arm for one measure, compared with the baseline."""
@@ -170,48 +181,20 @@ class StudyReport:
             row = _row(arm, measure, comparison)
             yield row if comparison is None else row | {"verdict": row["verdict"] + self._ending}
 
-    def _table(self, measure: str) -> dict[str, Any]:
-        direction = "more is better" if measure in self.results.rising else "less is better"
-        return {"measure": measure, "direction": direction, "rows": list(self.rows(measure))}
-
-    def _pictures(self) -> Iterator[dict[str, str]]:
+    def _pictures(self) -> Iterator[PageSection]:
         for measure in self.results.measure:
             if any(measure in point for arm in self.results.own for cell in arm.cells for point in cell.curve):
                 about = "A line is the mean over seeds, its band reaches from the least to the most of them."
-                svg = drawn(measure, partial(curves, self.results, measure))
-                yield {"title": f"{measure} while training", "about": about, "svg": svg}
-        first = self.results.measure[0]
+                draw = partial(drawn, measure, partial(curves, self.results, measure))
+                yield PageSection(f"{measure} while training", [about], picture=draw)
+        title = f"{self.results.measure[0]} against its cost"
         about = "Means over seeds. A ring marks the Pareto front: no other variant is better without costing more."
-        svg = drawn(f"{first} against its cost", partial(costs, self.results, first))
-        yield {"title": f"{first} against its cost", "about": about, "svg": svg}
+        draw = partial(drawn, title, partial(costs, self.results, self.results.measure[0]))
+        yield PageSection(title, [about], picture=draw)
 
-    def markdown(self) -> str:
-        """Render the report in Markdown, without the pictures."""
-        return "\n".join(self._markdown_lines()) + "\n"
-
-    def _markdown_lines(self) -> Iterator[str]:
-        results = self.results
-        yield f"# {markdown(results.name)}"
-        yield from ["", *([markdown(results.about), ""] if results.about else []), self.summary(), ""]
-        yield from ["## Noise floor", ""]
-        heads = ["measure", "n", "mean", "sd", "range"]
-        yield from markdown_table(heads, ([row[key] for key in heads] for row in self.noise_rows()))
-        if results.claims:
-            heads = ["paper", "says", "on", "n", "difference", "verdict"]
-            yield from ["", "## Claims", ""]
-            yield from markdown_table(heads, ([row[key] for key in heads] for row in self.claim_rows()))
-        for measure in results.measure:
-            if measure not in EXACT:
-                yield from ["", f"## {markdown(measure)}", ""]
-                rows = ([row[key] for key in COLUMNS] for row in self.rows(measure))
-                yield from markdown_table(list(COLUMNS.values()), rows)
-        heads = ["arm", "made_of", "solved", "parameters", "flops", "cache", "changes"]
-        variants = [{**row, "changes": "; ".join(row["changes"])} for row in self.variant_rows()]
-        yield from ["", "## The variants", ""]
-        yield from markdown_table(heads, ([row[key] for key in heads] for row in variants))
-        yield from ["", "## How it was compared", "", self.method()]
-        for title, lines in self.lists().items():
-            yield from ["", f"## {title}", "", *(f"- {markdown(f'{name}: {why}')}" for name, why in lines)]
+    def as_data(self) -> dict[str, object]:
+        """Return the contents of results.json."""
+        return self.results.as_data()
 
     def csv(self) -> str:
         """Format a line for each run: arm, seed, state, and all its scores."""
@@ -222,13 +205,6 @@ class StudyReport:
             for arm, cell in cells
         )
         return csv_text(["variant", "seed", "state", "run", *names], rows)
-
-
-def check_packages() -> None:
-    """Raise UsageError for packages that a report needs, before anything is trained."""
-    missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(f"a study needs the packages {', '.join(missing)}: {installing('study')}")
 
 
 def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[str, str]:
@@ -280,27 +256,3 @@ def signed(measure: str, value: float | None) -> str:
     if value is None:
         return ""
     return ("-" if value < 0 else "+") + number(measure, abs(value))
-
-
-def failed_lines(failed: Mapping[str, str]) -> Iterator[str]:
-    """Yield the failed runs with their reasons as a Markdown list."""
-    for name, why in failed.items():
-        yield f"- {markdown(f'{name}: {why}')}"
-
-
-def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
-    """Return the distinct versions, machines, devices and threads of the runs, and their total time."""
-    found: dict[str, dict[str, None]] = {}
-    seconds = 0.0
-    for folder in folders:
-        try:
-            history = read_history(folder)
-        except RunError:
-            continue
-        for start in history.starts if history is not None else ():
-            facts = {**start.versions, **{key: str(value) for key, value in start.machine.items() if key != "memory"}}
-            for name, value in {**facts, "device": start.device, "threads": str(start.threads)}.items():
-                found.setdefault(name, {})[value] = None
-        seconds += history.seconds if history is not None else 0.0
-    told = [(name, ", ".join(values)) for name, values in found.items()]
-    return [*told, ("time of all runs", duration(seconds))] if told else []

@@ -54,6 +54,7 @@ class Cell:
     curve: Sequence[Mapping[str, float]] = ()
     examples: Mapping[str, int] = field(default_factory=dict)
     lost: Sequence[str] = ()
+    tokens: int = 0  # read
 
     def has_lost(self, measure: str) -> bool:
         """True if there is no value because the run, or its probe, diverged or failed."""
@@ -98,7 +99,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and its verdict."""
+    """Claim and its verdict."""
 
     claim: PaperClaim
     comparison: Comparison
@@ -120,6 +121,18 @@ class Results:
     failed: Mapping[str, str] = field(default_factory=dict)
     altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not trusted
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
+
+    @property
+    def at_the_edge(self) -> dict[str, str]:
+        """Tuned numbers by variant that are the least or the most of those tried: a better one may lie beyond."""
+        numbers = {key: [one for one in values if isinstance(one, int | float)] for key, values in self.tune.items()}
+        ends = {key: (min(tried), max(tried)) for key, tried in numbers.items() if len(tried) > 1}
+        found = {
+            arm.name: [f"{key}={value}" for key, value in arm.tuned.items() if value in ends.get(key, ())]
+            for arm in self.own
+        }
+        return {name: ", ".join(values) for name, values in found.items() if values}
 
     @property
     def own(self) -> list[ArmResult]:
@@ -164,6 +177,8 @@ class Results:
             "failed": dict(self.failed),
             "altered": dict(self.altered),
             "plan_changed": list(self.changed),
+            "tune": {key: list(values) for key, values in self.tune.items()},
+            "at_the_edge": self.at_the_edge,
         }
 
     def _arm_data(self, arm: ArmResult) -> dict[str, Any]:
@@ -197,6 +212,7 @@ class StudyContext:
     altered: Mapping[str, str] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     planned: bool = False  # verdicts wait for all runs
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
 
 
 def results_of(
@@ -228,12 +244,13 @@ def results_of(
         context.failed,
         context.altered,
         context.changed,
+        context.tune,
     )
 
 
 @dataclass(frozen=True)
 class Table:
-    """The values of a measure by arm and seed, with what all its comparisons share."""
+    """Values of a measure by arm and seed, with what all its comparisons share."""
 
     arms: Mapping[str, ArmResult]
     measure: str
@@ -303,9 +320,18 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 
     `failed` has the reasons of failed runs by name; None reads them from the last report in the folder.
     """
+    failed = _known_failures(folder) if failed is None else failed
+    arms, altered = arm_results(plan, folder, failed)
+    context = StudyContext(
+        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune
+    )
+    return results_of(context, arms, plan.measure, plan.rising)
+
+
+def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
+    """Return the results of each arm, and by name why the files of runs are not trusted."""
     board = Board(plan, folder)
     best = board.best()
-    failed = _known_failures(folder) if failed is None else failed
     altered: dict[str, str] = {}
     arms = []
     for arm in plan.arms:
@@ -331,10 +357,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
                 arm.cache_bytes,
             )
         )
-    context = StudyContext(
-        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, planned=True
-    )
-    return results_of(context, arms, plan.measure, plan.rising)
+    return arms, altered
 
 
 def _known_failures(folder: Path) -> dict[str, str]:
@@ -363,7 +386,9 @@ def _cell(board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dic
     states = {name: state(one) for name, one in probes.items()}
     ended = state(run) if "waiting" not in states.values() or state(run) in LOST else "waiting"
     lost = [name for name, own in states.items() if own in LOST]
-    return Cell(run.seed, ended, folder.path.name, board.scores(run), curve_of(folder), board.examples(run), lost)
+    history, scores = board.history(run), board.scores(run)
+    tokens = 0 if history is None else history.tokens
+    return Cell(run.seed, ended, folder.path.name, scores, curve_of(folder), board.examples(run), lost, tokens)
 
 
 def curve_of(folder: RunFolder) -> list[dict[str, float]]:

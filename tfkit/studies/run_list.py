@@ -249,7 +249,7 @@ def selected(found: Sequence[RunRow], conditions: Iterable[str], by: str | None,
 
 
 def _order(value: Any) -> tuple[bool, Any]:
-    """Sort key: numbers before words."""
+    """Return the sort key, which puts numbers before words."""
     is_number = isinstance(value, (int, float))
     return (False, value) if is_number else (True, _word(value))
 

@@ -28,7 +28,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 
 @dataclass
 class Worker:
-    """A running training: its job, and the claim that excludes other processes."""
+    """Running training: its job, and the claim that excludes other processes."""
 
     run: PlannedRun
     job: Job
@@ -49,12 +49,12 @@ class StudyProgress:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the study."""
+        """Plan of the study."""
         return self.board.plan
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """The runs known so far; those that depend on tuning follow after it."""
+        """Runs known so far; those that depend on tuning follow after it."""
         return list(dict.fromkeys(runs_of(self.plan, self.board.best())))
 
     def left(self) -> float | None:

@@ -39,7 +39,7 @@ class LadderSize:
 
 @dataclass(frozen=True)
 class SizeRule:
-    """The scaled keys of a recipe with their values, by path."""
+    """Scaled keys of a recipe with their values, by path."""
 
     written: Mapping[str, int]
     units: int  # units of width: the largest number of heads, or 8 without heads
@@ -51,7 +51,7 @@ class SizeRule:
 
     @property
     def width(self) -> int:
-        """The largest d_model."""
+        """Largest d_model."""
         return max(self._of("d_model"))
 
     def _of(self, name: str) -> list[int]:

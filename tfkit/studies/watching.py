@@ -17,36 +17,15 @@ from tfkit.training.progress import duration
 FRESH = 0.5  # seconds between two refreshes
 
 
-def print_plan(plan: Plan, console: Console) -> None:
-    """Print the arms with the matched values and the estimated time of their runs."""
-    solved = list(dict.fromkeys(key for arm in plan.arms for key in arm.solved))
-    heads = ["variant", "runs", "parameters", "FLOPs/token", *(key.rpartition(".")[2] for key in solved), "time each"]
-    cells = []
-    runs = plan.runs_each
-    for arm in plan.arms:
-        seconds = plan.seconds(arm)
-        values = [f"{arm.solved[key]:,}" if key in arm.solved else "" for key in solved]
-        count = f"= {arm.same_as}" if arm.same_as else str(runs)
-        time = "" if arm.same_as or seconds is None else duration(seconds)
-        cells.append([arm.name, count, f"{arm.parameters:,}", f"{arm.flops:,}", *values, time])
+def announce(plan: Plan, jobs: int, console: Console) -> None:
+    """Print the runs of a plan and the estimated time."""
+    heads, cells = plan.table()
     rows(console, cells, heads)
-
-
-def predicted(plan: Plan, jobs: int) -> str:
-    """Summarize the number of runs and the estimated time."""
-    each = [plan.seconds(arm) for arm in plan.trained]
-    known = [seconds for seconds in each if seconds is not None]
-    runs = f"{plan.most_runs:,} runs of {len(plan.trained)} variants; seeds {', '.join(map(str, plan.seeds))}"
-    if plan.grid != ({},):
-        runs += f"; {len(plan.grid)} tuned values, tried on seed {plan.seeds[0]}"
-    if len(known) < len(each):
-        return runs
-    total = sum(known) * plan.runs_each / jobs
-    return f"{runs}; about {duration(total)}{f' with {jobs} at a time' if jobs > 1 else ''}"
+    console.print(Text(plan.summary(jobs)), soft_wrap=True)
 
 
 class Planning:
-    """Shows the progress of planning on a terminal."""
+    """Display of the progress of planning on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._status = console.status("planning") if console.is_terminal else None
@@ -67,7 +46,7 @@ class Planning:
 
 
 class Watcher:
-    """Shows the progress of a study."""
+    """Display of the progress of a study."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

@@ -135,7 +135,7 @@ def learned_from(data: Data, train: Split) -> str:
         return "no tokenizer"
     if any(config.part.learns for config in configs):
         return f"the tokenizer learned from {train.corpus.name()}"
-    return f"the tokenizer is {' and '.join(config.told() for config in configs)}"
+    return f"the tokenizer is {' and '.join(config.described() for config in configs)}"
 
 
 def _too_large(size: int, most: int) -> str:

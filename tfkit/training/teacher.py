@@ -16,7 +16,7 @@ from tfkit.core.errors import RecipeError, RunError
 from tfkit.core.options import LayerPair, layer_pairs
 from tfkit.core.slots import AttentionFacts
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.strategy.speculative import unlike
+from tfkit.generation.strategy.speculative import difference_between
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import sections
@@ -106,7 +106,9 @@ def check_lengths(recipe: Recipe, teacher: TeacherRun, feed: Feed) -> None:
 
 
 def _vocabulary(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
-    difference = unlike(pupil.tokenizer, teacher.tokenizer) or unlike(pupil.tokenizer.source, teacher.tokenizer.source)
+    difference = difference_between(pupil.tokenizer, teacher.tokenizer) or difference_between(
+        pupil.tokenizer.source, teacher.tokenizer.source
+    )
     if difference:
         own = f"use its tokenizer: data.tokenizer: {{type: file, path: {teacher.folder / TOKENIZER}}}"
         yield Problem("", f"has another vocabulary: {difference}; {own}")

@@ -1,34 +1,34 @@
 """Corpora: the sources of examples.
 
-| type | one example is | choose it when |
+| type | example | purpose |
 |---|---|---|
-| `parallel_text` | a line of each of two files | you translate: the usual form of training pairs |
-| `parallel_tsv` | a line with tabs | the pairs stand in one file (Tatoeba) |
-| `text` | a line, a paragraph or a file | you model running text |
-| `labelled_text` | a line and its label | you classify: the label is the first word, or in a file of its own |
-| `tagged_text` | a line and a line of tags | every word has a tag, in two files (slots, entities) |
-| `conllu` | a sentence of a treebank | every word has a tag, in the form of Universal Dependencies |
-| `json_lines` | one JSON object per line | the data comes from a program |
-| `csv` | a row | the data comes from a spreadsheet |
-| `parquet` | a row | the data comes from a data set's hub |
-| `phrases` | a generated pair | you want to try a translation now, with no file |
-| `docstrings` | a text of Python's own documentation | you want to try a language model now, with no file |
-| `copying`, `reversal`, `sorting` | random symbols, and the same in an order | you probe how well positions are known |
-| `associative_recall`, `induction` | symbols, and what belonged to one | you probe whether things read are looked up |
-| `parity`, `brackets` | a sequence, and what is left open in it | you probe whether a model keeps a state |
-| `depo`, `brevo`, `mano` | arrows, a graph, an expression, and what follows | you probe how deep a model reasons |
-| `lano` | the beginning of a sentence, and its end | you probe whether the structure of a language is learned |
-| `capo` | a person and a fact about them | you probe how much a model stores in its weights |
-| `npy` | a row of an array | you have vectors: measurements, pictures, outputs of another model |
-| `images` | a picture of a folder | you classify or describe pictures |
-| `audio` | a sound of a folder (.wav) | you classify sounds: frames of their spectrum |
-| `digits` | a picture of a written digit | you want to try pictures now, with no file |
-| `shapes`, `tones` | a drawn picture, a melody | you want to try captions or sounds now, with no file |
-| `modular_addition` | a sum, and its remainder | you probe whether a model learns a rule or memorizes cases |
+| `parallel_text` | a line of each of two files | translation: the usual form of training pairs |
+| `parallel_tsv` | a line with tabs | pairs in one file (Tatoeba) |
+| `text` | a line, a paragraph or a file | language modelling |
+| `labelled_text` | a line and its label | classification: the label is the first word, or in a separate file |
+| `tagged_text` | a line and a line of tags | tagging, in two files (slots, entities) |
+| `conllu` | a sentence of a treebank | tagging, in the format of Universal Dependencies |
+| `json_lines` | one JSON object per line | data from a program |
+| `csv` | a row | data from a spreadsheet |
+| `parquet` | a row | data from a data set hub |
+| `phrases` | a generated pair | a first translation model, without files |
+| `docstrings` | a text of Python's own documentation | a first language model, without files |
+| `copying`, `reversal`, `sorting` | random symbols and their permutation | probe of positions |
+| `associative_recall`, `induction` | symbols, and those associated with a query | probe of lookup in the context |
+| `parity`, `brackets` | a sequence and its final state | probe of state tracking |
+| `depo`, `brevo`, `mano` | arrows, a graph, an expression, and the result | probe of reasoning depth |
+| `lano` | the prefix of a sentence, and the rest | probe of grammar learning |
+| `capo` | a person and one of their attributes | probe of knowledge capacity |
+| `npy` | a row of an array | vectors: measurements, images, outputs of another model |
+| `images` | an image of a folder | classification or captioning of images |
+| `audio` | a sound of a folder (.wav) | classification of sounds by spectrum frames |
+| `digits` | an image of a handwritten digit | a first image model, without files |
+| `shapes`, `tones` | a drawn image, a melody | a first captioning or sound model, without files |
+| `modular_addition` | a sum and its remainder | probe of generalization versus memorization |
 
-Arrays, pictures and sounds are `vectors`, with a `label` or a `target`: no tokenizer reads them.
-Fields of texts: `source` and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In
-`json_lines`, `csv` and `parquet` the option `fields` says which value is which.
+Arrays, images and sounds are `vectors`, with a `label` or a `target`; they bypass the tokenizer. Text fields: `source`
+and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv` and `parquet` the
+option `fields` maps them to the names in the file.
 """
 
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus

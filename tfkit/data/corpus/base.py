@@ -17,7 +17,7 @@ from tfkit.data.corpus.lines import beginnings
 from tfkit.data.corpus.watch import check_texts, watched
 from tfkit.recipe.text.options import path_values
 
-# bytes read when only a file's beginning is checked: the second if the first may have cut a record
+# bytes read if only a file's beginning is checked: the second if the first may have cut a record
 BEGINNINGS = (2**20, 2**26)
 
 Example = dict[str, str]
@@ -29,7 +29,7 @@ def _known_encoding(name: str) -> str:
         with contextlib.suppress(UnicodeError):  # one byte is incomplete in utf-16
             b"a".decode(name)
     except (LookupError, ValueError):
-        raise ValueError(f"{name!r} is no encoding of text; write utf-8, latin-1, ...") from None
+        raise ValueError(f"{name!r} is not a text encoding; use utf-8, latin-1, ...") from None
     return name
 
 
@@ -40,7 +40,7 @@ def _several(value: Any) -> Any:
 
 
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
-_OneOrMany = RecipePath | Annotated[list[RecipePath], Field(min_length=1)]  # as a recipe writes them
+_OneOrMany = RecipePath | Annotated[list[RecipePath], Field(min_length=1)]  # as written in a recipe
 RecipePaths = Annotated[
     tuple[RecipePath, ...], BeforeValidator(_several, json_schema_input_type=_OneOrMany), Field(min_length=1)
 ]
@@ -52,15 +52,15 @@ class Corpus(CorpusFacts):
     """Base of corpora; fields are `source` and `target` for pairs, or `text` (with `label` or `tags`)."""
 
     class Config(RecipeConfig):
-        """Options of every corpus; `limit` keeps the first n examples."""
+        """Options of every corpus."""
 
-        limit: PositiveInt | None = Field(None, description="only the first n examples; none: all")
+        limit: PositiveInt | None = Field(None, description="number of examples to use, from the first on; none: all")
 
         def files_read(self) -> tuple[str, ...]:
             """Return the input files: by default, all options that are paths.
 
-            A run records their hashes, and --resume verifies them. The examples themselves are hashed if there are no
-            files or one of them is a folder.
+            A run records their hashes, and --resume verifies them. Without files, or with a folder among them, the
+            examples themselves are hashed.
             """
             return path_values(self)
 
@@ -82,14 +82,14 @@ class Corpus(CorpusFacts):
         for most in BEGINNINGS:
             with beginnings(most) as bound:
                 try:
-                    found = list(islice(self.read(), min(count, self.limit or count)))
+                    examples = list(islice(self.read(), min(count, self.limit or count)))
                     break
                 except DataError:
                     if not bound.is_cut or most == BEGINNINGS[-1]:
                         raise
-        for number, example in enumerate(found, start=1):
+        for number, example in enumerate(examples, start=1):
             check_texts(example, f"{self.name()}: example {number}")
-        return found
+        return examples
 
     def _expected(self) -> int | None:
         """Number of examples to be read, or None if unknown."""
@@ -105,11 +105,11 @@ class Corpus(CorpusFacts):
         raise NotImplementedError
 
     def where(self, number: int) -> str:
-        """The place of example `number` (from 1), for messages."""
+        """Return the location of example `number` (from 1), for messages."""
         return f"{self.name()}: example {number}"
 
     def name(self) -> str:
-        """The input file or files, for messages."""
+        """Return the input file or files, for messages."""
         return f"the corpus '{self.part_name}'"
 
 
@@ -117,9 +117,9 @@ class RecordCorpus(Corpus):
     """Base of corpora with one example per record; an empty field is an error unless `skip_empty` is set."""
 
     class Config(Corpus.Config):
-        """Options of every corpus of records; `skip_empty` drops records with an empty field."""
+        """Options of every corpus of records."""
 
-        skip_empty: bool = Field(False, description="leave out records with an empty field; false: they are an error")
+        skip_empty: bool = Field(False, description="drop records with an empty field; false: raise an error")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -132,7 +132,7 @@ class RecordCorpus(Corpus):
             none = False
             yield example
         if none:
-            raise DataError(f"{self.name()}: there is no example in it")
+            raise DataError(f"{self.name()}: contains no example")
 
     def _filled(self) -> Iterator[Record]:
         """Drop or reject records with empty fields."""
@@ -142,12 +142,12 @@ class RecordCorpus(Corpus):
             if not empty:
                 yield place, example
             elif not self.skip_empty:
-                raise DataError(f"{place}: {' and '.join(empty)} is empty; mend the line, or write skip_empty: true")
+                raise DataError(f"{place}: {' and '.join(empty)} is empty; fill it in, or set skip_empty: true")
 
     def where(self, number: int) -> str:
-        """The place of the record, found by reading the file again."""
-        found = next(islice(self._filled(), number - 1, None), None)
-        return super().where(number) if found is None else found[0]
+        """Return the location of the record, found by reading the file again."""
+        record = next(islice(self._filled(), number - 1, None), None)
+        return super().where(number) if record is None else record[0]
 
     def records(self) -> Iterable[Record]:
         """Yield each record with its place."""
@@ -160,7 +160,7 @@ class TextRecordCorpus(RecordCorpus):
     class Config(RecordCorpus.Config):
         """Options of every text file of records."""
 
-        encoding: Encoding = Field("utf-8", description="how the file writes its letters: utf-8, latin-1, ...")
+        encoding: Encoding = Field("utf-8", description="text encoding of the file: utf-8, latin-1, ...")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

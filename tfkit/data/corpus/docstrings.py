@@ -1,4 +1,4 @@
-"""English text available wherever Python is: the documentation of its standard library."""
+"""English text available with every Python installation: the documentation of the standard library."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ class Docstrings(Corpus):
     class Config(Corpus.Config):
         """The split (5% is `valid`), its seed, the form, and the maximum number of characters of both splits."""
 
-        split: Literal["train", "valid"] = Field("train", description="one text, or module, in twenty is of valid")
-        seed: Seed = Field(0, description="of the draw between the splits")
-        characters: PositiveInt = Field(2_000_000, description="most characters, of both splits together")
+        split: Literal["train", "valid"] = Field(
+            "train", description="train or valid; one text, or module, in twenty is in valid"
+        )
+        seed: Seed = Field(0, description="seed of the assignment to splits")
+        characters: PositiveInt = Field(2_000_000, description="maximum number of characters of both splits together")
         form: Literal["text", "summary"] = Field(
-            "text", description="whole texts, or pairs: a docstring without its first sentence, and that sentence"
+            "text", description="whole texts, or pairs of a docstring's remainder and its first sentence"
         )
 
     fields: tuple[str, ...] = ("text",)
@@ -60,7 +62,7 @@ class Docstrings(Corpus):
         """Yield the texts of the split; raise DataError if the library's sources are not installed."""
         room = self.config.characters
         seen: set[str] = set()
-        for group, values in self._found():
+        for group, values in self._candidates():
             if not seen.isdisjoint(values):
                 continue
             if sum(map(len, values)) > room:
@@ -71,11 +73,11 @@ class Docstrings(Corpus):
                 yield dict(zip(self.fields, values, strict=True))
         if not seen:
             raise DataError(
-                f"{library()}: the sources of Python's standard library are not there, or too long for "
+                f"{library()}: the sources of Python's standard library are missing, or too long for "
                 f"characters: {self.config.characters}"
             )
 
-    def _found(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def _candidates(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield each example's values with the text whose hash decides the split."""
         if self.config.form == "summary":
             for module, source, target in summaries():
@@ -85,7 +87,7 @@ class Docstrings(Corpus):
 
 
 def library() -> Path:
-    """The folder of Python's standard library."""
+    """Return the folder of Python's standard library."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
@@ -125,16 +127,16 @@ def _topics(file: Path) -> tuple[str, ...]:
 @cache
 def _docstrings(file: Path) -> tuple[str, ...]:
     """Return the docstrings of a source file in order; cached for all splits."""
-    found: list[str] = []
+    docs: list[str] = []
     pending: list[ast.AST] = [ast.Module(body=_parse(file), type_ignores=[])]
     while pending:
         node = pending.pop()
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         if text := ast.get_docstring(node):
-            found.append(text)
+            docs.append(text)
         pending.extend(reversed(node.body))
-    return tuple(found)
+    return tuple(docs)
 
 
 def _parse(file: Path) -> list[ast.stmt]:

@@ -35,9 +35,9 @@ class DrawnCorpus(VectorCorpus):
     class Config(VectorCorpus.Config):
         """The split and its size."""
 
-        split: Literal["train", "valid", "test"] = Field("train", description="splits share no example")
+        split: Literal["train", "valid", "test"] = Field("train", description="the split; splits share no example")
         size: Drawn = Field(1000, description="number of examples")
-        seed: Seed = Field(0, description="other examples for another seed")
+        seed: Seed = Field(0, description="seed of the examples")
 
     example: ClassVar = {"size": 12}
     config: Config

@@ -62,7 +62,7 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
         line = data[: error.start].decode(encoding, errors="replace").count("\n") + 1
         bad = data[error.start : error.end].hex(" ")
         raise DataError(
-            f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; say the file's encoding (encoding: latin-1?)"
+            f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; set the file's encoding (encoding: latin-1?)"
         ) from None
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if is_cut:
@@ -87,9 +87,9 @@ def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -
     lines, is_cut = [_lines(text) for text, _ in texts], [cut for _, cut in texts]
     short, long = (0, 1) if len(lines[0]) <= len(lines[1]) else (1, 0)
     if len(lines[short]) != len(lines[long]) and not is_cut[short]:
-        counts = [f"{'more than ' * cut}{len(found)}" for found, cut in zip(lines, is_cut, strict=True)]
+        counts = [f"{'more than ' * cut}{len(part)}" for part, cut in zip(lines, is_cut, strict=True)]
         raise DataError(
-            f"{first} has {counts[0]} lines, {second} has {counts[1]}: they must belong together line by line"
+            f"{first} has {counts[0]} lines, {second} has {counts[1]}; parallel files need equal numbers of lines"
         )
     least = len(lines[short])
     return lines[0][:least], lines[1][:least]
@@ -110,7 +110,7 @@ def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
     """Return the bytes of a file (or its beginning), and True if it is truncated."""
     bound = bound_of_files()
     if os.path.isdir(path):
-        raise DataError(f"{path}: this is a folder, a file was expected")
+        raise DataError(f"{path}: is a folder; expected a file")
     try:
         if bound is None:
             _check_memory(path, os.path.getsize(path))
@@ -122,9 +122,9 @@ def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
     except RunError as error:
         raise DataError(str(error)) from None
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise DataError(f"{path}: the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _check_memory(path: str | Path, size: int) -> None:
@@ -132,6 +132,6 @@ def _check_memory(path: str | Path, size: int) -> None:
     free = free_memory()
     if free is not None and size * DECODED > free:
         raise DataError(
-            f"{path}: has {gigabytes(size)}, and this machine {gigabytes(free)} of memory free, of which its "
-            f"text takes {DECODED} times as much; split the file"
+            f"{path}: has {gigabytes(size)}, and its text needs {DECODED} times as much memory, but only "
+            f"{gigabytes(free)} are free; split the file"
         )

@@ -14,9 +14,9 @@ from tfkit.data.corpus.base import Corpus, Example
 
 @register("corpus", "phrases")
 class Phrases(Corpus):
-    """Generated English-German pairs: no file is needed, and no pair of one split stands in another.
+    """Generated English-German pairs: no file is needed, and splits share no pair.
 
-    All splits need equal sizes and seeds: write the same values in train, valid and test.
+    All splits need equal sizes and seeds: use the same values in train, valid and test.
     """
 
     example: ClassVar = {"train": 60, "valid": 20, "test": 20}
@@ -24,11 +24,11 @@ class Phrases(Corpus):
     class Config(Corpus.Config):
         """The split, the sizes of all splits, and their common seed."""
 
-        split: Literal["train", "valid", "test"] = Field("train", description="which of the three")
+        split: Literal["train", "valid", "test"] = Field("train", description="the split")
         train: PositiveInt = Field(30000, description="pairs in train")
         valid: PositiveInt = Field(500, description="pairs in valid")
         test: PositiveInt = Field(1000, description="pairs in test")
-        seed: Seed = Field(1, description="of the pairs and their splits")
+        seed: Seed = Field(1, description="seed of the pairs and splits")
 
         @model_validator(mode="after")
         def _distinct(self) -> Phrases.Config:
@@ -36,7 +36,9 @@ class Phrases(Corpus):
 
             total = self.train + self.valid + self.test
             if total > MOST:
-                raise ValueError(f"train, valid and test are {total:,} pairs together, and at most {MOST:,} differ")
+                raise ValueError(
+                    f"train, valid and test are {total:,} pairs together; only {MOST:,} distinct ones exist"
+                )
             return self
 
     fields = ("source", "target")

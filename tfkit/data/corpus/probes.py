@@ -20,7 +20,7 @@ from tfkit.data.corpus.base import Corpus, Example
 SPLITS = ("train", "valid", "test", "longer")
 SHARES = {"valid": 10, "test": 20}  # of 100 sources
 TRIES = 200  # draws per requested or found example before the split counts as exhausted
-PATIENCE = 100  # examples added to those found, so that the first draws are not given up too early
+PATIENCE = 100  # examples added to those found, so that a search does not end too early
 
 
 class Probe(Corpus):
@@ -36,12 +36,12 @@ class Probe(Corpus):
     class Config(Corpus.Config):
         """Options of every probe."""
 
-        split: Literal["train", "valid", "test", "longer"] = Field("train", description="which split")
-        count: PositiveInt = Field(20_000, description="pairs in this split, all different")
-        shortest: Drawn = Field(1, description="the least length in train, valid and test")
-        length: Drawn = Field(12, description="the largest length in train, valid and test")
-        longest: Drawn = Field(24, description="the largest length in longer, which begins after length")
-        seed: Seed = Field(1, description="of the draws")
+        split: Literal["train", "valid", "test", "longer"] = Field("train", description="the split")
+        count: PositiveInt = Field(20_000, description="number of distinct pairs in this split")
+        shortest: Drawn = Field(1, description="minimum length in train, valid and test")
+        length: Drawn = Field(12, description="maximum length in train, valid and test")
+        longest: Drawn = Field(24, description="maximum length in longer (must exceed length)")
+        seed: Seed = Field(1, description="seed of the draws")
 
     fields = ("source", "target", "length")
     metric: ClassVar[str] = "exact_match"  # metric for the answers
@@ -55,7 +55,7 @@ class Probe(Corpus):
         raise NotImplementedError(f"{type(self).__name__} has no draw")
 
     def identity(self, source: str, target: str) -> str:
-        """Key that decides the split and must be unique in it: by default the source."""
+        """Return the key that decides the split and must be unique in it: by default the source."""
         return source
 
     def count(self) -> int | None:
@@ -83,8 +83,8 @@ class Probe(Corpus):
                 yield {"source": source, "target": target, "length": str(length)}
         if len(seen) < config.count:
             raise DataError(
-                f"{self.name()}: {config.split} has only {len(seen):,} different pairs with these options, not "
-                f"{config.count:,}; say count: {len(seen)}, or greater lengths"
+                f"{self.name()}: {config.split} has only {len(seen):,} distinct pairs with these options, not "
+                f"{config.count:,}; set count: {len(seen)}, or larger lengths"
             )
 
     def _lengths(self) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class Probe(Corpus):
             (config.length + 1, config.longest) if config.split == "longer" else (config.shortest, config.length)
         )
         if least > most:
-            raise DataError(f"{self.name()}: {config.split} has lengths from {least} to {most}, which is none")
+            raise DataError(f"{self.name()}: {config.split} has lengths from {least} to {most}, an empty range")
         return least, most
 
 
@@ -129,7 +129,7 @@ class Copying(Probe):
     class Config(Probe.Config):
         """Options of copying."""
 
-        symbols: Drawn = Field(20, description="how many symbols there are")
+        symbols: Drawn = Field(20, description="number of symbols")
 
     config: Config
 
@@ -145,7 +145,7 @@ class Reversal(Probe):
     class Config(Probe.Config):
         """Options of reversal."""
 
-        symbols: Drawn = Field(20, description="how many symbols there are")
+        symbols: Drawn = Field(20, description="number of symbols")
 
     config: Config
 
@@ -161,7 +161,7 @@ class Sorting(Probe):
     class Config(Probe.Config):
         """Options of sorting."""
 
-        largest: Drawn = Field(50, description="numbers are from 0 to this")
+        largest: Drawn = Field(50, description="the largest number (the smallest is 0)")
 
     config: Config
 
@@ -181,10 +181,10 @@ class AssociativeRecall(Probe):
     class Config(Probe.Config):
         """Options of associative_recall."""
 
-        shortest: Drawn = Field(4, description="the fewest pairs in train, valid and test")
-        length: Drawn = Field(8, description="the most pairs in train, valid and test")
-        longest: Drawn = Field(16, description="the most pairs in longer, which begins after length")
-        keys: Drawn = Field(32, description="how many keys there are; as many values")
+        shortest: Drawn = Field(4, description="minimum number of pairs in train, valid and test")
+        length: Drawn = Field(8, description="maximum number of pairs in train, valid and test")
+        longest: Drawn = Field(16, description="maximum number of pairs in longer (must exceed length)")
+        keys: Drawn = Field(32, description="number of keys, and of values")
 
     config: Config
 
@@ -193,14 +193,14 @@ class AssociativeRecall(Probe):
         keys = rng.sample(range(count), min(length, count))
         values = {key: rng.randrange(count) for key in keys}
         pairs = [word for key in keys for word in (lettered("k", key), lettered("v", values[key]))]
-        asked = rng.sample(keys, len(keys))
-        answer = [word for key in asked for word in (lettered("k", key), lettered("v", values[key]))]
-        return [*pairs, "?", *(lettered("k", key) for key in asked)], answer
+        queries = rng.sample(keys, len(keys))
+        answer = [word for key in queries for word in (lettered("k", key), lettered("v", values[key]))]
+        return [*pairs, "?", *(lettered("k", key) for key in queries)], answer
 
 
 @register("corpus", "induction")
 class Induction(Probe):
-    """Probe: ... a b c ... a: target = b c, what followed a before (Olsson et al. 2022, arXiv 2209.11895).
+    """Probe: ... a b c ... a: target = b c, the continuation of the earlier a (Olsson et al. 2022, arXiv 2209.11895).
 
     The length is that of the sequence without the final query; its symbols are distinct.
     """
@@ -210,22 +210,20 @@ class Induction(Probe):
     class Config(Probe.Config):
         """Options of induction."""
 
-        shortest: Drawn = Field(5, description="the least length in train, valid and test")
-        length: Drawn = Field(16, description="the largest length in train, valid and test")
-        longest: Drawn = Field(32, description="the largest length in longer, which begins after length")
-        symbols: Drawn = Field(40, description="how many symbols there are")
-        following: Drawn = Field(4, description="how many symbols to write: those that followed, one after another")
+        shortest: Drawn = Field(5, description="minimum length in train, valid and test")
+        length: Drawn = Field(16, description="maximum length in train, valid and test")
+        longest: Drawn = Field(32, description="maximum length in longer (must exceed length)")
+        symbols: Drawn = Field(40, description="number of symbols")
+        following: Drawn = Field(4, description="number of following symbols to output")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if self.split != "longer" and self.shortest <= self.following:
-                text = (
-                    f"a sequence needs {self.following + 1} symbols or more for {self.following} to follow one of them"
-                )
+                text = f"following {self.following} needs sequences of at least {self.following + 1} symbols"
                 yield Problem("shortest", text)
             most = self.longest if self.split == "longer" else self.length
             if most > self.symbols:
-                yield Problem("symbols", f"are too few for a sequence of {most} different ones")
+                yield Problem("symbols", f"are too few for a sequence of {most} distinct ones")
 
     config: Config
 
@@ -240,17 +238,17 @@ class Induction(Probe):
 class Parity(Probe):
     """Probe: target = even or odd, the number of ones in the source (Hahn 2020, arXiv 1906.06755).
 
-    `running` requires the parity after each bit: a scratchpad, with which a Transformer can solve the task
-    (Anil et al. 2022, arXiv 2207.04901).
+    `running` requires the parity after each bit: a scratchpad, with which a Transformer can solve the task (Anil et al.
+    2022, arXiv 2207.04901).
     """
 
     class Config(Probe.Config):
         """Options of parity."""
 
-        count: PositiveInt = Field(10_000, description="pairs in this split, all different")
-        length: Drawn = Field(16, description="the largest length in train, valid and test")
-        longest: Drawn = Field(32, description="the largest length in longer, which begins after length")
-        running: bool = Field(False, description="the target says even or odd after each bit, not at the end alone")
+        count: PositiveInt = Field(10_000, description="number of distinct pairs in this split")
+        length: Drawn = Field(16, description="maximum length in train, valid and test")
+        longest: Drawn = Field(32, description="maximum length in longer (must exceed length)")
+        running: bool = Field(False, description="output the parity after each bit instead of only at the end")
 
     config: Config
 
@@ -270,8 +268,8 @@ class Brackets(Probe):
     class Config(Probe.Config):
         """Options of brackets."""
 
-        kinds: Drawn = Field(4, description="k, the kinds of brackets")
-        depth: Drawn = Field(6, description="how many may be open at once")
+        kinds: Drawn = Field(4, description="number of kinds of brackets, k")
+        depth: Drawn = Field(6, description="maximum number of open brackets")
 
     config: Config
 
@@ -300,10 +298,10 @@ class ModularAddition(Probe):
     class Config(Probe.Config):
         """Options of modular_addition."""
 
-        count: PositiveInt = Field(1_500, description="pairs in this split, all different")
-        shortest: Drawn = Field(2, description="the fewest summands in train, valid and test")
-        length: Drawn = Field(2, description="the most summands in train, valid and test")
-        longest: Drawn = Field(4, description="the most summands in longer, which begins after length")
+        count: PositiveInt = Field(1_500, description="number of distinct pairs in this split")
+        shortest: Drawn = Field(2, description="minimum number of summands in train, valid and test")
+        length: Drawn = Field(2, description="maximum number of summands in train, valid and test")
+        longest: Drawn = Field(4, description="maximum number of summands in longer (must exceed length)")
         modulus: Drawn = Field(59, description="p")
 
     config: Config

@@ -50,8 +50,8 @@ class Grammar:
     @property
     def possible(self) -> bool:
         """True if there are enough distinct rules."""
-        there = sum(pow(self.breadth, size) for size in CHILDREN)
-        return bool(self.breadth * self.rules <= there)
+        available = sum(pow(self.breadth, size) for size in CHILDREN)
+        return bool(self.breadth * self.rules <= available)
 
     @property
     def least(self) -> int:
@@ -68,12 +68,12 @@ class Grammar:
 
     def derives(self, words: Sequence[str]) -> bool:
         """True if the words are a sentence, by bottom-up parsing from every start position."""
-        known = {word: number for number, word in enumerate(symbols(self.breadth))}
-        if not words or not set(words) <= set(known):
+        numbers = {word: number for number, word in enumerate(symbols(self.breadth))}
+        if not words or not set(words) <= set(numbers):
             return False
         # ends[symbol][place]: possible end positions of the symbol starting at `place`
         ends = [
-            [{place + 1} if known[word] == one else set() for place, word in enumerate(words)]
+            [{place + 1} if numbers[word] == one else set() for place, word in enumerate(words)]
             for one in range(self.breadth)
         ]
         for level in reversed(self.levels):
@@ -82,38 +82,38 @@ class Grammar:
 
 
 def _ends(rules: Sequence[Rule], ends: Sequence[Sequence[set[int]]], place: int) -> set[int]:
-    """Possible end positions of a symbol starting at `place`, given those of its children."""
-    found: set[int] = set()
+    """Return the possible end positions of a symbol starting at `place`, given those of its children."""
+    positions: set[int] = set()
     for rule in rules:
         at = {place}
         for child in rule:
             at = {end for begin in at if begin < len(ends[child]) for end in ends[child][begin]}
-        found |= at
-    return found
+        positions |= at
+    return positions
 
 
 @register("corpus", "depo")
 class Depo(Probe):
-    """Probe: arrows of one cycle, then nodes; target = them, each with the node k arrows on (Depo, arXiv 2512.17351).
+    """Probe: arrows of one cycle, then nodes; target = each node with the node k arrows on (Depo, arXiv 2512.17351).
 
-    The length is k, the depth of reasoning: the source contains `hop` k times. Intermediate nodes are not written, so
-    a model must follow all k arrows within its layers. The paper has a token for each k, and a k for each node.
+    The length is k, the depth of reasoning: the source contains `hop` k times. Intermediate nodes are not written, so a
+    model must follow all k arrows within its layers. The paper has a token for each k, and a k for each node.
     """
 
     class Config(Probe.Config):
         """Options of depo."""
 
-        length: Drawn = Field(2, description="the most arrows to follow in train, valid and test")
-        longest: Drawn = Field(4, description="the most arrows to follow in longer, which begins after length")
-        fewest: Drawn = Field(3, description="the fewest nodes of a cycle")
-        nodes: Drawn = Field(6, description="the most nodes of a cycle")
-        symbols: Drawn = Field(12, description="how many names of nodes there are")
+        length: Drawn = Field(2, description="maximum number of arrows to follow in train, valid and test")
+        longest: Drawn = Field(4, description="maximum number of arrows to follow in longer (must exceed length)")
+        fewest: Drawn = Field(3, description="minimum number of nodes in a cycle")
+        nodes: Drawn = Field(6, description="maximum number of nodes in a cycle")
+        symbols: Drawn = Field(12, description="number of node names")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if not self.fewest <= self.nodes <= self.symbols:
-                text = f"a cycle has {self.fewest} to {self.nodes} nodes of {self.symbols} names; "
-                yield Problem("nodes", f"{text}write fewest <= nodes <= symbols")
+                text = f"cycles have {self.fewest} to {self.nodes} nodes with {self.symbols} names; "
+                yield Problem("nodes", f"{text}set fewest <= nodes <= symbols")
 
     config: Config
 
@@ -122,10 +122,10 @@ class Depo(Probe):
         cycle = rng.sample(symbols(config.symbols), rng.randint(config.fewest, config.nodes))
         following = {node: cycle[(place + 1) % len(cycle)] for place, node in enumerate(cycle)}
         arrows = rng.sample(list(following.items()), len(cycle))
-        asked = rng.sample(cycle, len(cycle))
+        queries = rng.sample(cycle, len(cycle))
         answers = {node: cycle[(place + length) % len(cycle)] for place, node in enumerate(cycle)}
-        source = [*(word for arrow in arrows for word in arrow), *["hop"] * length, "?", *asked]
-        return source, [word for node in asked for word in (node, answers[node])]
+        source = [*(word for arrow in arrows for word in arrow), *["hop"] * length, "?", *queries]
+        return source, [word for node in queries for word in (node, answers[node])]
 
 
 Graph = Mapping[str, Sequence[str]]  # node -> the nodes that it depends on
@@ -133,7 +133,7 @@ Graph = Mapping[str, Sequence[str]]  # node -> the nodes that it depends on
 
 @register("corpus", "brevo")
 class Brevo(Probe):
-    """Probe: edges of a graph without cycles, and a node; target = what it depends on (Brevo, arXiv 2512.17351).
+    """Probe: edges of an acyclic graph, and a node; target = its dependencies (Brevo, arXiv 2512.17351).
 
     The target is a topological order of the node and its dependencies, ties broken alphabetically (the paper samples
     one and accepts any). The length is the number of nodes; isolated ones do not appear. An edge is written as
@@ -143,17 +143,17 @@ class Brevo(Probe):
     class Config(Probe.Config):
         """Options of brevo."""
 
-        shortest: Drawn = Field(2, description="the fewest nodes in train, valid and test")
-        length: Drawn = Field(6, description="the most nodes in train, valid and test")
-        longest: Drawn = Field(9, description="the most nodes in longer, which begins after length")
-        degree: Drawn = Field(2, description="the most edges from a node, and the most to it")
-        symbols: Drawn = Field(16, description="how many names of nodes there are")
+        shortest: Drawn = Field(2, description="minimum number of nodes in train, valid and test")
+        length: Drawn = Field(6, description="maximum number of nodes in train, valid and test")
+        longest: Drawn = Field(9, description="maximum number of nodes in longer (must exceed length)")
+        degree: Drawn = Field(2, description="maximum number of edges from a node, and to it")
+        symbols: Drawn = Field(16, description="number of node names")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             most = self.longest if self.split == "longer" else self.length
             if self.shortest < 2:
-                yield Problem("shortest", "a graph of one node has no edge; write 2 or more")
+                yield Problem("shortest", "a graph of one node has no edge; set 2 or more")
             if most > self.symbols:
                 yield Problem("symbols", f"are too few for a graph of {most} nodes")
 
@@ -163,8 +163,8 @@ class Brevo(Probe):
         graph = self._graph(rng.sample(symbols(self.config.symbols), length), rng)
         edges = [(needed, node) for node, below in graph.items() for needed in below]
         rng.shuffle(edges)
-        asked = list(graph)[-1]
-        return [*(word for edge in edges for word in edge), "?", asked], ordered(graph, asked)
+        query = list(graph)[-1]
+        return [*(word for edge in edges for word in edge), "?", query], ordered(graph, query)
 
     def _graph(self, nodes: Sequence[str], rng: random.Random) -> Graph:
         """Draw a DAG: a few roots, then nodes that depend on earlier ones of degree below the limit."""
@@ -179,16 +179,16 @@ class Brevo(Probe):
         return graph
 
 
-def ordered(graph: Graph, asked: str) -> list[str]:
-    """Return `asked` and its dependencies in topological order, ties broken alphabetically."""
-    wanted, found = {asked}, [asked]
-    for node in found:
-        new = [below for below in graph[node] if below not in wanted]
-        wanted.update(new)
-        found += new
+def ordered(graph: Graph, query: str) -> list[str]:
+    """Return `query` and its dependencies in topological order, ties broken alphabetically."""
+    needed, closure = {query}, [query]
+    for node in closure:
+        new = [below for below in graph[node] if below not in needed]
+        needed.update(new)
+        closure += new
     order: list[str] = []
-    while len(order) < len(found):
-        ready = [node for node in found if node not in order and all(below in order for below in graph[node])]
+    while len(order) < len(closure):
+        ready = [node for node in closure if node not in order and all(below in order for below in graph[node])]
         order.append(min(ready))
     return order
 
@@ -198,7 +198,7 @@ OPERATIONS = ("+", "-", "*")
 
 @register("corpus", "mano")
 class Mano(Probe):
-    """Probe: an expression with its operations in front; target = its value modulo p (Mano, arXiv 2512.17351).
+    """Probe: an expression in prefix notation; target = its value modulo p (Mano, arXiv 2512.17351).
 
     The length is the number of operations. A model must memorize the tables of + - * and apply them along the tree
     without intermediate results. The paper uses p = 23, up to 10 to 16 operations, and a token for each number of
@@ -208,8 +208,8 @@ class Mano(Probe):
     class Config(Probe.Config):
         """Options of mano."""
 
-        length: Drawn = Field(2, description="the most operations in train, valid and test")
-        longest: Drawn = Field(4, description="the most operations in longer, which begins after length")
+        length: Drawn = Field(2, description="maximum number of operations in train, valid and test")
+        longest: Drawn = Field(4, description="maximum number of operations in longer (must exceed length)")
         modulus: Drawn = Field(13, description="p")
 
     config: Config
@@ -219,7 +219,7 @@ class Mano(Probe):
         return words, [str(value)]
 
     def _expression(self, operations: int, rng: random.Random) -> tuple[list[str], int]:
-        """Draw an expression with this many operations, split at random between both sides, and its value."""
+        """Draw an expression with this number of operations, split at random between both sides, and its value."""
         if not operations:
             value = rng.randrange(self.config.modulus)
             return [str(value)], value
@@ -242,21 +242,21 @@ class Lano(Probe):
     class Config(Probe.Config):
         """Options of lano."""
 
-        length: Drawn = Field(4, description="the most words given in train, valid and test")
-        longest: Drawn = Field(7, description="the most words given in longer, which begins after length")
-        depth: Depth = Field(3, description="levels of the grammar")
-        breadth: Breadth = Field(3, description="symbols of a level, and words")
-        rules: Rules = Field(3, description="rules of each symbol")
-        grammar_seed: Seed = Field(1, description="of the rules")
+        length: Drawn = Field(4, description="maximum length of the prefix in train, valid and test")
+        longest: Drawn = Field(7, description="maximum length of the prefix in longer (must exceed length)")
+        depth: Depth = Field(3, description="number of levels of the grammar")
+        breadth: Breadth = Field(3, description="number of symbols per level, and of words")
+        rules: Rules = Field(3, description="number of rules per symbol")
+        grammar_seed: Seed = Field(1, description="seed of the rules")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             grammar = grammar_of(self)
             most = self.longest if self.split == "longer" else self.length
             if not grammar.possible:
-                yield Problem("rules", f"{self.breadth} symbols have not so many different rules")
+                yield Problem("rules", f"{self.breadth} symbols do not have that many distinct rules")
             elif most >= grammar.least:
-                yield Problem("length", f"a sentence may have {grammar.least} words: give fewer than these")
+                yield Problem("length", f"a sentence may have {grammar.least} words; use fewer")
 
     config: Config
 
@@ -291,13 +291,14 @@ WAYS_OF = {"train": (0, 1), "valid": (2,), "test": (3,)}  # split -> indices int
 
 @register("corpus", "capo")
 class Capo(Corpus):
-    """Biographies, fact by fact: who and what is the source, the value the target (Capo, arXiv 2512.17351).
+    """Biographies, fact by fact: the source is a person and an attribute, the target its value (Capo, arXiv
+    2512.17351).
 
     Facts cannot be inferred, only memorized. Each fact has four phrasings, assigned at random per fact: two to train,
     one each to valid and test. So every phrasing is learned from other people.
 
-    It measures stored knowledge in bits per parameter:
-    people * 5 * (log2(values) - loss in bits of a value) / parameters; a value is two targets, itself and the end.
+    It measures stored knowledge in bits per parameter: people * 5 * (log2(values) - loss in bits of a value) /
+    parameters; a value is two targets, itself and the end.
     """
 
     fields = ("source", "target")
@@ -306,10 +307,10 @@ class Capo(Corpus):
     class Config(Corpus.Config):
         """Options of capo."""
 
-        split: Literal["train", "valid", "test"] = Field("train", description="which split")
-        people: PositiveInt = Field(200, description="how many people there are, each with five facts")
-        values: Drawn = Field(32, description="how many values each fact may have")
-        seed: Seed = Field(1, description="of the facts: all splits have the same")
+        split: Literal["train", "valid", "test"] = Field("train", description="the split")
+        people: PositiveInt = Field(200, description="number of people, each with five facts")
+        values: Drawn = Field(32, description="number of possible values of each fact")
+        seed: Seed = Field(1, description="seed of the facts, which all splits share")
 
     config: Config
 

@@ -46,16 +46,16 @@ def _find(record: Any, name: str, place: str) -> Any:
     value = record
     for step in name.split("."):
         if not isinstance(value, Mapping) or step not in value:
-            raise DataError(f"{place}: there is no field '{name}'; {_what_is_there(value, step)}")
+            raise DataError(f"{place}: no field '{name}'; {_available(value, step)}")
         value = value[step]
     return value
 
 
-def _what_is_there(value: Any, wanted: str) -> str:
+def _available(value: Any, name: str) -> str:
     if not isinstance(value, Mapping):
-        return f"it holds {_kind(value)}, not named values"
-    hint = nearest(wanted, [str(name) for name in value])
-    return f"there is: {', '.join(map(str, value)) or 'nothing'}" + (f". Did you mean '{hint}'?" if hint else "")
+        return f"found {_kind(value)}, not named values"
+    hint = nearest(name, [str(name) for name in value])
+    return f"available: {', '.join(map(str, value)) or 'none'}" + (f". Did you mean '{hint}'?" if hint else "")
 
 
 def _text(value: Any, name: str, place: str) -> str:
@@ -63,7 +63,7 @@ def _text(value: Any, name: str, place: str) -> str:
         return value
     if isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
-    raise DataError(f"{place}: field '{name}' is {_kind(value)}; a text or a number was expected")
+    raise DataError(f"{place}: field '{name}' is {_kind(value)}; expected a text or a number")
 
 
 def _kind(value: Any) -> str:
@@ -73,13 +73,16 @@ def _kind(value: Any) -> str:
 
 @register("corpus", "json_lines")
 class JsonLines(TextRecordCorpus):
-    """Each line is an object; `fields: {source: translation.en}` names a value or a way to it; numbers become text."""
+    """JSON lines: one object per example; `fields: {source: translation.en}` names a key or a dotted path.
+
+    Numbers become text.
+    """
 
     class Config(TextRecordCorpus.Config):
         """The file and its field names."""
 
-        file: RecipePath = Field(description="a file with one JSON object a line")
-        fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
+        file: RecipePath = Field(description="a file with one JSON object per line")
+        fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -95,7 +98,7 @@ class JsonLines(TextRecordCorpus):
             yield place, pick(parsed(line, place), self.names, place)
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.file
 
 
@@ -104,25 +107,23 @@ Columns = Annotated[dict[str, str | NonNegativeInt], Field(min_length=1)]
 
 @register("corpus", "csv")
 class Csv(TextRecordCorpus):
-    """Each row is an example, all with equally many cells; one in quotes may hold delimiters and line breaks."""
+    """CSV: one row per example, all with equally many cells; quoted cells may contain delimiters and line breaks."""
 
     class Config(TextRecordCorpus.Config):
         """The file; `fields` maps each field to a column name of the header, or to a column index from 0."""
 
         file: RecipePath = Field(description="a CSV file")
-        fields: Columns = Field(description="the column of each field: its name in the header, or its number from 0")
-        delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(
-            ",", description="the letter between two cells"
-        )
+        fields: Columns = Field(description="column of each field: its name in the header, or its index from 0")
+        delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(",", description="character between cells")
         header: bool = Field(True, description="the first line names the columns")
 
         @model_validator(mode="after")
         def _names_need_a_header(self) -> Csv.Config:
             names = [column for column in self.fields.values() if isinstance(column, str)]
             if names and not self.header:
-                raise ValueError(f"without a header a column has a number (from 0), not a name: {', '.join(names)}")
+                raise ValueError(f"without a header, use column indices (from 0), not names: {', '.join(names)}")
             if self.delimiter in '"\r\n':
-                raise ValueError(f"{self.delimiter!r} cannot stand between cells; write ',', ';' or \"\\t\"")
+                raise ValueError(f"{self.delimiter!r} cannot be a delimiter; use ',', ';' or \"\\t\"")
             return self
 
     def __init__(self, config: Config) -> None:
@@ -142,7 +143,7 @@ class Csv(TextRecordCorpus):
             if len(cells) == len(first):
                 yield f"{self.file}:{line}", {field: cells[column] for field, column in columns.items()}
             elif cells or not self.skip_empty:
-                raise DataError(f"{self.file}:{line}: {len(cells)} columns, the first row has {len(first)}")
+                raise DataError(f"{self.file}:{line}: {len(cells)} columns, but the first row has {len(first)}")
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield each row with the number (from 1) of its first line."""
@@ -155,12 +156,12 @@ class Csv(TextRecordCorpus):
                 yield begin, cells
                 begin = reader.line_num + 1
         except csv.Error as error:
-            raise DataError(f"{self.file}:{begin}: the row that begins here is no CSV: {error}") from None
+            raise DataError(f"{self.file}:{begin}: the row that starts here is not valid CSV: {error}") from None
         finally:
             csv.field_size_limit(limit)
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.file
 
 
@@ -170,20 +171,22 @@ def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> 
     for field, column in columns.items():
         if isinstance(column, str) and column not in first:
             hint, parted = nearest(column, first), _parted(first)
-            there = ", ".join(first) + (parted or (f". Did you mean '{hint}'?" if hint else ""))
-            raise DataError(f"{place}: there is no column '{column}' in the header; there is: {there}")
+            available = ", ".join(first) + (parted or (f". Did you mean '{hint}'?" if hint else ""))
+            raise DataError(f"{place}: no column '{column}' in the header; available: {available}")
         numbers[field] = first.index(column) if isinstance(column, str) else column
         if numbers[field] >= len(first):
             raise DataError(
-                f"{place}: {len(first)} columns, but column {column} is asked for (they count from 0){_parted(first)}"
+                f"{place}: {len(first)} columns, but column {column} is selected (columns count from 0){_parted(first)}"
             )
     return numbers
 
 
 def _parted(first: list[str]) -> str:
     """Suggest a delimiter if the first row has a single cell."""
-    found = next((letter for letter in ("\t", ";", ",", "|") if letter in first[0]), None) if len(first) == 1 else None
-    return "" if found is None else f"; the file may need delimiter: {json.dumps(found)}"
+    delimiter = (
+        next((letter for letter in ("\t", ";", ",", "|") if letter in first[0]), None) if len(first) == 1 else None
+    )
+    return "" if delimiter is None else f"; the file may need delimiter: {json.dumps(delimiter)}"
 
 
 ROWS, FEW = 4096, 16  # rows per read: of a whole file, of its beginning
@@ -192,13 +195,13 @@ BUFFER = 2**16  # bytes
 
 @register("corpus", "parquet")
 class Parquet(RecordCorpus):
-    """Each row is an example; `fields: {source: translation.en}` names a column, or a way into one."""
+    """Parquet: one row per example; `fields: {source: translation.en}` names a column, or a dotted path."""
 
     class Config(RecordCorpus.Config):
         """The file and its field names."""
 
         file: RecipePath = Field(description="a Parquet file")
-        fields: Fields = Field(description="the name of each field in the file, or a dotted way into it")
+        fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -206,19 +209,19 @@ class Parquet(RecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """Yield the selected fields of each row; raise DataError if pyarrow is missing or the file is not Parquet."""
+        """Yield the selected fields of each row; raise DataError without pyarrow or for an invalid file."""
         for number, row in enumerate(self._rows(), start=1):
             place = f"{self.file}: row {number}"
             yield place, pick(row, self.names, place)
 
     def count(self) -> int:
-        """The row count of the metadata: a small file can declare millions of rows."""
+        """Return the row count of the metadata: a small file can declare millions of rows."""
         rows: int = self._file.metadata.num_rows
         return rows
 
     def _rows(self) -> Iterator[Any]:
         """Stream the rows in blocks."""
-        with self._told():
+        with self._data_errors():
             if bound_of_files() is None:
                 yield from _rows_of(self._file)
                 return
@@ -227,12 +230,12 @@ class Parquet(RecordCorpus):
 
     @cached_property
     def _file(self) -> Any:
-        with self._told():
+        with self._data_errors():
             pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
             return parquet.ParquetFile(pyarrow.BufferReader(read_bytes(self.file)))
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _data_errors(self) -> Iterator[None]:
         """Convert errors of pyarrow, and its absence, to DataError."""
         try:
             wrong = import_module("pyarrow").ArrowException
@@ -243,10 +246,10 @@ class Parquet(RecordCorpus):
         except RunError as error:
             raise DataError(str(error)) from None
         except (wrong, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.file}: this is no Parquet file: {error}") from None
+            raise DataError(f"{self.file}: not a Parquet file: {error}") from None
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.file
 
 

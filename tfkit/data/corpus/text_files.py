@@ -17,7 +17,7 @@ from tfkit.data.corpus.lines import read_lines, read_pairs, read_text
 
 @register("corpus", "text")
 class TextCorpus(Corpus):
-    """Every line, paragraph (lines with no empty line between them) or file is a text.
+    """Plain text: an example per line, paragraph (consecutive non-empty lines) or file.
 
     Empty lines separate paragraphs and yield no example; a document is kept whole, with LF line ends.
     """
@@ -25,11 +25,11 @@ class TextCorpus(Corpus):
     class Config(Corpus.Config):
         """The file or files, and the unit of text."""
 
-        files: RecipePaths = Field(description="a file, or a list of them")
+        files: RecipePaths = Field(description="a file, or a list of files")
         unit: Literal["line", "paragraph", "document"] = Field(
-            "line", description="what is one text: a line, what stands between empty lines, a file"
+            "line", description="unit of text: a line, a paragraph between empty lines, a file"
         )
-        encoding: Encoding = Field("utf-8", description="how the files write their letters: utf-8, latin-1, ...")
+        encoding: Encoding = Field("utf-8", description="text encoding of the files: utf-8, latin-1, ...")
 
     fields = ("text",)
 
@@ -44,13 +44,13 @@ class TextCorpus(Corpus):
                 yield {"text": text}
 
     def where(self, number: int) -> str:
-        """The file and first line of the text."""
+        """Return the file and first line of the text."""
         places = ((file, line) for file in self.files for line, _ in self._texts(file))
         file, line = next(islice(places, number - 1, None))
         return f"{file}:{line}"
 
     def name(self) -> str:
-        """The file path or paths."""
+        """Return the file path or paths."""
         return ", ".join(self.files)
 
     def _texts(self, file: str) -> Iterator[tuple[int, str]]:
@@ -70,13 +70,15 @@ class TextCorpus(Corpus):
 
 @register("corpus", "labelled_text")
 class LabelledText(TextRecordCorpus):
-    """The label is the first word of the line, or the same line of the file `labels`."""
+    """Labelled lines: the label is the first word of the line, or the same line of the file `labels`."""
 
     class Config(TextRecordCorpus.Config):
         """The file of texts, and the file of labels if separate."""
 
-        file: RecipePath = Field(description="a text a line")
-        labels: RecipePath | None = Field(None, description="a label a line; none: the first word of each text")
+        file: RecipePath = Field(description="a file with one text per line")
+        labels: RecipePath | None = Field(
+            None, description="a file with one label per line; none: the first word of each text"
+        )
 
     fields = ("text", "label")
 
@@ -97,19 +99,19 @@ class LabelledText(TextRecordCorpus):
             yield f"{file}:{number}", {"text": text, "label": label.strip()}
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.file
 
 
 @register("corpus", "parallel_text")
 class ParallelText(TextRecordCorpus):
-    """Line n of the source file and line n of the target file are a pair."""
+    """Parallel text: line n of the source file and line n of the target file are a pair."""
 
     class Config(TextRecordCorpus.Config):
         """The two files."""
 
-        source: RecipePath = Field(description="a source text a line")
-        target: RecipePath = Field(description="on each line the target of the source's line")
+        source: RecipePath = Field(description="a file with one source text per line")
+        target: RecipePath = Field(description="a file with the targets of these lines")
 
     fields = ("source", "target")
 
@@ -125,21 +127,21 @@ class ParallelText(TextRecordCorpus):
             yield f"{file}:{number}", {"source": source, "target": target}
 
     def name(self) -> str:
-        """Both file paths."""
+        """Return both file paths."""
         return f"{self.source} and {self.target}"
 
 
 @register("corpus", "parallel_tsv")
 class ParallelTsv(TextRecordCorpus):
-    """Each line is a pair; columns count from 0, quotes mean nothing, every line has as many columns as the first."""
+    """Tab-separated pairs, one per line, without quoting; every line has as many columns as the first."""
 
     class Config(TextRecordCorpus.Config):
         """The file and its columns; `header: true` skips the first line."""
 
-        file: RecipePath = Field(description="a file of columns parted by tabs")
-        source_column: NonNegativeInt = Field(0, description="number of the sources' column, from 0")
-        target_column: NonNegativeInt = Field(1, description="number of the targets' column, from 0")
-        header: bool = Field(False, description="the first line names the columns, and is left out")
+        file: RecipePath = Field(description="a file with tab-separated columns")
+        source_column: NonNegativeInt = Field(0, description="index of the source column, from 0")
+        target_column: NonNegativeInt = Field(1, description="index of the target column, from 0")
+        header: bool = Field(False, description="skip the first line, which names the columns")
 
         @model_validator(mode="after")
         def _two_columns(self) -> ParallelTsv.Config:
@@ -160,24 +162,24 @@ class ParallelTsv(TextRecordCorpus):
         columns = lines[0].count("\t") + 1
         if columns <= max(self.source, self.target):
             raise DataError(
-                f"{self.file}:1: {columns} columns, but column {max(self.source, self.target)} is asked for "
-                "(they count from 0, with a tab between them)"
+                f"{self.file}:1: {columns} columns, but column {max(self.source, self.target)} is selected "
+                "(columns count from 0 and are separated by tabs)"
             )
         for number, line in enumerate(lines[self.header :], start=1 + self.header):
             cells = line.split("\t")
             if len(cells) == columns:
                 yield f"{self.file}:{number}", {"source": cells[self.source], "target": cells[self.target]}
             elif line.strip() or not self.skip_empty:
-                raise DataError(f"{self.file}:{number}: {len(cells)} columns, the first line has {columns}")
+                raise DataError(f"{self.file}:{number}: {len(cells)} columns, but the first line has {columns}")
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.file
 
 
 @register("corpus", "tagged_text")
 class TaggedText(TextRecordCorpus):
-    """Line n of the file of tags has one tag for each word of line n of the file of texts.
+    """Tagged text: line n of the tag file has one tag for each word of line n of the text file.
 
     Words in `text` and tags in `tags` are separated by single spaces, so `split(" ")` aligns them.
     """
@@ -185,8 +187,8 @@ class TaggedText(TextRecordCorpus):
     class Config(TextRecordCorpus.Config):
         """The two files."""
 
-        file: RecipePath = Field(description="a text of words a line")
-        tags: RecipePath = Field(description="on each line a tag for each word of the text")
+        file: RecipePath = Field(description="a file with one text per line")
+        tags: RecipePath = Field(description="a file with a tag for each word, line by line")
 
     fields = ("text", "tags")
 
@@ -207,7 +209,7 @@ class TaggedText(TextRecordCorpus):
             yield f"{self.file}:{number}", {"text": " ".join(words), "tags": " ".join(tags)}
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.file
 
 
@@ -220,7 +222,7 @@ _COLUMNS = {"lemma": 2, "upos": 3, "xpos": 4, "features": 5, "relation": 7}
 
 @register("corpus", "conllu")
 class Conllu(TextRecordCorpus):
-    """Each sentence is a text of words with one column of the treebank as tags (universaldependencies.org/format).
+    """CoNLL-U: each sentence is a text, with one column of the treebank as tags (universaldependencies.org/format).
 
     Words in `text` and tags in `tags` are separated by single spaces; a space within a word is replaced by a no-break
     space. Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped.
@@ -231,7 +233,7 @@ class Conllu(TextRecordCorpus):
 
         file: RecipePath = Field(description="a CoNLL-U file")
         column: Literal["lemma", "upos", "xpos", "features", "relation"] = Field(
-            "upos", description="the column that gives the tags"
+            "upos", description="column of the tags"
         )
 
     fields = ("text", "tags")
@@ -256,9 +258,9 @@ class Conllu(TextRecordCorpus):
     def _cells(self, number: int, line: str) -> list[str]:
         cells = line.split("\t")
         if len(cells) != 10:
-            raise DataError(f"{self.file}:{number}: {len(cells)} columns, CoNLL-U has 10 with a tab between them")
+            raise DataError(f"{self.file}:{number}: {len(cells)} columns; CoNLL-U has 10, separated by tabs")
         return cells
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.file

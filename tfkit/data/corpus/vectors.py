@@ -26,7 +26,7 @@ from tfkit.data.vectors import Array, Vectors, files_in, finite, read_npy
 from tfkit.storage import files
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # as Pillow names them
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # names of Pillow
 MOST_PIXELS = 2**24  # per image: a small file can declare billions
 MOST_BYTES = 2**30  # per image or audio file
 Milliseconds = Annotated[float, Field(gt=0, le=10_000)]
@@ -42,19 +42,19 @@ class VectorCorpus(Corpus):
 
 @register("corpus", "npy")
 class Npy(VectorCorpus):
-    """Each row of an array [examples, time, width], [examples, width] or of pictures is an example (numpy's .npy)."""
+    """Arrays of a .npy file: an example per row of [examples, time, width], [examples, width] or of images."""
 
     class Config(VectorCorpus.Config):
         """The arrays and their labels or targets."""
 
-        file: RecipePath = Field(description="a .npy file; its first axis is that of the examples")
+        file: RecipePath = Field(description="a .npy file with one example per row of the first axis")
         labels: RecipePath | None = Field(
-            None, description="a text for each example: a file of lines, or a .npy file of whole numbers"
+            None, description="one label per example: a text file with one per line, or a .npy file of integers"
         )
         field: Literal["label", "target"] = Field(
-            "label", description="what `labels` are: a class or number to predict, or a text to write"
+            "label", description="use of `labels`: a class or number to predict (label), or a text to generate (target)"
         )
-        scale: PositiveFloat = Field(1.0, description="factor on every number (bytes of pictures: 0.0039)")
+        scale: PositiveFloat = Field(1.0, description="factor for all values (8-bit images: 0.0039)")
 
     config: Config
 
@@ -73,7 +73,9 @@ class Npy(VectorCorpus):
         """Return a label per row; raise DataError if the counts differ."""
         labels, rows = self._read_labels(path), len(read_npy(self.config.file))
         if len(labels) != rows:
-            raise DataError(f"{path} has {len(labels):,} labels, {self.config.file} {rows:,} examples; one for each")
+            raise DataError(
+                f"{path} has {len(labels):,} labels for {rows:,} examples of {self.config.file}; use one for each"
+            )
         return labels
 
     def _read_labels(self, path: str) -> Sequence[str]:
@@ -82,7 +84,7 @@ class Npy(VectorCorpus):
         array = read_npy(path)
         if array.dtype.kind not in "iu" or array.ndim != 1:
             raise DataError(
-                f"{path}: labels are whole numbers, one for each example; got {array.dtype} of {array.ndim} axes"
+                f"{path}: labels must be integers, one per example; got {array.dtype} with {array.ndim} axes"
             )
         return [str(label) for label in array.tolist()]
 
@@ -90,11 +92,11 @@ class Npy(VectorCorpus):
         yield from _rows(path, self.config.scale)
 
     def name(self) -> str:
-        """The file path."""
+        """Return the file path."""
         return self.config.file
 
     def where(self, number: int) -> str:
-        """The row number, from 1."""
+        """Return the file and row number, from 1."""
         return f"{self.config.file}: row {number}"
 
 
@@ -106,12 +108,12 @@ class FolderCorpus(VectorCorpus):
     class Config(VectorCorpus.Config):
         """The folder and the labels of its files."""
 
-        folder: FolderPath = Field(description="a folder of files; without `labels`, of a folder for each class")
+        folder: FolderPath = Field(description="a folder of files; without `labels`, with a subfolder per class")
         labels: RecipePath | None = Field(
-            None, description="a file with a line for each file: its name, a tab, and its label; none: class folders"
+            None, description="a file with one line per file: name, tab, label; none: labels are the subfolders"
         )
         field: Literal["label", "target"] = Field(
-            "label", description="what `labels` are: a class or number to predict, or a text to write"
+            "label", description="use of `labels`: a class or number to predict (label), or a text to generate (target)"
         )
 
     config: Config
@@ -127,7 +129,7 @@ class FolderCorpus(VectorCorpus):
         for path, label in self._labelled():
             array = self.load(path)
             first = first or (path, array)
-            self._check_alike(path, array, *first)
+            self._check_shape(path, array, *first)
             yield {"vectors": Vectors(path, array), self.config.field: label}
 
     def inputs(self, path: str) -> Iterator[Vectors]:
@@ -141,9 +143,9 @@ class FolderCorpus(VectorCorpus):
         """Load a file as an array; raise DataError."""
         raise NotImplementedError(f"{type(self).__name__} has no load")
 
-    def _check_alike(self, path: str, array: Array, first: str, like: Array) -> None:
+    def _check_shape(self, path: str, array: Array, first: str, like: Array) -> None:
         if array.shape[1:] != like.shape[1:]:
-            raise DataError(f"{path}: has the shape {list(array.shape)}, and {first} {list(like.shape)}")
+            raise DataError(f"{path}: has shape {list(array.shape)}, but {first} has {list(like.shape)}")
 
     def _labelled(self) -> Iterator[tuple[str, str]]:
         """Yield each file with its label."""
@@ -151,38 +153,36 @@ class FolderCorpus(VectorCorpus):
             for path in files_in(self.config.folder, self.suffixes):
                 label = os.path.basename(os.path.dirname(path))
                 if Path(path).parent == Path(self.config.folder):
-                    raise DataError(f"{path}: is in no folder of a class; say `labels`, or put it into one")
+                    raise DataError(f"{path}: is in no class folder; set `labels`, or move it into one")
                 yield path, label
             return
         for number, line in enumerate(files_lines(self.config.labels), 1):
             name, tab, label = line.partition("\t")
             if not tab or not label.strip():
-                raise DataError(f"{self.config.labels}:{number}: a line is the name of a file, a tab, and its label")
+                raise DataError(f"{self.config.labels}:{number}: expected the name of a file, a tab, and its label")
             yield os.path.join(self.config.folder, name), label.strip()
 
     def name(self) -> str:
-        """The folder path."""
+        """Return the folder path."""
         return self.config.folder
 
     def where(self, number: int) -> str:
-        """The path of example `number`."""
-        found = [path for path, _ in self._labelled()]
-        return found[number - 1] if number <= len(found) else super().where(number)
+        """Return the path of example `number`."""
+        paths = [path for path, _ in self._labelled()]
+        return paths[number - 1] if number <= len(paths) else super().where(number)
 
 
 @register("corpus", "images")
 class Images(FolderCorpus):
-    """Each picture of a folder is an example: [height width channels], from 0 to 1 (needs Pillow)."""
+    """Images of a folder, one per example: [height width channels], from 0 to 1 (needs Pillow)."""
 
     suffixes = PICTURES
 
     class Config(FolderCorpus.Config):
         """The folder, and the conversion of its images to arrays."""
 
-        colours: Literal["rgb", "grey"] = Field("rgb", description="3 numbers of a pixel, or 1")
-        size: PositiveInt | None = Field(
-            None, description="height and width that all are resized to; none: as they are"
-        )
+        colours: Literal["rgb", "grey"] = Field("rgb", description="3 channels (rgb) or 1 (grey)")
+        size: PositiveInt | None = Field(None, description="height and width after resizing; none: unchanged")
 
     config: Config
 
@@ -191,7 +191,7 @@ class Images(FolderCorpus):
         try:
             pillow = import_module("PIL.Image")
         except ImportError:
-            raise DataError(f"{path}: pictures need the packages of an extra: {installing('vision')}") from None
+            raise DataError(f"{path}: images need the packages of an extra: {installing('vision')}") from None
         wrong = (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError, Warning)
         try:
             data = files.read_bytes(path, MOST_BYTES)
@@ -200,7 +200,7 @@ class Images(FolderCorpus):
                 with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
                     if picture.width * picture.height > MOST_PIXELS:
                         raise DataError(
-                            f"{path}: {picture.width} x {picture.height} pixels are more than {MOST_PIXELS:,}"
+                            f"{path}: {picture.width} x {picture.height} pixels exceed the limit of {MOST_PIXELS:,}"
                         )
                     picture = picture.convert("RGB" if self.config.colours == "rgb" else "L")
                     if self.config.size is not None:
@@ -209,27 +209,29 @@ class Images(FolderCorpus):
         except RunError as error:
             raise DataError(str(error)) from None
         except wrong as error:
-            raise DataError(f"{path}: is no picture that can be read: {error}") from None
+            raise DataError(f"{path}: cannot be read as an image: {error}") from None
         return array if array.ndim == 3 else array[..., None]
 
-    def _check_alike(self, path: str, array: Array, first: str, like: Array) -> None:
+    def _check_shape(self, path: str, array: Array, first: str, like: Array) -> None:
         if array.shape != like.shape:
             sizes = [f"{one.shape[0]} x {one.shape[1]}" for one in (array, like)]
-            raise DataError(f"{path}: is {sizes[0]} pixels, and {first} {sizes[1]}; say size: 32, say, to resize all")
+            raise DataError(
+                f"{path}: has {sizes[0]} pixels, but {first} has {sizes[1]}; set size (for example 32) to resize all"
+            )
 
 
 @register("corpus", "audio")
 class Audio(FolderCorpus):
-    """Each sound (.wav) of a folder is an example: log-magnitude spectra [frames, frequencies]."""
+    """Sounds (.wav) of a folder, one per example: log-magnitude spectra [frames, frequencies]."""
 
     suffixes = (".wav",)
 
     class Config(FolderCorpus.Config):
         """The folder, and the framing of its audio; each frame has `rate * window_ms / 2000 + 1` frequencies."""
 
-        rate: PositiveInt = Field(16_000, description="samples per second; a file of another rate is refused")
-        window_ms: Milliseconds = Field(25.0, description="window of a frame, in milliseconds")
-        hop_ms: Milliseconds = Field(10.0, description="time from one frame to the next, in milliseconds")
+        rate: PositiveInt = Field(16_000, description="samples per second; files with another rate are refused")
+        window_ms: Milliseconds = Field(25.0, description="length of a frame in milliseconds")
+        hop_ms: Milliseconds = Field(10.0, description="time between frames in milliseconds")
 
     config: Config
 
@@ -237,7 +239,7 @@ class Audio(FolderCorpus):
         """Return the spectra [frames frequencies] of a file, channels averaged."""
         samples, rate = read_wav(path)
         if rate != self.config.rate:
-            raise DataError(f"{path}: has {rate:,} samples per second, not {self.config.rate:,}; say rate: {rate}")
+            raise DataError(f"{path}: has {rate:,} samples per second, not {self.config.rate:,}; set rate: {rate}")
         return spectra(samples, rate, self.config.window_ms, self.config.hop_ms, path)
 
 
@@ -262,11 +264,11 @@ def read_wav(path: str) -> tuple[Array, int]:
     except RunError as error:
         raise DataError(str(error)) from None
     except (wave.Error, EOFError, OSError, ValueError) as error:
-        raise DataError(f"{path}: is no sound that can be read (.wav of whole numbers): {error}") from None
+        raise DataError(f"{path}: cannot be read as integer .wav: {error}") from None
     if len(data) != promised or rate < 1:
-        raise DataError(f"{path}: is cut off: {len(data):,} of {promised:,} bytes of sound")
+        raise DataError(f"{path}: is truncated: {len(data):,} of {promised:,} bytes of audio")
     if not data:
-        raise DataError(f"{path}: holds no sound")
+        raise DataError(f"{path}: contains no audio")
     raw = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
     wide = np.zeros((len(raw), 4), dtype=np.uint8)
     wide[:, 4 - width :] = raw ^ (128 if width == 1 else 0)  # 8-bit samples are unsigned
@@ -299,14 +301,14 @@ class Digits(VectorCorpus):
     def read(self) -> Iterator[Example]:
         """Yield the digits of the split; raise DataError if scikit-learn is missing."""
         try:
-            found: Any = import_module("sklearn.datasets").load_digits()
+            digits: Any = import_module("sklearn.datasets").load_digits()
         except ImportError:
             raise DataError(f"the corpus 'digits' needs the packages of an extra: {installing('vision')}") from None
-        order = sorted(range(len(found.target)), key=lambda number: hashlib.sha256(b"digit %d" % number).digest())
+        order = sorted(range(len(digits.target)), key=lambda number: hashlib.sha256(b"digit %d" % number).digest())
         for number in order[
             {"train": slice(360, None), "valid": slice(180, 360), "test": slice(180)}[self.config.split]
         ]:
-            picture, label = found.images[number][..., None] / 16, found.target[number]
+            picture, label = digits.images[number][..., None] / 16, digits.target[number]
             yield {"vectors": Vectors(f"digit {number + 1}", picture), "label": str(label)}
 
 
@@ -315,7 +317,7 @@ def files_lines(path: str) -> list[str]:
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
         if not line.strip():
-            raise DataError(f"{path}:{number}: the line is empty; there is one for each example")
+            raise DataError(f"{path}:{number}: the line is empty; every example needs one")
     return lines
 
 

@@ -14,7 +14,7 @@ LOGGER = logging.getLogger("tfkit")
 SECONDS = 10.0  # between log lines
 OFTEN, SELDOM = 1_000, 100_000  # examples between checks of the clock, of the memory
 SMALLEST = 250  # bytes: lower bound for an example with one short text
-SPARED = 10  # reading stops when less than 1/SPARED of the initially free memory is left
+SPARED = 10  # reading stops below 1/SPARED of the initially free memory
 
 
 def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | None) -> Iterator[dict[str, str]]:
@@ -25,13 +25,13 @@ def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | No
     free = free_memory()
     if free is not None and expected is not None and expected * SMALLEST > free:
         raise DataError(
-            f"{name}: {expected:,} examples take {gigabytes(expected * SMALLEST)} at least, and this machine has "
-            f"{gigabytes(free)} free; limit takes the first so many"
+            f"{name}: {expected:,} examples need at least {gigabytes(expected * SMALLEST)}, but only "
+            f"{gigabytes(free)} are free; set limit to use fewer"
         )
-    told = time.monotonic()
+    logged = time.monotonic()
     for number, example in enumerate(examples, start=1):
-        if number % OFTEN == 0 and time.monotonic() - told > SECONDS:
-            told = time.monotonic()
+        if number % OFTEN == 0 and time.monotonic() - logged > SECONDS:
+            logged = time.monotonic()
             LOGGER.info("%s: %s examples read%s", name, f"{number:,}", f" of {expected:,}" if expected else "")
         if number % SELDOM == 0:
             _check_memory(free, number, name)
@@ -43,13 +43,13 @@ def check_texts(example: Mapping[str, Any], place: str) -> None:
     """Raise DataError if a field is not a string, or not encodable as UTF-8."""
     for field, text in example.items():
         if not isinstance(text, str):
-            raise DataError(f"{place}: {field} is no text but {type(text).__name__}")
+            raise DataError(f"{place}: {field} must be a text, got {type(text).__name__}")
         if not text.isascii():
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
-                half = f"half of a character (a lone surrogate, U+{ord(text[error.start]):04X})"
-                raise DataError(f"{place}: {field} holds {half}, which is no Unicode text") from None
+                half = f"a lone surrogate (half of a character, U+{ord(text[error.start]):04X})"
+                raise DataError(f"{place}: {field} contains {half} and is not valid Unicode") from None
 
 
 def _check_memory(free: int | None, number: int, name: str) -> None:
@@ -57,5 +57,5 @@ def _check_memory(free: int | None, number: int, name: str) -> None:
     left = free_memory()
     if free is not None and left is not None and left < free / SPARED:
         raise DataError(
-            f"{name}: after {number:,} examples {gigabytes(left)} of memory are left; limit takes the first so many"
+            f"{name}: after {number:,} examples {gigabytes(left)} of memory are left; set limit to use fewer"
         )

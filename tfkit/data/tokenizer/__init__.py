@@ -1,15 +1,15 @@
 """Tokenizers: text to ids and back, over the `tokenizers` library.
 
-| type | a token is | choose it when |
+| type | token | purpose |
 |---|---|---|
-| `character` | a character | the data is small, or spelling itself is learnt (names, nanoGPT's Shakespeare) |
-| `word` | a word or a sign | the text is cut into words already, or whole words are to be looked at |
-| `bpe` | a frequent piece of a word | you translate or write: what it encodes it decodes exactly |
-| `bpe` with `byte_level: true` | a frequent run of bytes | no character may ever be unknown (GPT-2 and after) |
-| `wordpiece` | a piece, `##` inside a word | you build a BERT |
-| `file` | what its maker chose | a tokenizer.json is there already, such as a pretrained model's |
+| `character` | a character | small data, or tasks of spelling (names, nanoGPT's Shakespeare) |
+| `word` | a word or a punctuation mark | text that is already split into words, or analyses by word |
+| `bpe` | a frequent piece of a word | translation and generation: decoding restores the text exactly |
+| `bpe` with `byte_level: true` | a frequent run of bytes | no unknown characters (GPT-2 and later) |
+| `wordpiece` | a piece, `##` inside a word | BERT |
+| `file` | as in the file | an existing tokenizer.json, such as a pretrained model's |
 
-Fitting is deterministic: the same texts give the same file, byte for byte.
+Fitting is deterministic: equal texts give the same file, byte for byte.
 """
 
 from tfkit.data.tokenizer.base import Tokenizer, TokenizerPart

@@ -1,4 +1,4 @@
-"""Loading of tokenizer.json files, validated first because some inputs make the `tokenizers` library abort."""
+"""Loading of tokenizer.json files, validated first because some of them make the `tokenizers` library abort."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfkit.core.errors import DataError
 LARGEST_ID = 2**24
 GAP = 2**16  # the largest id may exceed twice the number of tokens by this
 LONGEST_PATTERN = 10_000  # characters of a regular expression
-GROWTH = 1000  # characters that one may be expanded to
+GROWTH = 1000  # output characters per input character
 LONGEST_PREFIX = 10_000  # characters prepended to a text
 PIECES = 1000  # special tokens that a template may add
 TEXTS = 2**8  # repetitions of a text by templates, for single and pair combined
@@ -42,21 +42,21 @@ def read_backend(text: str) -> tokenizers.Tokenizer:
     if data.get("truncation") is not None or data.get("padding") is not None:
         text = json.dumps({**data, "truncation": None, "padding": None})
     try:
-        with panics_told():
+        with panics_as_errors():
             return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"not a tokenizer.json of the `tokenizers` library: {error}") from None
+        raise DataError(f"not a tokenizer.json: {error}") from None
 
 
 @contextlib.contextmanager
-def panics_told() -> Iterator[None]:
-    """Convert panics of the library to DataError, such as of a regular expression that takes too many steps."""
+def panics_as_errors() -> Iterator[None]:
+    """Convert panics of the library to DataError, for example from a regular expression that takes too many steps."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # the class cannot be imported
             raise
-        raise DataError(f"the tokenizer gave up: {' '.join(str(error).split())}") from None
+        raise DataError(f"the tokenizer failed: {' '.join(str(error).split())}") from None
 
 
 def check(data: Mapping[str, Any]) -> None:
@@ -79,14 +79,16 @@ def check_ids(ids: Iterable[tuple[str, int]], count: int) -> None:
     most = min(LARGEST_ID, 2 * count + GAP)
     for token, id_ in ids:
         if isinstance(id_, int) and id_ > most:
-            raise DataError(f"the token {token!r:.60} has id {id_:,}; of {count:,} tokens, ids go up to {most:,}")
+            raise DataError(
+                f"the token {token!r:.60} has id {id_:,}; with {count:,} tokens, the largest id is {most:,}"
+            )
 
 
 def _check_vocabulary(data: Mapping[str, Any]) -> None:
     vocabulary = (data.get("model") or {}).get("vocab") or ()
     added = [(token["content"], token["id"]) for token in data.get("added_tokens") or ()]
-    known = list(vocabulary.items()) if isinstance(vocabulary, Mapping) else []
-    check_ids([*known, *added], len(vocabulary) + len(added))
+    tokens = list(vocabulary.items()) if isinstance(vocabulary, Mapping) else []
+    check_ids([*tokens, *added], len(vocabulary) + len(added))
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
@@ -107,7 +109,7 @@ def _check_patterns(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
         regex = pattern.get("Regex") if isinstance(pattern, Mapping) else None
         if isinstance(regex, str) and len(regex) > LONGEST_PATTERN:
             raise DataError(
-                f"{part}: a regular expression has {len(regex):,} characters; at most {LONGEST_PATTERN:,} are taken"
+                f"{part}: a regular expression has {len(regex):,} characters; the limit is {LONGEST_PATTERN:,}"
             )
         if "precompiled_charsmap" in step:
             _check_charsmap(step["precompiled_charsmap"])
@@ -118,10 +120,10 @@ def _check_charsmap(text: str) -> None:
     try:
         table = base64.b64decode(text)
     except ValueError as error:
-        raise DataError(f"normalizer: precompiled_charsmap is no base64: {error}") from None
+        raise DataError(f"normalizer: precompiled_charsmap is not base64: {error}") from None
     size = int.from_bytes(table[:4], "little")
     if len(table) >= 4 and size > len(table) - 4:
-        raise DataError(f"normalizer: precompiled_charsmap says {size:,} bytes and has {len(table) - 4:,}")
+        raise DataError(f"normalizer: precompiled_charsmap declares {size:,} bytes but has {len(table) - 4:,}")
 
 
 def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
@@ -141,12 +143,10 @@ def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
         level = max([rest, *(grown.values() if literal is None else (grown[sign] for sign in literal))])
         level *= max(1.0, len(content) / max(1, len(literal or "")))
         if level > GROWTH:
-            raise DataError(f"{part}: replacements make more than {GROWTH:,} characters of one")
+            raise DataError(f"{part}: replacements expand one character to more than {GROWTH:,}")
         grown |= {sign: max(grown[sign], level) for sign in content}
     if before > LONGEST_PREFIX:
-        raise DataError(
-            f"{part}: {before:,} characters are set before every text; at most {LONGEST_PREFIX:,} are taken"
-        )
+        raise DataError(f"{part}: {before:,} characters are prepended to every text; the limit is {LONGEST_PREFIX:,}")
 
 
 def _check_templates(steps: Iterable[Mapping[str, Any]]) -> None:
@@ -158,9 +158,7 @@ def _check_templates(steps: Iterable[Mapping[str, Any]]) -> None:
             marks = [piece["SpecialToken"]["id"] for piece in template if "SpecialToken" in piece]
             around = sum(len(step["special_tokens"][mark]["ids"]) for mark in marks if mark in step["special_tokens"])
             if around > PIECES:
-                raise DataError(
-                    f"post_processor: a template puts {around:,} tokens around a text; at most {PIECES:,} are taken"
-                )
+                raise DataError(f"post_processor: a template adds {around:,} tokens to a text; the limit is {PIECES:,}")
             repeats *= max(1, texts)
     if repeats > TEXTS:
-        raise DataError(f"post_processor: templates repeat a text {repeats:,} times; at most {TEXTS} are taken")
+        raise DataError(f"post_processor: templates repeat a text {repeats:,} times; the limit is {TEXTS}")

@@ -14,7 +14,7 @@ from pydantic import Field
 from tfkit.core import slots
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
 from tfkit.core.facts import RecipeConfig
-from tfkit.data.tokenizer.backend import panics_told, read_backend
+from tfkit.data.tokenizer.backend import panics_as_errors, read_backend
 from tfkit.data.tokenizer.byte_level import token_bytes
 from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
 from tfkit.storage.files import read_text, write_text
@@ -62,7 +62,7 @@ class Tokenizer:
         """Return the ids of `text` without adding special tokens; `special` parses those written in it."""
         return self.encode_batch([text], special)[0]
 
-    @panics_told()
+    @panics_as_errors()
     def encode_batch(self, texts: Sequence[str], special: bool = False, template: bool = False) -> list[list[int]]:
         """Encode many texts in parallel; raise DataError if one cannot be encoded.
 
@@ -77,7 +77,7 @@ class Tokenizer:
             raise DataError(f"{self._first_unknown(texts)}: {error}") from error
         return [list(one.ids) for one in encoded]
 
-    @panics_told()
+    @panics_as_errors()
     def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Return the ids of each text, without special tokens, and their character spans (start, end).
 
@@ -109,7 +109,7 @@ class Tokenizer:
         return list(dict.fromkeys(piece.strip() or piece for piece in pieces))
 
     def _first_unknown(self, texts: Sequence[str]) -> str:
-        """Error message for a text that a vocabulary without unknown token cannot encode."""
+        """Return the error message for a text that a vocabulary without unknown token cannot encode."""
         for text in texts:
             normal = self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
             cutter = self.backend.pre_tokenizer
@@ -118,19 +118,19 @@ class Tokenizer:
                     return f"{piece!r} is not in the vocabulary, which has no unknown token"
         return "the text cannot be encoded"
 
-    @panics_told()
+    @panics_as_errors()
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without special tokens; unused ids are skipped."""
         numbers = [int(id_) for id_ in ids]
         if numbers and min(numbers) < 0:
-            raise UsageError(f"ids are not negative, got {min(numbers)}")
+            raise UsageError(f"ids must not be negative, got {min(numbers)}")
         return str(self.backend.decode(numbers, skip_special_tokens=True))
 
     def token(self, id_: int) -> str:
         """Return the token of this id; raise UsageError if there is none."""
         token = self.backend.id_to_token(id_) if id_ >= 0 else None
         if token is None:
-            raise UsageError(f"no token has id {id_}; the ids go from 0 to {self.vocab_size - 1}")
+            raise UsageError(f"no token has id {id_}; ids are 0 to {self.vocab_size - 1}")
         return str(token)
 
     def readable_token(self, id_: int) -> str:
@@ -144,10 +144,10 @@ class Tokenizer:
 
     def id(self, token: str) -> int:
         """Return the id of a token; raise UsageError if there is none."""
-        found = self.backend.token_to_id(token)
-        if found is None:
-            raise UsageError(f"{token!r} is no token of this vocabulary of {self.vocab_size}")
-        return int(found)
+        number = self.backend.token_to_id(token)
+        if number is None:
+            raise UsageError(f"{token!r} is not in the vocabulary of {self.vocab_size} tokens")
+        return int(number)
 
     def __contains__(self, token: str) -> bool:
         """True if this token exists."""
@@ -166,7 +166,7 @@ class Tokenizer:
 
     @classmethod
     def empty(cls) -> Tokenizer:
-        """Tokenizer without tokens, for recipes without texts."""
+        """Return a tokenizer without tokens, for recipes without texts."""
         return cls(tokenizers.Tokenizer(tokenizers.models.WordLevel({}, unk_token="")), {})
 
     @classmethod
@@ -204,11 +204,11 @@ class Tokenizer:
 
 
 def _not_text(texts: Sequence[Any]) -> TfkitError:
-    """Error for texts that the library does not accept as strings."""
+    """Return the error for texts that the library does not accept as strings."""
     for text in texts:
         if not isinstance(text, str):
             return UsageError(f"a tokenizer encodes strings, got {type(text).__name__} ({text!r})")
-    return DataError("half of a character (a lone surrogate) stands in the text, which is no Unicode text")
+    return DataError("the text contains a lone surrogate (half of a character) and is not valid Unicode")
 
 
 class TokenizerPart(slots.TokenizerFacts):
@@ -229,7 +229,7 @@ class LearnedTokenizer(TokenizerPart):
         """Options of all learned tokenizers."""
 
         special_tokens: SpecialTokens = Field(
-            default_factory=SpecialTokens, description="texts of the special tokens by role; none leaves one out"
+            default_factory=SpecialTokens, description="texts of the special tokens by role; none omits a role"
         )
 
         def has(self, role: str) -> bool:
@@ -254,11 +254,11 @@ def some(texts: Iterable[str]) -> Iterator[str]:
         empty = empty and not text
         yield text
     if empty:
-        raise DataError("a tokenizer learns from text, and there is none")
+        raise DataError("the tokenizer has no text to learn from")
 
 
 def within(bound: int, backend: tokenizers.Tokenizer, needed: str) -> None:
     """Raise DataError if the trained vocabulary exceeds the limit."""
     size = backend.get_vocab_size(with_added_tokens=True)
     if size > bound:
-        raise DataError(f"vocab_size: {bound} is too small: {needed} alone need {size}")
+        raise DataError(f"vocab_size: {bound} is too small; {needed} need {size}")

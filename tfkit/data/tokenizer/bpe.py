@@ -26,15 +26,17 @@ class Bpe(LearnedTokenizer):
     class Config(LearnedTokenizer.Config):
         """Options of `bpe`; pairs below `minimum_count` are not merged."""
 
-        vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")
-        byte_level: bool = Field(False, description="pieces of bytes, which know every text (GPT-2)")
-        lowercase: bool = Field(False, description="texts in lower case")
-        minimum_count: PositiveInt = Field(2, description="pairs seen less often are not merged")
+        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special ones")
+        byte_level: bool = Field(
+            False, description="merge bytes instead of characters, so that no text is unknown (GPT-2)"
+        )
+        lowercase: bool = Field(False, description="convert texts to lower case")
+        minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a merged pair")
 
         @model_validator(mode="before")
         @classmethod
         def _bytes_know_everything(cls, data: Any) -> Any:
-            """Default the unknown token to none for byte-level vocabularies."""
+            """Set the default unknown token of byte-level vocabularies to none."""
             if not isinstance(data, Mapping) or data.get("byte_level") is not True:
                 return data
             special = data.get("special_tokens", {})
@@ -48,9 +50,11 @@ class Bpe(LearnedTokenizer):
         def _unknown_fits(self) -> Bpe.Config:
             unknown = self.special_tokens.unknown
             if self.byte_level and unknown is not None:
-                raise ValueError(f"byte_level knows every text: write special_tokens.unknown: none, not {unknown!r}")
+                raise ValueError(
+                    f"byte_level needs no unknown token; set special_tokens.unknown: none, not {unknown!r}"
+                )
             if not self.byte_level and unknown is None:
-                raise ValueError("without byte_level there are unknown characters: name special_tokens.unknown")
+                raise ValueError("an unknown token is needed without byte_level; set special_tokens.unknown")
             check_room(self.vocab_size, self.special_tokens, others=256 if self.byte_level else 1)
             return self
 
@@ -79,7 +83,7 @@ class Bpe(LearnedTokenizer):
             show_progress=False,
         )
         backend.train_from_iterator(some(texts), trainer)
-        within(config.vocab_size, backend, "the different characters of the text and the special tokens")
+        within(config.vocab_size, backend, "the distinct characters and the special tokens")
         return self.finish(backend)
 
 

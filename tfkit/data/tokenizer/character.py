@@ -13,13 +13,13 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 
 @register("tokenizer", "character")
 class Character(LearnedTokenizer):
-    """Every character of the texts is a token, in the order of their code points after the special tokens.
+    """A token for every character of the texts, in code point order after the special tokens.
 
     With `special_tokens: {unknown: none}`, encoding an unseen character is an error.
     """
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the characters of `texts`; known characters are decoded exactly."""
+        """Learn the characters of `texts`."""
         characters: set[str] = set()
         for text in some(texts):
             characters.update(text)
@@ -32,7 +32,7 @@ class Character(LearnedTokenizer):
         return self.finish(backend)
 
     def _model(self, vocabulary: dict[str, int]) -> models.Model:
-        """BPE without merges is ten times faster than splitting, but drops unknown characters silently."""
+        """Return BPE without merges: ten times faster than splitting, but it drops unknown characters silently."""
         if self.special.unknown is None:
             return models.WordLevel(vocab=vocabulary, unk_token="")
         return models.BPE(vocab=vocabulary, merges=[], unk_token=self.special.unknown, fuse_unk=False)

@@ -13,32 +13,32 @@ from tfkit.data.tokenizer.base import Tokenizer, TokenizerPart
 from tfkit.data.tokenizer.special import ROLES
 
 
-class GivenTokens(BaseModel):
+class PretrainedTokens(BaseModel):
     """Special tokens of a pretrained tokenizer by role; roles may share a token (GPT-2's <|endoftext|>)."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, title="GivenTokens")
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, title="PretrainedTokens")
 
-    pad: str | None = Field(None, description="fills a row up to the longest in its batch")
-    start: str | None = Field(None, description="begins what a decoder writes")
-    end: str | None = Field(None, description="ends a text")
-    unknown: str | None = Field(None, description="stands for what the vocabulary does not know")
-    mask: str | None = Field(None, description="stands where a token is hidden (masked_lm)")
-    separator: str | None = Field(None, description="stands between two texts in one row")
+    pad: str | None = Field(None, description="padding of shorter rows in a batch")
+    start: str | None = Field(None, description="first token of a decoder's output")
+    end: str | None = Field(None, description="end of a text")
+    unknown: str | None = Field(None, description="replacement for unknown text")
+    mask: str | None = Field(None, description="replacement for a masked token (masked_lm)")
+    separator: str | None = Field(None, description="separator between two texts in a row")
 
 
 @register("tokenizer", "file")
 class File(TokenizerPart):
-    """A given tokenizer.json, taken as it is (truncation and padding written in it are switched off)."""
+    """A tokenizer.json, used unchanged except that its truncation and padding are disabled."""
 
     class Config(TokenizerPart.Config):
-        """Options of `file`; special_tokens: exactly those listed, or none = by their common names."""
+        """Options of `file`."""
 
         path: RecipePath = Field(description="the tokenizer.json")
-        special_tokens: GivenTokens | None = Field(
-            None, description="texts of the special tokens by role, exactly those; none: by their common names"
+        special_tokens: PretrainedTokens | None = Field(
+            None, description="texts of the special tokens by role; none: inferred from common names"
         )
 
-        def told(self) -> str:
+        def described(self) -> str:
             return self.path
 
         def has(self, role: str) -> bool | None:
@@ -55,5 +55,5 @@ class File(TokenizerPart):
         names = self.config.special_tokens
         if names is None:
             return Tokenizer.load(self.config.path)
-        given = {role: text for role in ROLES if (text := getattr(names, role)) is not None}
-        return Tokenizer.load(self.config.path, given)
+        special = {role: text for role in ROLES if (text := getattr(names, role)) is not None}
+        return Tokenizer.load(self.config.path, special)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from tfkit.data.tokenizer.backend import panics_told
+from tfkit.data.tokenizer.backend import panics_as_errors
 from tfkit.data.tokenizer.base import Tokenizer
 
 
@@ -25,16 +25,16 @@ class Frame:
 
     @classmethod
     def of_roles(cls, special: Mapping[str, int]) -> Frame:
-        """Frame of start, end and separator (default: end), omitting undefined ones."""
+        """Build the frame of start, end and separator (default: end), omitting undefined ones."""
         start, end = special.get("start"), special.get("end")
         return cls(_as_tokens(start), _as_tokens(end), _as_tokens(special.get("separator", end)))
 
     @classmethod
-    @panics_told()
+    @panics_as_errors()
     def of_template(cls, tokenizer: Tokenizer) -> Frame:
-        """Frame of the tokenizer's own post-processing template, as in third-party files."""
+        """Build the frame of the tokenizer's own post-processing template, as in third-party files."""
         backend = tokenizer.backend
-        # any text that has a token
+        # any text with a token
         texts = chain("a", backend.get_vocab(with_added_tokens=False))
         text = next(text for text in texts if backend.encode(text, add_special_tokens=False).ids)
         one, two = backend.encode(text), backend.encode(text, text)

@@ -1,9 +1,9 @@
 """Special tokens: texts, roles, and storage of the roles in tokenizer files.
 
 The file is a plain `tokenizer.json` of the `tokenizers` library. The format cannot express the roles of special tokens
-(pad, end), so they are stored as names in a post-processing template that adds nothing:
-`post_processor: {..., special_tokens: {"tfkit.pad": {"ids": [0], "tokens": ["<pad>"]}}}`. Roles of
-third-party files, which have no such template, are inferred from `COMMON_NAMES`.
+(pad, end), so they are stored as names in a post-processing template that adds nothing: `post_processor: {...,
+special_tokens: {"tfkit.pad": {"ids": [0], "tokens": ["<pad>"]}}}`. Roles of third-party files, which have no such
+template, are inferred from `COMMON_NAMES`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class SpecialTokens(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="SpecialTokens")
 
-    pad: str | None = Field("<pad>", description="fills a row up to the longest in its batch")
-    start: str | None = Field("<s>", description="begins what a decoder writes")
-    end: str | None = Field("</s>", description="ends a text")
-    unknown: str | None = Field("<unk>", description="stands for what the vocabulary does not know")
-    mask: str | None = Field(None, description="stands where a token is hidden (masked_lm)")
-    separator: str | None = Field(None, description="stands between two texts in one row")
+    pad: str | None = Field("<pad>", description="padding of shorter rows in a batch")
+    start: str | None = Field("<s>", description="first token of a decoder's output")
+    end: str | None = Field("</s>", description="end of a text")
+    unknown: str | None = Field("<unk>", description="replacement for unknown text")
+    mask: str | None = Field(None, description="replacement for a masked token (masked_lm)")
+    separator: str | None = Field(None, description="separator between two texts in a row")
     sentinels: NonNegativeInt = Field(
-        0, le=1000, description="how many tokens <extra_id_0>, ... that stand for hidden spans (span_corruption)"
+        0, le=1000, description="number of sentinel tokens <extra_id_0>, ... for masked spans (span_corruption)"
     )
 
     @field_validator(*ROLES)
@@ -54,8 +54,8 @@ class SpecialTokens(BaseModel):
         letters = sum(character.isalnum() for character in text)
         if any(character.isspace() for character in text) or letters in (0, len(text)):
             raise ValueError(
-                f"a special token has letters and signs but no space, such as <pad> or [PAD], so that no word of a "
-                f"text can be it; got {text!r}"
+                f"a special token needs letters and other signs but no space, such as <pad> or [PAD], so that no "
+                f"word of a text equals it; got {text!r}"
             )
         return text
 
@@ -64,7 +64,7 @@ class SpecialTokens(BaseModel):
         roles: dict[str, str] = {}
         for role, text in self.texts().items():
             if text in roles:
-                raise ValueError(f"{roles[text]} and {role} are both {text!r}; give each role a text of its own")
+                raise ValueError(f"{roles[text]} and {role} are both {text!r}; use a different text for each")
             roles[text] = role
         return self
 
@@ -77,8 +77,8 @@ class SpecialTokens(BaseModel):
 def infer_roles(backend: tokenizers.Tokenizer) -> dict[str, str]:
     """Infer the roles of a third-party file from common names; roles may share a token."""
     tokens = backend.get_vocab(with_added_tokens=True)
-    found = {role: next((name for name in names if name in tokens), None) for role, names in COMMON_NAMES.items()}
-    return {role: name for role, name in found.items() if name is not None}
+    roles = {role: next((name for name in names if name in tokens), None) for role, names in COMMON_NAMES.items()}
+    return {role: name for role, name in roles.items() if name is not None}
 
 
 def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tokenizers.Tokenizer:
@@ -123,4 +123,4 @@ def check_room(vocab_size: int | None, special: SpecialTokens, others: int = 1) 
     """Raise ValueError if `vocab_size` is too small for the special tokens and `others` more."""
     least = len(special.texts()) + others
     if vocab_size is not None and vocab_size < least:
-        raise ValueError(f"vocab_size: {vocab_size} is too small: at least {least} are needed")
+        raise ValueError(f"vocab_size: {vocab_size} is too small; the minimum is {least}")

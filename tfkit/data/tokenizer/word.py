@@ -17,16 +17,16 @@ from tfkit.data.tokenizer.words import mark_words
 
 @register("tokenizer", "word")
 class Word(LearnedTokenizer):
-    """The most frequent words, numbers and runs of punctuation are tokens, each with the space before it."""
+    """A token for each of the most frequent words, numbers and runs of punctuation, with the space before it."""
 
     class Config(LearnedTokenizer.Config):
-        """Options of `word`; `vocab_size` is the maximum, special tokens included; none = no limit."""
+        """Options of `word`."""
 
         vocab_size: PositiveInt | None = Field(
-            None, description="most tokens there may be, special ones counted; none: no limit"
+            None, description="maximum number of tokens, including special ones; none: no limit"
         )
-        minimum_count: PositiveInt = Field(1, description="words seen less often are left out")
-        lowercase: bool = Field(False, description="texts in lower case")
+        minimum_count: PositiveInt = Field(1, description="minimum number of occurrences of a word")
+        lowercase: bool = Field(False, description="convert texts to lower case")
 
         @model_validator(mode="after")
         def _has_room(self) -> Word.Config:

@@ -12,10 +12,11 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def continuations(tokenizer: Tokenizer) -> Flags:
-    """[vocab_size], True for word-internal tokens by the vocabulary's marks: `##ing`, or no leading `▁` or `Ġ`.
+    """Return the mask [vocab_size] of word-internal tokens by the vocabulary's marks: `##ing`, or no leading `▁` or
+    `Ġ`.
 
-    Without marks (character vocabularies) every letter and digit is word-internal: the preceding space starts the
-    word. Other signs start their own.
+    Without marks (character vocabularies) every letter and digit is word-internal: the preceding space starts the word.
+    Every other sign starts a word.
     """
     vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
     marks = [mark for mark in ("▁", "Ġ") if any(token.startswith(mark) for token in vocabulary)]

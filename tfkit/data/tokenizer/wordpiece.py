@@ -16,7 +16,7 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
 from tfkit.data.tokenizer.special import check_room
 
 _PREFIX = "##"
-# Private code points that represent word-initial and word-internal characters during training.
+# private code points that represent word-initial and word-internal characters during training
 _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 
 
@@ -28,16 +28,18 @@ class WordPiece(LearnedTokenizer):
     """
 
     class Config(LearnedTokenizer.Config):
-        """Options of `wordpiece`; lowercase also strips accents, as in uncased BERT."""
+        """Options of `wordpiece`."""
 
-        vocab_size: PositiveInt = Field(description="tokens to learn, special ones counted; a small text gives fewer")
-        lowercase: bool = Field(False, description="texts in lower case and without accents (BERT uncased)")
-        minimum_count: PositiveInt = Field(2, description="pairs seen less often are not merged")
+        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special ones")
+        lowercase: bool = Field(False, description="convert texts to lower case and strip accents (BERT uncased)")
+        minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a merged pair")
 
         @model_validator(mode="after")
         def _has_unknown(self) -> WordPiece.Config:
             if self.special_tokens.unknown is None:
-                raise ValueError("a word may have no pieces: name special_tokens.unknown")
+                raise ValueError(
+                    "an unknown token is needed for words without known pieces; set special_tokens.unknown"
+                )
             check_room(self.vocab_size, self.special_tokens)
             return self
 
@@ -65,7 +67,7 @@ class WordPiece(LearnedTokenizer):
                 max_input_chars_per_word=100,
             )
         )
-        within(config.vocab_size, backend, "the different characters of the text and the special tokens")
+        within(config.vocab_size, backend, "the distinct characters and the special tokens")
         backend.normalizer, backend.pre_tokenizer = normalizer, cutter
         backend.decoder = decoders.WordPiece(prefix=_PREFIX, cleanup=True)
         return self.finish(backend)
@@ -79,7 +81,7 @@ class WordPiece(LearnedTokenizer):
         """
         characters = sorted({character for word in counts for character in word})
         if len(characters) > _ROOM:
-            raise DataError(f"{len(characters)} different characters are too many for wordpiece; at most {_ROOM}")
+            raise DataError(f"{len(characters)} distinct characters; wordpiece supports at most {_ROOM}")
         front = {character: chr(_FRONT + index) for index, character in enumerate(characters)}
         inside = {character: chr(_INSIDE + index) for index, character in enumerate(characters)}
         backend = tokenizers.Tokenizer(models.BPE())
@@ -92,12 +94,12 @@ class WordPiece(LearnedTokenizer):
         )
         written = (front[word[0]] + "".join(inside[character] for character in word[1:]) for word in counts)
         backend.train_from_iterator(_repeated(written, counts.values()), trainer)
-        found = sorted(backend.get_vocab().items(), key=lambda item: item[1])
+        pieces = sorted(backend.get_vocab().items(), key=lambda item: item[1])
         read = {chr(_FRONT + index): character for index, character in enumerate(characters)}
         read |= {chr(_INSIDE + index): character for index, character in enumerate(characters)}
         return [
             (_PREFIX if ord(token[0]) >= _INSIDE else "") + "".join(read[character] for character in token)
-            for token, _ in found
+            for token, _ in pieces
         ]
 
 

@@ -27,7 +27,7 @@ DEAD, START = 0, 1
 FAR = np.iinfo(np.int32).max // 2  # distance of unreachable states
 MOST_STATES = 10_000  # per pattern
 MOST_CELLS = 50_000_000  # states times classes, for lists of texts
-MOST_STEPS = 1_000_000  # of construction: a second or two
+MOST_STEPS = 1_000_000  # construction steps: a second or two
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +69,14 @@ def distances(goals: Flags, sources: Numbers, targets: Numbers) -> Numbers:
     """Return each node's distance to the nearest goal along directed edges; FAR if unreachable."""
     order = np.argsort(targets, kind="stable")
     sources, starts = sources[order], np.searchsorted(targets[order], np.arange(len(goals) + 1))
-    found = np.where(goals, 0, FAR).astype(np.int32)
+    result = np.where(goals, 0, FAR).astype(np.int32)
     pending = np.flatnonzero(goals).tolist()
     for place in pending:  # grows inside the loop
         for source in sources[starts[place] : starts[place + 1]].tolist():
-            if found[source] == FAR:
-                found[source] = found[place] + 1
+            if result[source] == FAR:
+                result[source] = result[place] + 1
                 pending.append(source)
-    return found
+    return result
 
 
 @lru_cache(maxsize=32)
@@ -116,7 +116,7 @@ def _table(rows: list[dict[int, int]], width: int) -> Numbers:
 
 
 class _Machine:
-    """The nondeterministic automaton: `moves` on a character set, `leaps` on nothing (epsilon transitions)."""
+    """Nondeterministic automaton: `moves` consume a character of a set, `leaps` are epsilon transitions."""
 
     def __init__(self) -> None:
         self.moves: list[list[tuple[int, int]]] = []
@@ -134,7 +134,7 @@ class _Machine:
     def spend(self, steps: int) -> None:
         self.steps += steps
         if self.steps > MOST_STEPS:
-            raise PatternError("is too large: repeat less, or less within what is repeated")
+            raise PatternError("is too large; reduce the repetitions, above all nested ones")
 
     def add(self, node: Node, start: int) -> int:
         """Add `node` after the state `start`. Return the state after it."""
@@ -171,25 +171,25 @@ class _Machine:
 
     def joined(self, ends: Iterable[int]) -> int:
         """Add epsilon transitions from all `ends` to one new state."""
-        found = self.state()
+        end_state = self.state()
         for end in ends:
-            self.leaps[end].append(found)
-        return found
+            self.leaps[end].append(end_state)
+        return end_state
 
     def closed(self, states: Iterable[int]) -> frozenset[int]:
         """Return the epsilon closure, reduced to states with moves and the final one."""
-        found, pending = set(states), list(states)
+        reached, pending = set(states), list(states)
         while pending:
             for state in self.leaps[pending.pop()]:
-                if state not in found:
-                    found.add(state)
+                if state not in reached:
+                    reached.add(state)
                     pending.append(state)
-        self.spend(len(found))
-        return frozenset(state for state in found if self.moves[state] or state == self.end)
+        self.spend(len(reached))
+        return frozenset(state for state in reached if self.moves[state] or state == self.end)
 
     def automaton(self) -> Automaton:
         """Convert to a deterministic automaton by the subset construction."""
-        begins, classes, within = _told_apart(list(self.sets))
+        begins, classes, within = _split_spans(list(self.sets))
         numbers: dict[frozenset[int], int] = {frozenset(): DEAD, self.closed([0]): START}
         closures: dict[frozenset[int], int] = {}
         rows: list[dict[int, int]] = [{}]
@@ -213,7 +213,7 @@ class _Machine:
             rows.append(row)
             if len(numbers) > MOST_STATES + 1:
                 raise PatternError(
-                    f"needs more than {MOST_STATES} states: repeat less, or less within what is repeated"
+                    f"needs more than {MOST_STATES} states; reduce the repetitions, above all nested ones"
                 )
         accepts = np.array([False, *(self.end in states for states in pending)])
         return _trimmed(Automaton(begins, classes, _table(rows, int(classes.max()) + 1), accepts))
@@ -228,10 +228,8 @@ def _trimmed(automaton: Automaton) -> Automaton:
     return Automaton(automaton.begins, automaton.classes, table, automaton.accepts)
 
 
-def _told_apart(sets: list[Spans]) -> tuple[Numbers, Numbers, list[list[int]]]:
-    """Split the code points into spans that no set cuts. Return their starts, their classes, and the classes of each
-    set.
-    """
+def _split_spans(sets: list[Spans]) -> tuple[Numbers, Numbers, list[list[int]]]:
+    """Split the code points into spans that no set cuts. Return their starts, their classes, and each set's classes."""
     cuts = {0, CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
     begins = np.array(sorted(cuts)[:-1], dtype=np.int32)
     inside = np.zeros((len(sets) + 1, len(begins)), dtype=np.bool_)  # one extra row, for a pattern without characters

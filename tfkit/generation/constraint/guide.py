@@ -1,4 +1,4 @@
-"""An automaton over tokens: masks the next token so that a match stays reachable."""
+"""Automaton over tokens: masks the next token so that a match stays reachable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class State(NamedTuple):
     """
 
     place: int
-    begun: bytes = b""
+    partial: bytes = b""
     first: bool = False
     ended: bool = False
 
@@ -43,7 +43,7 @@ def guide_of(automaton: Automaton, tokenizer: Tokenizer, ends: frozenset[int]) -
 
 
 class Guide:
-    """Computes the tokens allowed after given ids, with caches for states and masks."""
+    """Masks of allowed tokens after written ids, with caches for states and masks."""
 
     def __init__(self, automaton: Automaton, tokenizer: Tokenizer, ends: Collection[int]) -> None:
         """Raise UsageError if the tokenizer cannot write any match, or cannot signal the end of one."""
@@ -61,16 +61,16 @@ class Guide:
         self.needed: dict[State, Numbers] = {}
         self.lock = Lock()  # guards the caches: searches in several threads may share a guide
         if not any(self.can_begin(first) for first in (True, False)):
-            raise UsageError("no text that it allows can be written with the tokens of this vocabulary")
-        going_on = automaton.accepts & (automaton.table != DEAD).any(axis=1)
-        if not self.ends and going_on.any():
+            raise UsageError("no allowed text can be written with this vocabulary")
+        extensible = automaton.accepts & (automaton.table != DEAD).any(axis=1)
+        if not self.ends and extensible.any():
             raise UsageError(
-                "a text may be complete and yet go on, and the tokenizer has no end token to tell; "
-                "name what ends a text in `ends`"
+                "a complete text may be the beginning of a longer one, and the tokenizer has no end token; "
+                "list the end tokens in `ends`"
             )
 
     def __reduce__(self) -> tuple[Callable[..., Guide], tuple[Automaton, Tokenizer, frozenset[int]]]:
-        """Copy and pickle the definition alone; masks and states are derived."""
+        """Copy and pickle only the definition; masks and states are derived."""
         return guide_of, (self.automaton, self.tokenizer, self.ends)
 
     def can_begin(self, first: bool) -> bool:
@@ -88,11 +88,11 @@ class Guide:
         return len(data) in reached
 
     def visible(self, ids: Iterable[int]) -> bool:
-        """True if any of the tokens writes text."""
+        """True if any of the tokens decodes to text."""
         return any(0 <= id_ < len(self.inner) and self.inner[id_] for id_ in ids)
 
     def state(self, first: bool, ids: Sequence[int]) -> State:
-        """Return the state after the written `ids`. Appending one token costs one step."""
+        """Return the state after the written `ids`. Appending one token takes one step."""
         known, whole = self.states, tuple(ids)
         if (first, whole) in known:
             return known[first, whole]
@@ -111,23 +111,23 @@ class Guide:
         if state.place == DEAD or not self.visible([id_]):
             return state
         text = (self.first if state.first else self.inner)[id_]
-        found = split(state.begun + text)
-        place = DEAD if found is None else self.automaton.next(state.place, found[0])
-        return State(place, b"" if found is None else found[1])
+        parts = split(state.partial + text)
+        place = DEAD if parts is None else self.automaton.next(state.place, parts[0])
+        return State(place, b"" if parts is None else parts[1])
 
     def allowed(self, state: State) -> Tensor:
         """Return the mask of allowed next tokens, bool [vocab]. From DEAD only end tokens are allowed."""
         if state not in self.masks:
             flags = np.zeros(len(self.inner), dtype=np.bool_)
             if not state.ended:
-                flags |= self._begun(state) if state.begun else self._going_on(state)
+                flags |= self._inside_character(state) if state.partial else self._at_boundary(state)
                 flags[list(self.ends)] = self.complete(state) or state.place == DEAD
             return _kept(self.masks, state, torch.from_numpy(flags), max(16, MOST_BYTES // len(flags)))
         return self.masks[state]
 
     def complete(self, state: State) -> bool:
-        """True if the written text is a match."""
-        return bool(self.automaton.accepts[state.place]) and not state.begun
+        """True if the written text matches."""
+        return bool(self.automaton.accepts[state.place]) and not state.partial
 
     def in_time(self, state: State, left: int) -> Tensor:
         """Return the mask of tokens after which a match fits into `left` tokens, including the next one."""
@@ -141,41 +141,41 @@ class Guide:
         return allowed & torch.from_numpy(soon)
 
     def needs(self, state: State) -> int:
-        """Return the least number of tokens that complete a match; FAR if impossible."""
+        """Return the minimum number of tokens that complete a match; FAR if impossible."""
         if self.complete(state):
             return 0
-        if state.begun:
+        if state.partial:
             return self._completing(state)
         after = self._needed_after(state)[self.allowed(state).numpy()]
         return int(after.min(initial=FAR)) + 1
 
     def _needed_after(self, state: State) -> Numbers:
         """Return the number of tokens needed to complete a match after each allowed token, [vocab]."""
-        found = np.full(len(self.inner), FAR, dtype=np.int32)
-        if state.begun:
+        needed = np.full(len(self.inner), FAR, dtype=np.int32)
+        if state.partial:
             for id_ in self.pieces[False].continuing:
-                found[id_] = self._completing(self.step(state, id_))
-            return found
+                needed[id_] = self._completing(self.step(state, id_))
+            return needed
         pieces = self.pieces[state.first]
         places = pieces.places(state.place)
-        found[pieces.whole] = self.steps[places[pieces.whole]]
-        for id_ in pieces.begun[0].tolist():
+        needed[pieces.whole] = self.steps[places[pieces.whole]]
+        for id_ in pieces.partial[0].tolist():
             cut = pieces.cut[id_]
-            found[id_] = self._completing(State(int(places[id_]), b"" if cut is None else cut[1]))
-        return found
+            needed[id_] = self._completing(State(int(places[id_]), b"" if cut is None else cut[1]))
+        return needed
 
     def _completing(self, state: State) -> int:
-        """Return the tokens needed to finish a match when a multi-byte character is incomplete."""
-        if not state.begun:
+        """Return the number of tokens needed to complete a match when a multi-byte character is incomplete."""
+        if not state.partial:
             return int(self.steps[state.place])
-        targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.begun)]
-        return length_of(state.begun[0]) - len(state.begun) + int(self.steps[targets].min())
+        targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.partial)]
+        return length_of(state.partial[0]) - len(state.partial) + int(self.steps[targets].min())
 
     @cached_property
     def steps(self) -> Numbers:
         """Tokens needed to complete a match from each state, [states]; FAR if impossible.
 
-        Characters without a token of their own count one token per byte.
+        A character without its own token counts one token per byte.
         """
         pieces, table = self.pieces[False], self.automaton.table
         sources, targets = pieces.leads
@@ -185,30 +185,32 @@ class Guide:
             places, columns = np.nonzero(table[:, classes] != DEAD)
             edges.append(np.stack((places.astype(np.int32), table[places, classes[columns]], costs[columns])))
         sources, targets, costs = np.concatenate(edges, axis=1)
-        found = np.where(self.automaton.accepts, 0, FAR).astype(np.int32)
+        steps = np.where(self.automaton.accepts, 0, FAR).astype(np.int32)
         while True:
-            nearer = found.copy()
-            np.minimum.at(nearer, sources, np.minimum(found[targets] + costs, FAR))
-            if (nearer == found).all():
-                return found
-            found = nearer
+            nearer = steps.copy()
+            np.minimum.at(nearer, sources, np.minimum(steps[targets] + costs, FAR))
+            if (nearer == steps).all():
+                return steps
+            steps = nearer
 
-    def _going_on(self, state: State) -> Flags:
+    def _at_boundary(self, state: State) -> Flags:
         """Return the mask of allowed tokens at a character boundary."""
         pieces = self.pieces[state.first]
         places = pieces.places(state.place)
         flags = self.live[places] & pieces.whole
-        ids, completing = pieces.begun
+        ids, completing = pieces.partial
         flags[ids] = (self.live[self.automaton.table[places[ids]]] & completing).any(axis=1)
         return flags
 
-    def _begun(self, state: State) -> Flags:
+    def _inside_character(self, state: State) -> Flags:
         """Return the mask of allowed tokens inside a character."""
         flags = np.zeros(len(self.inner), dtype=np.bool_)
         pieces = self.pieces[False]
         for id_ in pieces.continuing:
             after = self.step(state, id_)
-            follows = self.automaton.table[after.place, pieces.classes_of(after.begun)] if after.begun else after.place
+            follows = (
+                self.automaton.table[after.place, pieces.classes_of(after.partial)] if after.partial else after.place
+            )
             flags[id_] = self.live[follows].any()
         return flags
 

@@ -1,4 +1,4 @@
-"""Token texts as character classes of an automaton: the state that each token leads to."""
+"""Token texts as character classes of an automaton, and the next state after each token."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST_PAIRS = 2**20  # state-token pairs followed at once
 
 @dataclass(frozen=True)
 class Pieces:
-    """The tokens' texts as character classes, so that all tokens can be followed at once.
+    """The tokens' texts as character classes, so that all tokens are followed at once.
 
-    Tokens that end inside a character are only used if every byte has a token to complete it.
+    Tokens that end inside a character are used only if every byte has a token to complete it.
     """
 
     texts: Texts
@@ -34,11 +34,11 @@ class Pieces:
     @cached_property
     def cut(self) -> list[tuple[str, bytes] | None]:
         """Whole characters and trailing partial bytes of each token; None for unused tokens (empty or end tokens)."""
-        found: list[tuple[str, bytes] | None] = []
+        cuts: list[tuple[str, bytes] | None] = []
         for id_, text in enumerate(self.texts):
             cut = split(text) if text and id_ not in self.ends else None
-            found.append(None if cut and cut[1] and not self.by_bytes else cut)
-        return found
+            cuts.append(None if cut and cut[1] and not self.by_bytes else cut)
+        return cuts
 
     @cached_property
     def by_bytes(self) -> bool:
@@ -57,7 +57,7 @@ class Pieces:
         return np.array([cut is not None and not cut[1] for cut in self.cut], dtype=np.bool_)
 
     @cached_property
-    def begun(self) -> tuple[Numbers, Flags]:
+    def partial(self) -> tuple[Numbers, Flags]:
         """Tokens that end inside a character, [tokens], and the classes that can complete them, [tokens classes]."""
         ids = np.flatnonzero(self.used & ~self.whole).astype(np.int32)
         completing = np.zeros((len(ids), self.automaton.table.shape[1]), dtype=np.bool_)
@@ -89,17 +89,17 @@ class Pieces:
     def single(self) -> Flags:
         """Mask of classes with a single-character token."""
         single = {ord(cut[0]) for cut in self.cut if cut is not None and len(cut[0]) == 1 and not cut[1]}
-        found = np.zeros(self.automaton.table.shape[1], dtype=np.bool_)
-        found[self.automaton.classes_of(np.array(sorted(single), dtype=np.int32))] = True
-        return found
+        mask = np.zeros(self.automaton.table.shape[1], dtype=np.bool_)
+        mask[self.automaton.classes_of(np.array(sorted(single), dtype=np.int32))] = True
+        return mask
 
     @cached_property
     def letters(self) -> Flags:
         """Mask of classes with a character that one token, or its byte tokens, can write."""
-        found = self.single.copy()
+        mask = self.single.copy()
         if self.by_bytes:
-            found[self.automaton.classes_within(0x80, CODE_POINTS)] = True
-        return found
+            mask[self.automaton.classes_within(0x80, CODE_POINTS)] = True
+        return mask
 
     @cached_property
     def _rows(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -117,17 +117,17 @@ class Pieces:
         for length, (first, end) in enumerate(itertools.pairwise(edges), 2):
             classes = self.automaton.classes_within(first, end)
             costs[classes] = np.minimum(costs[classes], length)
-        found = np.flatnonzero(costs < FAR).astype(np.int32)
-        return found, costs[found]
+        classes_ = np.flatnonzero(costs < FAR).astype(np.int32)
+        return classes_, costs[classes_]
 
     @cached_property
     def _by_first(self) -> list[Numbers]:
         """Tokens of whole characters by the class of the first one, without duplicates of equal class sequences."""
         classes, starts, lengths = self._rows
-        known: dict[bytes, int] = {}
+        unique: dict[bytes, int] = {}
         for id_ in np.flatnonzero(self.whole & (lengths > 0)).tolist():
-            known.setdefault(classes[starts[id_] : starts[id_] + lengths[id_]].tobytes(), id_)
-        ids = np.array(list(known.values()), dtype=np.int32)
+            unique.setdefault(classes[starts[id_] : starts[id_] + lengths[id_]].tobytes(), id_)
+        ids = np.array(list(unique.values()), dtype=np.int32)
         firsts = classes[starts[ids]]
         return [ids[firsts == class_] for class_ in range(self.automaton.table.shape[1])]
 
@@ -147,32 +147,32 @@ class Pieces:
     def _led(self, begins: Numbers, tokens: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Follow all tokens from all start states. Return live edges as source * states + target."""
         classes, starts, lengths = self._rows
-        sources, going = np.repeat(begins, len(tokens)), np.tile(tokens, len(begins))
-        places, count, found = sources, 0, [np.zeros(0, dtype=np.int64)]
-        while len(going):
-            places = self.automaton.table[places, classes[starts[going] + count]]
+        sources, active = np.repeat(begins, len(tokens)), np.tile(tokens, len(begins))
+        places, count, edges = sources, 0, [np.zeros(0, dtype=np.int64)]
+        while len(active):
+            places = self.automaton.table[places, classes[starts[active] + count]]
             count += 1
-            alive, done = places != DEAD, lengths[going] == count
+            alive, done = places != DEAD, lengths[active] == count
             ends, goes = alive & done, alive & ~done
-            found.append(sources[ends].astype(np.int64) * len(self.automaton.table) + places[ends])
-            sources, going, places = sources[goes], going[goes], places[goes]
-        return np.unique(np.concatenate(found))
+            edges.append(sources[ends].astype(np.int64) * len(self.automaton.table) + places[ends])
+            sources, active, places = sources[goes], active[goes], places[goes]
+        return np.unique(np.concatenate(edges))
 
     def places(self, place: int) -> Numbers:
         """Return the state after each token's whole characters, [vocab]; DEAD for unused tokens."""
         classes, starts, lengths = self._rows
         places = np.where(self.used, place, DEAD).astype(np.int32)
-        going = np.flatnonzero(lengths)
+        active = np.flatnonzero(lengths)
         for count in range(int(lengths.max(initial=0))):
-            going = going[(lengths[going] > count) & (places[going] != DEAD)]
-            if not len(going):
+            active = active[(lengths[active] > count) & (places[active] != DEAD)]
+            if not len(active):
                 break
-            places[going] = self.automaton.table[places[going], classes[starts[going] + count]]
+            places[active] = self.automaton.table[places[active], classes[starts[active] + count]]
         return places
 
-    def classes_of(self, begun: bytes) -> Numbers:
+    def classes_of(self, partial: bytes) -> Numbers:
         """Return the classes of characters that start with these bytes."""
-        return self.automaton.classes_within(*characters_of(begun))
+        return self.automaton.classes_within(*characters_of(partial))
 
 
 def split(data: bytes) -> tuple[str, bytes] | None:
@@ -189,12 +189,12 @@ def length_of(first: int) -> int:
     return 2 if first < 0xE0 else 3 if first < 0xF0 else 4
 
 
-def characters_of(begun: bytes) -> tuple[int, int]:
+def characters_of(partial: bytes) -> tuple[int, int]:
     """Return the range of code points whose UTF-8 starts with these bytes."""
-    length = length_of(begun[0])
-    bits = begun[0] & (0x7F >> length)
-    for byte in begun[1:]:
+    length = length_of(partial[0])
+    bits = partial[0] & (0x7F >> length)
+    for byte in partial[1:]:
         bits = bits << 6 | byte & 0x3F
-    shift = 6 * (length - len(begun))
+    shift = 6 * (length - len(partial))
     least = {2: 0x80, 3: 0x800, 4: 0x10000}[length]
     return max(bits << shift, least), min((bits + 1) << shift, CODE_POINTS)

@@ -1,7 +1,7 @@
-"""Parses the regular subset of Python's `re` syntax.
+"""Parser for the regular subset of Python's `re` syntax.
 
-A pattern matches the whole text, as in `re.fullmatch`: greedy and lazy are equivalent, and `^` at its beginning and
-`$` at its end have no effect.
+A pattern matches the whole text, as in `re.fullmatch`: greedy and lazy quantifiers are equivalent, and `^` at the
+beginning and `$` at the end have no effect.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _GROUP = re.compile(r"\((?:\?:|\?P<[^\W\d]\w*>)?")
 _SET = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 # unsupported syntax
 _REFUSED = (
-    (re.compile(r"\(\?<?[=!]"), "looks ahead or behind, which no automaton can"),
+    (re.compile(r"\(\?<?[=!]"), "is lookahead or lookbehind, which is not regular"),
     (re.compile(r"\(\?P=|\\[1-9]"), "refers back to a group, which is not regular"),
     (re.compile(r"\(\?>"), "is an atomic group, which is not regular; leave out '?>'"),
     (re.compile(r"\(\?\("), "is a condition on a group, which is not regular"),
     (re.compile(r"\(\?#"), "is a comment; leave it out"),
-    (re.compile(r"\(\?[aiLmsux-]"), "sets a flag, and there are none here; spell it out, such as [aA] for (?i)a"),
-    (re.compile(r"\\[bB]"), "is the edge of a word, which is not supported; name the characters"),
+    (re.compile(r"\(\?[aiLmsux-]"), "sets a flag, which is not supported; write [aA] for (?i)a"),
+    (re.compile(r"\\[bB]"), "is a word boundary, which is not supported; write the characters"),
 )
 
 
@@ -83,10 +83,10 @@ class _Parser:
         self.depth = 0
 
     def parse(self) -> Node:
-        found = self.either()
+        node = self.either()
         if self.at < len(self.pattern):
-            raise self.error("closes no group; write \\) for the sign itself")
-        return found
+            raise self.error("closes no group; write \\) for a literal parenthesis")
+        return node
 
     def either(self) -> Node:
         ways = [self.chain()]
@@ -109,7 +109,9 @@ class _Parser:
         after = self.pattern[self.at + len(sign) :]
         begins = sign in ("^", "\\A")
         if self.depth or not (first if begins else after[:1] in ("", "|")):
-            raise self.error(f"is the {'beginning' if begins else 'end'} of the text, and may only stand there", sign)
+            raise self.error(
+                f"marks the {'beginning' if begins else 'end'} of the text and is allowed only there", sign
+            )
         self.at += len(sign)
         return True
 
@@ -121,12 +123,14 @@ class _Parser:
             return part
         least, most = times
         if most is not None and least > most:
-            raise self.error(f"is from {least} up to {most} times", self.pattern[start : self.at], start)
+            raise self.error(
+                f"has a minimum of {least} above its maximum of {most}", self.pattern[start : self.at], start
+            )
         if self.at < len(self.pattern) and self.next == "+":
-            raise self.error("makes a repetition possessive, which is not regular; leave it out")
+            raise self.error("makes a repetition possessive, which is not regular; remove it")
         self.takes("?")  # lazy quantifiers are equivalent for a full match
         if self.at < len(self.pattern) and (self.next in "*+?" or self.bounds() is not None):
-            raise self.error("repeats a repetition; put the first into a group (?:..)")
+            raise self.error("repeats a repetition; put the inner one into a group (?:..)")
         return Repeated(part, least, most)
 
     def times(self) -> tuple[int, int | None] | None:
@@ -134,31 +138,31 @@ class _Parser:
         for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self.takes(sign):
                 return times
-        found = self.bounds()
-        if found is None:
+        match = self.bounds()
+        if match is None:
             return None
-        self.at = found.end()
-        least, comma, most = found.groups()
+        self.at = match.end()
+        least, comma, most = match.groups()
         if not comma:
             return int(least), int(least)
         return int(least or 0), int(most) if most else None
 
     def bounds(self) -> re.Match[str] | None:
         """Match a `{..}` quantifier; other braces are literals."""
-        found = _TIMES.match(self.pattern, self.at)
-        return found if found is not None and found[0] != "{}" else None
+        match = _TIMES.match(self.pattern, self.at)
+        return match if match is not None and match[0] != "{}" else None
 
     def atom(self) -> Node:
         sign = self.next
         for begins, why in _REFUSED:
-            found = begins.match(self.pattern, self.at)
+            match = begins.match(self.pattern, self.at)
             # three octal digits are a character, fewer are a backreference
-            if found is not None and not _ESCAPE.match(self.pattern, self.at):
-                raise self.error(why, found[0])
+            if match is not None and not _ESCAPE.match(self.pattern, self.at):
+                raise self.error(why, match[0])
         if sign == "(":
             return self.group()
         if sign in "*+?" or self.bounds() is not None:
-            raise self.error(f"repeats nothing; write \\{sign} for the sign itself")
+            raise self.error(f"repeats nothing; write \\{sign} for the literal character")
         if sign == "[":
             return self.characters(_SET.match(self.pattern, self.at), "has no ] to end it")
         if sign == "\\":
@@ -169,34 +173,34 @@ class _Parser:
     def group(self) -> Node:
         start, opening = self.at, _GROUP.match(self.pattern, self.at)
         if opening is None or (opening[0] == "(" and self.pattern.startswith("(?", self.at)):
-            raise self.error("begins no group that is known", self.pattern[self.at : self.at + 3])
+            raise self.error("is no known kind of group", self.pattern[self.at : self.at + 3])
         self.at, self.depth = opening.end(), self.depth + 1
         if self.depth > DEEPEST:
             raise self.error(f"is more than {DEEPEST} groups deep", "(", start)
-        found = self.either()
+        node = self.either()
         if not self.takes(")"):
-            raise self.error("is a group that is not closed", opening[0], start)
+            raise self.error("opens a group that is not closed", opening[0], start)
         self.depth -= 1
-        return found
+        return node
 
     def escaped(self) -> Node:
         r"""Parse a class such as \d, a character such as \n or \x41, or an escaped sign."""
         following = self.pattern[self.at + 1 : self.at + 2]
         if not following:
-            raise self.error("escapes nothing; write \\\\ for the sign itself")
+            raise self.error("escapes nothing; write \\\\ for a literal backslash")
         if not following.isascii() or not following.isalnum():
             self.at += 2
             return Characters(_itself(following))
-        return self.characters(_ESCAPE.match(self.pattern, self.at), "is no escape that is known", "\\" + following)
+        return self.characters(_ESCAPE.match(self.pattern, self.at), "is no known escape sequence", "\\" + following)
 
-    def characters(self, found: re.Match[str] | None, unknown: str, shown: str | None = None) -> Node:
-        if found is None:
+    def characters(self, match: re.Match[str] | None, unknown: str, shown: str | None = None) -> Node:
+        if match is None:
             raise self.error(unknown, shown)
         try:
-            spans = _spans(found[0])
+            spans = _spans(match[0])
         except (re.error, OverflowError) as error:
-            raise self.error(f"is no set of characters: {error}", found[0]) from None
-        self.at = found.end()
+            raise self.error(f"is no valid character set: {error}", match[0]) from None
+        self.at = match.end()
         return Characters(spans)
 
     @property
@@ -205,9 +209,9 @@ class _Parser:
 
     def takes(self, sign: str) -> bool:
         """Consume `sign` if it is next."""
-        found = self.pattern.startswith(sign, self.at)
-        self.at += found
-        return found
+        matches = self.pattern.startswith(sign, self.at)
+        self.at += matches
+        return matches
 
     def error(self, message: str, shown: str | None = None, at: int | None = None) -> PatternError:
         place = self.at if at is None else at
@@ -225,9 +229,9 @@ def _spans(one: str) -> Spans:
     """Return the characters of a set, class or escape, as matched by `re`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # `[[` may change its meaning
-        found = re.compile(f"(?:{one})+")
+        characters = re.compile(f"(?:{one})+")
     spans = []
-    for match in found.finditer(_everything()):
+    for match in characters.finditer(_everything()):
         first, last = match.span()
         spans += [(first, min(last, SURROGATES[0])), (max(first, SURROGATES[1]), last)]
     return tuple((first, last) for first, last in spans if first < last)

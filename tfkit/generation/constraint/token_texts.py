@@ -1,4 +1,4 @@
-"""The bytes that each token decodes to within a text."""
+"""Bytes that each token decodes to within a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AHEAD = ("BPEDecoder", "CTC")  # decoders in which a token's text depends on th
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """The bytes of each token by id, after other tokens (`inner`) and at the beginning of a text (`first`).
+    """Bytes of each token by id, after other tokens (`inner`) and at the beginning of a text (`first`).
 
     A token may hold part of a character. Special tokens and unassigned ids are empty.
     """
@@ -35,7 +35,9 @@ def token_texts(tokenizer: Tokenizer) -> TokenTexts:
     kinds = _decoders(json.loads(tokenizer.to_json())["decoder"])
     ahead = next((kind for kind in kinds if kind in _AHEAD), None)
     if ahead is not None:
-        raise UsageError(f"in this tokenizer ({ahead}) a token's text depends on the next token, so no text is sure")
+        raise UsageError(
+            f"constraints do not work with this tokenizer: under {ahead} a token's text depends on the next"
+        )
     special = {id_ for id_, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
     if "ByteLevel" in kinds:
         texts = _of_bytes(tokenizer, special)
@@ -62,21 +64,21 @@ def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) ->
     """Return each token's text, alone and after another token, for vocabularies that are not byte-level."""
     decode = tokenizer.backend.decode_batch
     tokens = [None if id_ in special else tokenizer.backend.id_to_token(id_) for id_ in range(tokenizer.vocab_size)]
-    known = [id_ for id_, token in enumerate(tokens) if token]
-    alone = dict(zip(known, decode([[id_] for id_ in known]), strict=True))
+    decodable = [id_ for id_, token in enumerate(tokens) if token]
+    alone = dict(zip(decodable, decode([[id_] for id_ in decodable]), strict=True))
     anchor = next((id_ for id_, text in alone.items() if text[-1:].isalnum() and text.isascii()), None)
     if anchor is None:
-        raise UsageError("no token of this tokenizer writes a letter, so nothing can be told about its texts")
-    after = decode([[anchor, id_] for id_ in known])
+        raise UsageError("constraints do not work with this tokenizer: none of its tokens ends in a letter")
+    after = decode([[anchor, id_] for id_ in decodable])
     first, inner = ([b""] * tokenizer.vocab_size for _ in range(2))
-    for id_, text in zip(known, after, strict=True):
+    for id_, text in zip(decodable, after, strict=True):
         byte = _BYTE.fullmatch(tokens[id_] or "") if bytes_too else None
         if byte is not None and int(byte[1], 16) >= 0x80:
             first[id_] = inner[id_] = bytes([int(byte[1], 16)])
         else:
             first[id_], inner[id_] = alone[id_].encode(), text[len(alone[anchor]) :].encode()
-    whole = [id_ for id_ in known if not _BYTE.fullmatch(tokens[id_] or "")]
+    whole = [id_ for id_ in decodable if not _BYTE.fullmatch(tokens[id_] or "")]
     expected = alone[anchor].encode() + b"".join(inner[id_] for id_ in whole)
     if decode([[anchor, *whole]])[0].encode() != expected:
-        raise UsageError("this tokenizer changes a token's text by those around it, so that no text is sure")
+        raise UsageError("constraints do not work with this tokenizer: a token's text depends on its neighbours")
     return TokenTexts(inner, first)

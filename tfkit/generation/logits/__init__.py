@@ -1,23 +1,23 @@
-"""Logits rules: what changes the scores of the next token before one is chosen, in the order they are listed in.
+"""Logits rules: modify the scores of the next token, in the order they are listed.
 
-| type | choose it when |
+| type | purpose |
 |---|---|
-| repetition_penalty | a model repeats itself |
-| presence_penalty | it should mention something new |
-| frequency_penalty | it says the same words too often |
-| no_repeat_ngram | no n-gram may be repeated (summaries) |
-| banned | some tokens may never be written |
-| forced | all texts begin alike (the language of a translation) |
-| min_length | a model ends its texts too soon |
-| choices | the text is one of some that are known: a label, yes or no |
-| regex | the text has a form: a date, a number, an object of JSON |
-| temperature | samples should be more, or less, random |
-| top_k | only so many tokens may be drawn |
-| top_p | the unlikely tail is cut off, wherever it begins |
-| min_p | the tail is cut off beside the most likely token, so that high temperatures stay sensible |
-| typical | neither very likely nor very unlikely tokens are wanted |
-| epsilon | tokens below a fixed probability are cut off |
-| eta | the same, but less strict where the model is unsure |
+| repetition_penalty | stop a model from repeating itself |
+| presence_penalty | encourage new topics |
+| frequency_penalty | reduce frequent words |
+| no_repeat_ngram | forbid repeated n-grams (summaries) |
+| banned | exclude tokens |
+| forced | prescribe the first tokens (the target language of a translation) |
+| min_length | prevent a text from ending too early |
+| choices | restrict the text to a list: a label, yes or no |
+| regex | restrict the format of the text: a date, a number, a JSON object |
+| temperature | make samples more or less random |
+| top_k | draw only from the k most likely tokens |
+| top_p | cut off the unlikely tail at a cumulative probability |
+| min_p | cut off the tail relative to the most likely token; suits high temperatures |
+| typical | exclude very likely and very unlikely tokens |
+| epsilon | cut off tokens below a fixed probability |
+| eta | like epsilon, but less strict where the entropy is high |
 """
 
 from tfkit.generation.logits.base import LogitsRule

@@ -24,17 +24,17 @@ class LogitsRule(Component):
     A row depends on its own tokens alone, and inputs are never modified in place.
     """
 
-    of_sampling: ClassVar[bool] = False  # True if it shapes a distribution, so that it needs a sampling strategy
-    constrains: ClassVar[bool] = False  # True if it restricts texts, so that other rules must not forbid them
+    of_sampling: ClassVar[bool] = False  # it shapes a distribution and needs a sampling strategy
+    constrains: ClassVar[bool] = False  # it restricts texts; no other rule may exclude its tokens
 
     class Config(RecipeConfig):
         """Options of every logits rule."""
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             parts = [config.part for config in facts.logits]
-            found = misplaced(parts, next(place for place, rule in enumerate(facts.logits) if rule is self))
-            if found is not None:
-                yield Problem("", found)
+            conflict = misplaced(parts, next(place for place, rule in enumerate(facts.logits) if rule is self))
+            if conflict is not None:
+                yield Problem("", conflict)
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -63,15 +63,15 @@ class LogitsRule(Component):
 
 
 def misplaced(rules: Sequence[type[Any]], place: int) -> str | None:
-    """Return why earlier rules could leave the rule at that place without a token, or None."""
+    """Return why an earlier rule could exclude all tokens that this one allows, or None."""
     rule = rules[place]
     others = [other for other in rules[:place] if other.of_sampling or other.constrains]
     if not rule.constrains or not others:
         return None
-    what = f"{rule.part_name} stands after {others[0].part_name}, which"
+    what = f"{rule.part_name} comes after {others[0].part_name}, which"
     if others[0].constrains:
-        return f"{what} allows other texts; there is one rule of that kind"
-    return f"{what} may leave none of the tokens that it allows; list {rule.part_name} first"
+        return f"{what} constrains the text already; keep one of the two"
+    return f"{what} may exclude every token that it allows; list {rule.part_name} first"
 
 
 def written(ids: Tensor, new: Tensor) -> Tensor:
@@ -83,6 +83,6 @@ def written(ids: Tensor, new: Tensor) -> Tensor:
 
 def counts(ids: Tensor, vocab_size: int) -> Tensor:
     """Count each token in each row, [rows vocab], ignoring PADDING."""
-    found = torch.zeros(ids.shape[0], vocab_size + 1, dtype=torch.long, device=ids.device)
+    result = torch.zeros(ids.shape[0], vocab_size + 1, dtype=torch.long, device=ids.device)
     # padding is counted in an extra first column, which is dropped
-    return found.scatter_add(1, ids + 1, torch.ones_like(ids))[:, 1:]
+    return result.scatter_add(1, ids + 1, torch.ones_like(ids))[:, 1:]

@@ -31,9 +31,9 @@ class Guided(LogitsRule):
     constrains: ClassVar[bool] = True
 
     class Config(LogitsRule.Config):
-        """Options of every rule that allows certain texts."""
+        """Options of the rules that constrain texts."""
 
-        ends: Tokens | None = Field(None, description="texts or ids of what ends it; none: the tokenizer's end token")
+        ends: Tokens | None = Field(None, description="texts or ids of the end tokens; none: the tokenizer's end token")
 
     config: Config
 
@@ -48,15 +48,15 @@ class Guided(LogitsRule):
     def check_begin(self, first: bool) -> None:
         """Raise UsageError if no allowed text can start here."""
         if not self.guide.can_begin(first):
-            raise self.unwritable("no text that it allows can", first)
+            raise self.unwritable("no allowed text can", first)
 
     def unwritable(self, what: str, first: bool) -> UsageError:
         """Return the error for a text that the vocabulary cannot write."""
         where = "at the beginning" if first else "after a prompt"
         other = "take a space off" if first else "put a space before it"
         return UsageError(
-            f"generate.logits: {self.part_name}: {what} be written {where} with the tokens of this vocabulary; "
-            f"if its words come with the space before them, {other}"
+            f"generate.logits: {self.part_name}: {what} be written {where} with this vocabulary; "
+            f"if its tokens include the space before a word, {other}"
         )
 
     def check(self, prompt: Sequence[int], room: int) -> None:
@@ -66,8 +66,8 @@ class Guided(LogitsRule):
             if not self.guide.in_time(state, room).any():
                 needs = self.guide.needs(state)
                 raise UsageError(
-                    f"generate.logits: {self.part_name}: the shortest text that it allows takes {needs} tokens, and "
-                    f"{room} may be written; say a larger max_new_tokens"
+                    f"generate.logits: {self.part_name}: the shortest allowed text takes {needs} tokens, but the "
+                    f"limit is {room}; raise max_new_tokens"
                 )
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
@@ -100,7 +100,7 @@ def _compiles(pattern: str) -> str:
 
 @register("logits", "regex")
 class Regex(Guided):
-    """logit = -inf for what no match can follow, so that the whole text matches (Willard and Louf 2023, 2307.09702).
+    """logit = -inf for tokens after which the whole text cannot match (Willard and Louf 2023, arXiv 2307.09702).
 
     The pattern is in the regular subset of Python's `re`: no backreferences, no lookahead or lookbehind.
     """
@@ -109,7 +109,7 @@ class Regex(Guided):
         """Options of regex."""
 
         pattern: Annotated[str, AfterValidator(_compiles)] = Field(
-            description="what the whole text matches, as Python's re.fullmatch understands it"
+            description="regular expression for the whole text, as in Python's re.fullmatch"
         )
 
     config: Config
@@ -120,12 +120,12 @@ class Regex(Guided):
 
 @register("logits", "choices")
 class Choices(Guided):
-    """logit = -inf for what leads to none of the texts (a trie of them: De Cao et al. 2021, arXiv 2010.00904)."""
+    """logit = -inf for tokens that lead to none of the texts (a trie of them: De Cao et al. 2021, arXiv 2010.00904)."""
 
     class Config(Guided.Config):
         """Options of choices."""
 
-        choices: Texts = Field(description="the texts, of which each output is one, as they stand after the prompt")
+        choices: Texts = Field(description="the allowed texts, as they follow the prompt")
 
         @field_validator("choices")
         @classmethod
@@ -143,7 +143,7 @@ class Choices(Guided):
         self.missing = {first: self._missing(first) for first in (True, False)}
         nowhere = [text for text in self.missing[True] if text in self.missing[False]]
         if nowhere:
-            raise UsageError(f"{nowhere[0]!r} cannot be written with the tokens of this vocabulary")
+            raise UsageError(f"{nowhere[0]!r} cannot be written with this vocabulary")
 
     def _missing(self, first: bool) -> list[str]:
         return [text for text in self.config.choices if not self.guide.writes(text, first)]

@@ -16,7 +16,7 @@ from tfkit.generation.logits.base import NEVER, PADDING, LogitsRule, counts, wri
 
 @register("logits", "repetition_penalty")
 class RepetitionPenalty(LogitsRule):
-    """logit / penalty, or * penalty below 0, for what stands in the text (Keskar et al. 2019, arXiv 1909.05858, 4.1).
+    """logit / penalty, or * penalty below 0, for tokens of the text (Keskar et al. 2019, arXiv 1909.05858, 4.1).
 
     The paper always divides, which would reward tokens with negative logits; hence the product.
     """
@@ -24,8 +24,10 @@ class RepetitionPenalty(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of repetition_penalty."""
 
-        penalty: PositiveFloat = Field(description="above 1 keeps from repeating (the paper: 1.2), below 1 invites it")
-        prompt: bool = Field(True, description="the tokens of the prompt count too")
+        penalty: PositiveFloat = Field(
+            description="above 1 discourages repetition (the paper: 1.2), below 1 encourages it"
+        )
+        prompt: bool = Field(True, description="count the tokens of the prompt, too")
 
     config: Config
 
@@ -42,14 +44,14 @@ class FrequencyPenalty(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of frequency_penalty."""
 
-        penalty: Number = Field(description="taken off for each time that the token was written")
-        prompt: bool = Field(False, description="the tokens of the prompt count too")
+        penalty: Number = Field(description="subtracted once per occurrence of the token")
+        prompt: bool = Field(False, description="count the tokens of the prompt, too")
 
     config: Config
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        found = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
-        return logits - self.config.penalty * found.to(logits.dtype)
+        occurrences = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
+        return logits - self.config.penalty * occurrences.to(logits.dtype)
 
 
 @register("logits", "presence_penalty")
@@ -59,25 +61,25 @@ class PresencePenalty(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of presence_penalty."""
 
-        penalty: Number = Field(description="taken off once, however often the token was written")
-        prompt: bool = Field(False, description="the tokens of the prompt count too")
+        penalty: Number = Field(description="subtracted once if the token has appeared")
+        prompt: bool = Field(False, description="count the tokens of the prompt, too")
 
     config: Config
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        found = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
-        return logits - self.config.penalty * (found > 0).to(logits.dtype)
+        occurrences = counts(ids if self.config.prompt else written(ids, new), logits.shape[1])
+        return logits - self.config.penalty * (occurrences > 0).to(logits.dtype)
 
 
 @register("logits", "no_repeat_ngram")
 class NoRepeatNgram(LogitsRule):
-    """logit = -inf for what would end an n-gram that the text holds (Paulus et al. 2017, arXiv 1705.04304, 2.5)."""
+    """logit = -inf for tokens that would repeat an n-gram of the text (Paulus et al. 2017, arXiv 1705.04304, 2.5)."""
 
     class Config(LogitsRule.Config):
         """Options of no_repeat_ngram."""
 
-        size: PositiveInt = Field(description="tokens of an n-gram (the paper: 3)")
-        prompt: bool = Field(True, description="n-grams of the prompt may not return either")
+        size: PositiveInt = Field(description="length of an n-gram in tokens (the paper: 3)")
+        prompt: bool = Field(True, description="forbid the n-grams of the prompt, too")
 
     config: Config
 
@@ -87,7 +89,9 @@ class NoRepeatNgram(LogitsRule):
         if text.shape[1] < size:
             return logits
         grams = text.unfold(1, size, 1)  # [rows grams size]
-        begun = text[:, text.shape[1] - size + 1 :]  # [rows size-1], the tokens before the next one
-        again = (grams[..., :-1] == begun[:, None]).all(dim=2) & (begun != PADDING).all(dim=1)[:, None]  # [rows grams]
+        prefix = text[:, text.shape[1] - size + 1 :]  # [rows size-1], the tokens before the next one
+        again = (grams[..., :-1] == prefix[:, None]).all(dim=2) & (prefix != PADDING).all(dim=1)[
+            :, None
+        ]  # [rows grams]
         ends = grams[..., -1].masked_fill(~again, PADDING)  # [rows grams]
         return logits.masked_fill(counts(ends, logits.shape[1]) > 0, NEVER)

@@ -1,4 +1,4 @@
-"""Rules that demand or forbid tokens."""
+"""Rules that require or exclude tokens."""
 
 # Axes: rows (texts), time, vocab. Each forward maps [rows vocab] to the same shape.
 
@@ -22,12 +22,12 @@ from tfkit.generation.tokens import Tokens, end_ids, token_ids
 
 @register("logits", "banned")
 class Banned(LogitsRule):
-    """logit = -inf for each of the tokens."""
+    """logit = -inf for the listed tokens."""
 
     class Config(LogitsRule.Config):
         """Options of banned."""
 
-        tokens: Tokens = Field(description="texts or ids of single tokens")
+        tokens: Tokens = Field(description="texts or ids of the excluded tokens")
 
     config: Config
 
@@ -40,7 +40,7 @@ class Banned(LogitsRule):
 
 @register("logits", "forced")
 class Forced(LogitsRule):
-    """logit = 0 for tokens[n] where n are written, -inf for all others (Liu et al. 2020, mBART, arXiv 2001.08210).
+    """logit = 0 for tokens[n] after n written tokens, -inf for all others (Liu et al. 2020, mBART, arXiv 2001.08210).
 
     The logit is 0 so that forced tokens have log-probability 0 in beam search too, which does not normalize again.
     """
@@ -48,7 +48,7 @@ class Forced(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of forced."""
 
-        tokens: Tokens = Field(description="texts or ids of the tokens that are written first, in their order")
+        tokens: Tokens = Field(description="texts or ids of the first tokens, in order")
 
     config: Config
 
@@ -57,33 +57,33 @@ class Forced(LogitsRule):
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         first = self.first.to(logits.device)
-        wanted = first[new.clamp(max=len(first) - 1)]
-        others = torch.arange(logits.shape[1], device=logits.device)[None] != wanted[:, None]
+        forced = first[new.clamp(max=len(first) - 1)]
+        others = torch.arange(logits.shape[1], device=logits.device)[None] != forced[:, None]
         certain = torch.zeros_like(logits).masked_fill(others, NEVER)
         return torch.where((new < len(first))[:, None], certain, logits)
 
 
 @register("logits", "min_length")
 class MinLength(LogitsRule):
-    """logit(end) = -inf until `tokens` tokens are written (Klein et al. 2017, OpenNMT, arXiv 1701.02810)."""
+    """logit(end) = -inf for the first `tokens` tokens (Klein et al. 2017, OpenNMT, arXiv 1701.02810)."""
 
     class Config(LogitsRule.Config):
         """Options of min_length."""
 
-        tokens: PositiveInt = Field(description="tokens that are written before the text may end")
-        ends: Tokens | None = Field(None, description="texts or ids of what ends it; none: the tokenizer's end token")
+        tokens: PositiveInt = Field(description="minimum number of tokens before the end token")
+        ends: Tokens | None = Field(None, description="texts or ids of the end tokens; none: the tokenizer's end token")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if self.ends is None and facts.lacks("end"):
-                yield Problem("ends", "the tokenizer has no end token to hold back; name here what ends a text")
+                yield Problem("ends", "the tokenizer has no end token; list the end tokens here")
 
     config: Config
 
     def bind(self, tokenizer: Tokenizer) -> None:
         ends = end_ids(self.config.ends, tokenizer)
         if not ends:
-            raise UsageError("the tokenizer has no end token to hold back; name what ends a text in `ends`")
+            raise UsageError("the tokenizer has no end token; list the end tokens in `ends`")
         self.ends = torch.tensor(ends)
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:

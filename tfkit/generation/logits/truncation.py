@@ -1,4 +1,4 @@
-"""Rules that shape the distribution a token is drawn from."""
+"""Rules that shape the distribution from which tokens are drawn."""
 
 # Axes: rows (texts), time, vocab. Each forward maps [rows vocab] to the same shape.
 
@@ -26,8 +26,8 @@ LEAST = 1e-6  # smaller temperatures overflow float32
 def _warm(value: float) -> float:
     if value < LEAST:
         raise ValueError(
-            f"a temperature is above 0 (from {LEAST:g} on), got {value:g}; "
-            "for the most likely token each time say generate.strategy: greedy"
+            f"temperature must be at least {LEAST:g}, got {value:g}; "
+            "for the most likely tokens use generate.strategy: greedy"
         )
     return value
 
@@ -44,7 +44,7 @@ class Temperature(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of temperature."""
 
-        temperature: Heat = Field(description="below 1 draws likely tokens more often, above 1 unlikely ones")
+        temperature: Heat = Field(description="below 1 favours likely tokens, above 1 unlikely ones")
 
     config: Config
 
@@ -54,26 +54,26 @@ class Temperature(LogitsRule):
 
 @register("logits", "top_k")
 class TopK(LogitsRule):
-    """logit = -inf for all but the k most likely tokens (Fan et al. 2018, arXiv 1805.04833); ties stay."""
+    """logit = -inf for all but the k most likely tokens (Fan et al. 2018, arXiv 1805.04833); ties are kept."""
 
     of_sampling = True
 
     class Config(LogitsRule.Config):
         """Options of top_k."""
 
-        k: PositiveInt = Field(description="tokens that are left to draw from (GPT-2's samples: 40)")
+        k: PositiveInt = Field(description="number of tokens to keep (GPT-2's samples: 40)")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             size = min((size for size in (facts.vocab_size, facts.most_tokens) if size is not None), default=None)
             if size is not None and self.k > size:
-                yield Problem("k", f"{self.k} is more than the {size} tokens of the vocabulary")
+                yield Problem("k", f"{self.k} exceeds the vocabulary of {size} tokens")
 
     config: Config
 
     def bind(self, tokenizer: Tokenizer) -> None:
         if self.config.k > tokenizer.vocab_size:
-            raise UsageError(f"k: {self.config.k} is more than the {tokenizer.vocab_size} tokens of the vocabulary")
+            raise UsageError(f"k: {self.config.k} exceeds the vocabulary of {tokenizer.vocab_size} tokens")
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         least = topk(logits, self.config.k)[0][:, -1:]  # [rows 1]
@@ -82,14 +82,14 @@ class TopK(LogitsRule):
 
 @register("logits", "top_p")
 class TopP(LogitsRule):
-    """logit = -inf but for the fewest tokens whose probabilities reach p (Holtzman et al. 2020, 1904.09751)."""
+    """logit = -inf except for the fewest tokens with total probability p (Holtzman et al. 2020, arXiv 1904.09751)."""
 
     of_sampling = True
 
     class Config(LogitsRule.Config):
         """Options of top_p."""
 
-        p: float = Field(gt=0, le=1, description="probability that is left to draw from (the paper: 0.95)")
+        p: float = Field(gt=0, le=1, description="cumulative probability to keep (the paper: 0.95)")
 
     config: Config
 
@@ -102,14 +102,16 @@ class TopP(LogitsRule):
 
 @register("logits", "min_p")
 class MinP(LogitsRule):
-    """logit = -inf where probability < p * the greatest one (Nguyen et al. 2024, arXiv 2407.01082)."""
+    """logit = -inf where probability < p * the largest probability (Nguyen et al. 2024, arXiv 2407.01082)."""
 
     of_sampling = True
 
     class Config(LogitsRule.Config):
         """Options of min_p."""
 
-        p: float = Field(gt=0, le=1, description="share of the greatest probability (the paper: 0.05 to 0.1)")
+        p: float = Field(
+            gt=0, le=1, description="threshold relative to the largest probability (the paper: 0.05 to 0.1)"
+        )
 
     config: Config
 
@@ -121,9 +123,10 @@ class MinP(LogitsRule):
 
 @register("logits", "typical")
 class Typical(LogitsRule):
-    """logit = -inf but for the tokens nearest to the entropy that hold p or more (Meister et al. 2022, 2202.00666).
+    """logit = -inf except for the tokens nearest to the entropy with total probability p (Meister et al. 2022,
+    2202.00666).
 
-    A token's distance is |-log probability - entropy|; ties with the farthest one needed are kept.
+    The distance of a token is |-log probability - entropy|; ties with the farthest token needed are kept.
     """
 
     of_sampling = True
@@ -131,7 +134,7 @@ class Typical(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of typical."""
 
-        p: float = Field(gt=0, le=1, description="probability that is left to draw from (the paper: 0.2 to 0.95)")
+        p: float = Field(gt=0, le=1, description="cumulative probability to keep (the paper: 0.2 to 0.95)")
 
     config: Config
 
@@ -147,14 +150,14 @@ class Typical(LogitsRule):
 
 @register("logits", "epsilon")
 class Epsilon(LogitsRule):
-    """logit = -inf where probability < epsilon, but for the most likely token (Hewitt et al. 2022, 2210.15191, 4.1)."""
+    """logit = -inf where probability < epsilon, except at the maximum (Hewitt et al. 2022, arXiv 2210.15191, 4.1)."""
 
     of_sampling = True
 
     class Config(LogitsRule.Config):
         """Options of epsilon."""
 
-        epsilon: float = Field(gt=0, lt=1, description="the least probability (the paper: 0.0003 to 0.0009)")
+        epsilon: float = Field(gt=0, lt=1, description="minimum probability (the paper: 0.0003 to 0.0009)")
 
     config: Config
 
@@ -165,7 +168,7 @@ class Epsilon(LogitsRule):
 
 @register("logits", "eta")
 class Eta(LogitsRule):
-    """logit = -inf where probability < min(epsilon, sqrt(epsilon) * exp(-entropy)), but for the most likely token.
+    """logit = -inf where probability < min(epsilon, sqrt(epsilon) * exp(-entropy)), except at the maximum.
 
     Hewitt et al. 2022, arXiv 2210.15191, section 4.2.
     """
@@ -175,7 +178,9 @@ class Eta(LogitsRule):
     class Config(LogitsRule.Config):
         """Options of eta."""
 
-        epsilon: float = Field(gt=0, lt=1, description="the bound where the model is sure (the paper: 0.0003 to 0.004)")
+        epsilon: float = Field(
+            gt=0, lt=1, description="minimum probability at low entropy (the paper: 0.0003 to 0.004)"
+        )
 
     config: Config
 

@@ -1,13 +1,13 @@
-"""Strategies: how the next token is chosen.
+"""Strategies: choose the next token.
 
-| type | choose it when |
+| type | purpose |
 |---|---|
-| greedy | the most likely token each time is good enough, and it has to be quick; the default |
-| sample | texts are to differ, and to read as the model's own: stories, dialogue; with rules of sampling |
-| beam | there is one right text, such as a translation or a summary |
-| diverse_beam | several texts are wanted that differ from each other |
-| contrastive | stories from a model that goes round in circles by greedy search, without sampling |
-| speculative | the text of greedy or sample, sooner: a small run drafts it, or the text repeats itself |
+| greedy | the most likely token at each step: fast; the default |
+| sample | varied, natural texts such as stories and dialogue; with sampling rules |
+| beam | tasks with one right text: translation, summaries |
+| diverse_beam | several texts that differ from each other |
+| contrastive | stories without sampling, where greedy search would loop |
+| speculative | the text of greedy or sample, faster: a small run drafts it, or the text repeats itself |
 """
 
 from tfkit.generation.strategy.base import Strategy

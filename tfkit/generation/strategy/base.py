@@ -41,7 +41,7 @@ class Strategy(Component):
         return super().able(config) | {"draws"} if draws else super().able(config)
 
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
-        """Load what it needs besides the model before the first search. Raise UsageError or RunError."""
+        """Load dependencies other than the model before the first search. Raise UsageError or RunError."""
 
     @property
     def texts_at_once(self) -> int:
@@ -55,12 +55,12 @@ class Strategy(Component):
 
     def check(self, search: Search) -> None:
         """Raise UsageError for an incompatible model or rules before anything is computed."""
-        way = "say sampled: true" if "sampled" in type(self.config).model_fields else "say generate.strategy: sample"
+        way = "set sampled: true" if "sampled" in type(self.config).model_fields else "use generate.strategy: sample"
         for rule in search.rules.logits:
             if rule.of_sampling and not self.draws:
                 raise UsageError(
-                    f"generate.logits: {rule.part_name} shapes what is drawn, and {self.part_name} draws nothing; "
-                    f"{way}, or leave the rule out"
+                    f"generate.logits: {rule.part_name} affects sampling, and {self.part_name} does not sample; "
+                    f"{way}, or remove the rule"
                 )
 
     def search(self, search: Search) -> list[list[Candidate]]:

@@ -49,7 +49,7 @@ class Continuation(NamedTuple):
 class BeamSearch(Strategy):
     """Beam search with one or several groups per prompt. Subclasses define the value of continuations.
 
-    The logits rules receive log-probabilities, as Hugging Face's processors do.
+    The logits rules receive log-probabilities, as in Hugging Face.
     """
 
     streams = False
@@ -58,21 +58,21 @@ class BeamSearch(Strategy):
     class Config(Strategy.Config):
         """Options of every beam search."""
 
-        num_beams: TextCount = Field(4, description="beams for each prompt")
+        num_beams: TextCount = Field(4, description="beams per prompt")
         length_penalty: float = Field(
-            1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 invites longer texts"
+            1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 favours longer texts"
         )
-        n_best: TextCount = Field(1, description="texts returned for each prompt, the best first; up to num_beams")
+        n_best: TextCount = Field(1, description="texts returned per prompt, best first; at most num_beams")
         early_stopping: bool | Literal["never"] = Field(
             False,
-            description="true: end as soon as there are num_beams texts; false: once no beam is better than these as "
-            "it stands; never: once none can become better, however long",
+            description="true: end with num_beams finished texts; false: once no beam currently scores higher than "
+            "these; never: once no beam can exceed them at any length",
         )
 
         @model_validator(mode="after")
         def _as_many(self) -> BeamSearch.Config:
             if self.n_best > self.num_beams:
-                raise ValueError(f"n_best: {self.n_best} texts cannot come of num_beams: {self.num_beams}")
+                raise ValueError(f"n_best {self.n_best} exceeds num_beams {self.num_beams}")
             return self
 
     config: Config
@@ -91,15 +91,15 @@ class BeamSearch(Strategy):
         return scores + torch.tensor(beams, dtype=scores.dtype, device=scores.device)[..., None]
 
     def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
-        """Return the places of the best continuations in `totals` [groups beams*vocab], best first, [groups count]."""
+        """Return the indices of the best continuations in `totals` [groups beams*vocab], best first, [groups count]."""
         return topk(totals, count)[1]
 
     def search(self, search: Search) -> list[list[Candidate]]:
-        found = [self._begin(search, row) for row in range(len(search.prompts))]
-        groups = [group for groups in found for group in groups if search.room[group.row]]
+        groups_by_prompt = [self._begin(search, row) for row in range(len(search.prompts))]
+        groups = [group for groups in groups_by_prompt for group in groups if search.room[group.row]]
         if groups:
             self._write(search, groups)
-        return [self._candidates(search, groups) for groups in found]
+        return [self._candidates(search, groups) for groups in groups_by_prompt]
 
     def _begin(self, search: Search, row: int) -> list[Group]:
         """Create the groups of a prompt, each with references to its predecessors."""
@@ -139,14 +139,14 @@ class BeamSearch(Strategy):
         # enough for num_beams open beams after all that may end
         count = min(max(2, 1 + _ends(groups[0].search)) * groups[0].width, totals.shape[1])
         places = self.best(groups, totals, count)
-        found = zip(
+        continuations = zip(
             groups,
             totals.gather(1, places).tolist(),
             scores.flatten(1).gather(1, places).tolist(),
             places.tolist(),
             strict=True,
         )
-        for group, values, gains, where in found:
+        for group, values, gains, where in continuations:
             parts = zip(values, gains, where, strict=True)
             group.follow([Continuation(total, gain, *divmod(place, vocab)) for total, gain, place in parts], seconds)
 
@@ -165,7 +165,7 @@ class Group:
     row: int  # index of the prompt
     width: int
     before: tuple[Group, ...]  # earlier groups of the prompt
-    going: list[BeamText] = field(default_factory=lambda: [BeamText()])  # open beams, best first
+    active: list[BeamText] = field(default_factory=lambda: [BeamText()])  # open beams, best first
     ended: list[Ended] = field(default_factory=list)  # finished beams, best first
     origins: list[int] = field(default_factory=list)  # previous place of each open beam
     last_tokens: list[int] = field(default_factory=list)  # of the open beams, or of the finished ones
@@ -179,44 +179,44 @@ class Group:
     @property
     def open(self) -> bool:
         """True if an open beam could still be among the best."""
-        if not self.going or len(self.ended) < self.width:
-            return bool(self.going)
+        if not self.active or len(self.ended) < self.width:
+            return bool(self.active)
         # a single finished beam ends greedy search
         if self.config.early_stopping is True or self.width == 1:
             return False
-        best, length = self.going[0], len(self.going[0].ids)
+        best, length = self.active[0], len(self.active[0].ids)
         if self.config.early_stopping == "never" and self.config.length_penalty > 0:
             length = self.search.room[self.row]
         return self._score(best, length) > self.ended[-1].score
 
     def filled(self) -> list[BeamText]:
         """Return the open beams, padded with impossible ones to the width."""
-        return self.going + [BeamText((), IMPOSSIBLE)] * (self.width - len(self.going))
+        return self.active + [BeamText((), IMPOSSIBLE)] * (self.width - len(self.active))
 
     def places(self) -> list[int]:
         """Return the previous places of the padded beams; none if the group is closed."""
         return self.origins + [0] * (self.width - len(self.origins)) if self.open else []
 
-    def follow(self, found: Sequence[Continuation], seconds: float) -> None:
+    def follow(self, continuations: Sequence[Continuation], seconds: float) -> None:
         """Select the best continuations. Finished hypotheses are kept if they can still win.
 
         Without continuations and finished hypotheses, the texts end as they are.
         """
-        beams, self.going, self.origins, ended = self.going, [], [], []
+        beams, self.active, self.origins, ended = self.active, [], [], []
         self.steps += 1
-        for rank, (total, gain, place, token) in enumerate(found):
-            if total == IMPOSSIBLE or len(self.going) == self.width:
+        for rank, (total, gain, place, token) in enumerate(continuations):
+            if total == IMPOSSIBLE or len(self.active) == self.width:
                 break
             if not math.isfinite(total):
                 raise self.search.not_finite(self.row, len(beams[place].ids))
             beam = BeamText((*beams[place].ids, token), total, beams[place].log_probability + gain)
             if not self.search.ends(self.row, beam.ids, seconds):
-                self.going.append(beam)
+                self.active.append(beam)
                 self.origins.append(place)
             elif rank < self.width:  # a lower-ranked end only makes room for another open beam
                 ended.append(beam)
-        self.last_tokens = [beam.ids[-1] for beam in self.going or ended]
-        self._end(ended if self.going or self.ended or ended else beams)
+        self.last_tokens = [beam.ids[-1] for beam in self.active or ended]
+        self._end(ended if self.active or self.ended or ended else beams)
 
     def _end(self, beams: Sequence[BeamText]) -> None:
         self.ended += [Ended(self._score(beam, len(beam.ids)), beam) for beam in beams]
@@ -234,7 +234,7 @@ def _ends(search: Search) -> int:
 
 @register("strategy", "beam")
 class Beam(BeamSearch):
-    """The num_beams most likely beginnings, again and again; score = log p(text) / tokens ** length_penalty.
+    """Repeatedly extends the num_beams most likely prefixes; score = log p(text) / tokens ** length_penalty.
 
     Lowerre 1976; length penalty by Wu et al. 2016 (arXiv 1609.08144), in Hugging Face's form. `tokens` counts the
     written ones, including an end token. `sampled` draws continuations without replacement, from the joint probability
@@ -244,7 +244,7 @@ class Beam(BeamSearch):
     class Config(BeamSearch.Config):
         """Options of beam."""
 
-        sampled: bool = Field(False, description="draw the continuations of the beams in the place of the best ones")
+        sampled: bool = Field(False, description="draw the continuations of the beams instead of taking the best")
 
     config: Config
 
@@ -268,7 +268,7 @@ def gumbel(count: int, generator: torch.Generator, dtype: torch.dtype = torch.fl
 
 @register("strategy", "diverse_beam")
 class DiverseBeam(BeamSearch):
-    """log p - diversity * [groups before that chose the token in this step] (Vijayakumar et al. 2016, 1610.02424).
+    """log p - diversity * count of the token in earlier groups of this step (Vijayakumar et al. 2016, 1610.02424).
 
     Each group is a beam search of num_beams / groups beams, the first a plain one. Penalties remain in a
     beam's score, as in the authors' code, but not in a text's log-probability.
@@ -277,15 +277,17 @@ class DiverseBeam(BeamSearch):
     class Config(BeamSearch.Config):
         """Options of diverse_beam."""
 
-        groups: TextCount = Field(2, description="groups of beams, of equal size; num_beams: each beam by itself")
+        groups: TextCount = Field(2, description="number of groups of equal size, up to num_beams")
         diversity: NonNegativeFloat = Field(
-            0.5, description="taken off for each beam of the groups before that chose the token (the paper: 0.2 to 0.8)"
+            0.5, description="subtracted per beam of earlier groups that chose the token (the paper: 0.2 to 0.8)"
         )
 
         @model_validator(mode="after")
         def _equal(self) -> DiverseBeam.Config:
             if self.num_beams % self.groups:
-                raise ValueError(f"num_beams: {self.num_beams} beams make no {self.groups} groups of equal size")
+                raise ValueError(
+                    f"num_beams {self.num_beams} is not divisible into {self.groups} groups; use a multiple"
+                )
             return self
 
     config: Config

@@ -1,4 +1,4 @@
-"""Contrastive search: likely tokens whose hidden states differ from those before."""
+"""Contrastive search: likely tokens whose hidden states differ from the earlier ones."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Contrastive(Strategy):
     class Config(Strategy.Config):
         """Options of contrastive."""
 
-        k: TextCount = Field(4, description="tokens that are tried each time (the paper: 3 to 8)")
+        k: TextCount = Field(4, description="candidate tokens per step (the paper: 3 to 8)")
         alpha: Annotated[float, Field(ge=0, le=1)] = Field(
-            0.6, description="weight of what a token must not resemble; 0 is greedy search (the paper: 0.6)"
+            0.6, description="weight of the similarity penalty; 0 is greedy search (the paper: 0.6)"
         )
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             if facts.vocab_size is not None and self.k > facts.vocab_size:
-                yield Problem("k", f"{self.k} tokens are more than the vocabulary of {facts.vocab_size}")
+                yield Problem("k", f"{self.k} exceeds the vocabulary of {facts.vocab_size} tokens")
 
     config: Config
 
@@ -52,7 +52,7 @@ class Contrastive(Strategy):
         super().check(search)
         size = search.model.blueprint.last.vocab_size
         if size is not None and self.config.k > size:
-            raise UsageError(f"generate.strategy.k: {self.config.k} tokens are more than the vocabulary of {size}")
+            raise UsageError(f"generate.strategy.k: {self.config.k} exceeds the vocabulary of {size} tokens")
 
     def search(self, search: Search) -> list[list[Candidate]]:
         texts = Texts(search)
@@ -79,18 +79,18 @@ class Contrastive(Strategy):
                 return
             stay = texts.leavers()
             kept = rows if stay is None else torch.tensor(stay, device=rows.device)
-            taken = kept * k + best[kept]  # into the rows tried
+            taken = kept * k + best[kept]  # index into the candidate rows
             stepper.keep(taken)
             logits, before = logits[taken], torch.cat((before[kept], own[taken, None]), dim=1)
 
     def worth(self, likely: Tensor, own: Tensor, before: Tensor) -> Tensor:
-        """Return the score of each tried token, [rows k].
+        """Return the score of each candidate token, [rows k].
 
         `likely` [rows k] are probabilities; `own` [rows k d_model] and `before` [rows time d_model] are normalized
         hidden states, all 0 for padding.
         """
-        alike = torch.einsum("r k d, r t d -> r k t", own, before).masked_fill(~before.any(dim=2)[:, None], -1.0)
-        return (1 - self.config.alpha) * likely - self.config.alpha * alike.amax(dim=2)
+        similarity = torch.einsum("r k d, r t d -> r k t", own, before).masked_fill(~before.any(dim=2)[:, None], -1.0)
+        return (1 - self.config.alpha) * likely - self.config.alpha * similarity.amax(dim=2)
 
 
 def directions(stepper: Stepper) -> Tensor:

@@ -27,7 +27,7 @@ Choose = Callable[[Tensor, list[int]], Tensor]
 class Texts:
     """Progress of the texts: text i continues the prompt `prompts[i]`, `rows` are the texts still in the batch.
 
-    A text ends by a stop rule, at its room, or if the rules leave no token.
+    A text ends by a stop rule, at its room, or if the rules allow no token.
     """
 
     def __init__(self, search: Search, prompts: Sequence[int] | None = None) -> None:
@@ -59,7 +59,7 @@ class Texts:
             raise self.search.not_finite(self.prompts[row], len(self.written[row]))
         self.written[row].append(token)
         self.sums[row] += gain
-        self.search.tell(self.prompts[row], token)
+        self.search.notify(self.prompts[row], token)
         if self.search.ends(self.prompts[row], self.written[row], seconds):
             self.done.add(row)
 
@@ -77,8 +77,9 @@ class Texts:
 
 
 def started(search: Search, prompts: Sequence[int]) -> tuple[Stepper, Tensor]:
-    """Return a stepper with a row for each of `prompts`, and its first logits [rows vocab]. Repeated prompts are read
-    once.
+    """Return a stepper with a row for each of `prompts`, and its first logits [rows vocab].
+
+    Repeated prompts are read once.
     """
     stepper = search.stepper()
     logits = stepper.logits()
@@ -116,7 +117,7 @@ def gains_of(scores: Tensor, chosen: Tensor, scored: bool = True) -> Tensor:
 
 @register("strategy", "greedy")
 class Greedy(Strategy):
-    """next = argmax p(token | prompt, what was written)."""
+    """next = argmax p(token | prompt, written tokens)."""
 
     def search(self, search: Search) -> list[list[Candidate]]:
         def choose(scores: Tensor, rows: list[int]) -> Tensor:
@@ -127,7 +128,7 @@ class Greedy(Strategy):
 
 @register("strategy", "sample")
 class Sample(Strategy):
-    """next ~ p(token | prompt, what was written), as the logits rules leave it.
+    """next ~ p(token | prompt, written tokens), after the logits rules.
 
     Each text has its own RNG and uses one number per token: a draw depends on the seed and the prompt, not on the other
     texts of the batch.
@@ -138,7 +139,7 @@ class Sample(Strategy):
     class Config(Strategy.Config):
         """Options of sample."""
 
-        n_best: TextCount = Field(1, description="texts drawn for each prompt, the most likely first")
+        n_best: TextCount = Field(1, description="texts drawn per prompt, most likely first")
 
     config: Config
 
@@ -175,5 +176,5 @@ def draw(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
     """
     cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
     numbers = torch.tensor([1 - stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)
-    wanted = numbers * cumulative[:, -1]
-    return torch.searchsorted(cumulative, wanted[:, None])[:, 0].clamp(max=cumulative.shape[1] - 1)
+    thresholds = numbers * cumulative[:, -1]
+    return torch.searchsorted(cumulative, thresholds[:, None])[:, 0].clamp(max=cumulative.shape[1] - 1)

@@ -31,11 +31,11 @@ class Drafter(Protocol):
     """Proposes the next tokens."""
 
     def guess(self, count: int) -> tuple[list[int], Tensor]:
-        """Return at most `count` tokens, and the distribution of each, [tokens vocab]."""
+        """Return at most `count` tokens and their distributions, [tokens vocab]."""
         ...
 
     def settle(self, kept: int, token: int) -> None:
-        """Continue after the first `kept` guesses followed by `token`."""
+        """Continue after the first `kept` guesses, followed by `token`."""
         ...
 
 
@@ -51,7 +51,7 @@ class ModelDrafter:
         self.guessed = 0
 
     def guess(self, count: int) -> tuple[list[int], Tensor]:
-        found: list[Tensor] = []
+        distributions: list[Tensor] = []
         tokens: list[int] = []
         if self.bound is not None:  # the draft model may be limited to fewer positions
             count = min(count, self.bound - self.stepper.ids.shape[1] + 1)
@@ -60,12 +60,12 @@ class ModelDrafter:
             scores = self.rules.scores(stepper.logits(), stepper.tokens(), stepper.written(), stepper.left())
             if float(scores.max()) == IMPOSSIBLE:
                 break
-            found.append(self.likely(scores))
-            token = draw(found[-1], [self.stream])
+            distributions.append(self.likely(scores))
+            token = draw(distributions[-1], [self.stream])
             self.stepper.append(token)
             tokens.append(int(token))
         self.guessed = len(tokens)
-        return tokens, torch.cat(found) if found else torch.empty(0, 0)
+        return tokens, torch.cat(distributions) if distributions else torch.empty(0, 0)
 
     def settle(self, kept: int, token: int) -> None:
         self.stepper.rewind(self.guessed - kept)
@@ -108,10 +108,10 @@ MOST = 32  # longest draft; a windowed state can rewind this far
 
 @register("strategy", "speculative")
 class Speculative(Strategy):
-    """A token x of a draft q is kept with min(1, p(x) / q(x)), else one is drawn from max(0, p - q) in its place.
+    """Accept a draft token x with min(1, p(x) / q(x)), else draw one from max(0, p - q).
 
-    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). The output is distributed as
-    that of `sample`, or equals that of `greedy`: drafts only change the speed. Prompts are processed one by one.
+    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). The output is distributed as that of
+    `sample`, or equals that of `greedy`: drafts only change the speed. Prompts are processed one by one.
     """
 
     rewinds: ClassVar = True
@@ -120,10 +120,13 @@ class Speculative(Strategy):
         """Options of speculative."""
 
         draft: RunPath | None = Field(
-            None, description="a run with the same vocabulary, best one much smaller; none: what the text repeats"
+            None,
+            description="run of a smaller model with the same vocabulary; none: draft from repetitions in the text",
         )
-        tokens: Annotated[int, Field(ge=1, le=MOST)] = Field(4, description="tokens that are written ahead each time")
-        sampled: bool = Field(False, description="draw tokens as `sample` does; false: the most likely, as `greedy`")
+        tokens: Annotated[int, Field(ge=1, le=MOST)] = Field(4, description="drafted tokens per step")
+        sampled: bool = Field(
+            False, description="draw tokens as `sample` does; false: the most likely ones, as `greedy`"
+        )
 
     config: Config
 
@@ -135,9 +138,11 @@ class Speculative(Strategy):
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
         if self.config.draft is not None:
             draft, other = load(self.config.draft)
-            difference = unlike(tokenizer, other) or unlike(tokenizer.source, other.source)
+            difference = difference_between(tokenizer, other) or difference_between(tokenizer.source, other.source)
             if difference:
-                raise UsageError(f"generate.strategy.draft: {self.config.draft} has another vocabulary: {difference}")
+                raise UsageError(
+                    f"generate.strategy.draft: {self.config.draft} has a different vocabulary: {difference}"
+                )
             self.draft = draft
 
     def check(self, search: Search) -> None:
@@ -148,12 +153,12 @@ class Speculative(Strategy):
                 try:
                     model.new_state().check_rewind(0)
                 except UsageError as error:
-                    raise UsageError(f"generate.strategy: a draft must be taken back, and {error}") from None
+                    raise UsageError(f"generate.strategy: drafts must be rewound, and {error}") from None
         if self.draft is None:
             return
         own, other = (_writes(model) for model in models)
         if own != other:
-            raise UsageError(f"generate.strategy.draft: {self.config.draft} is {other}, and this model {own}")
+            raise UsageError(f"generate.strategy.draft: {self.config.draft} is {other}, but this model is {own}")
         if search.prompts:
             try:
                 check_ids(self.draft.model, search.prompts, search.sources)
@@ -217,12 +222,12 @@ class Speculative(Strategy):
 def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:
     """Return the scores after each of the last `count` tokens and the one before them, [count+1 vocab]."""
     logits, ids = stepper.last_logits(count + 1)[0], stepper.tokens()
-    found = []
+    scores = []
     for place, back in enumerate(range(count, -1, -1)):  # `back` drafted tokens follow
         written, left = stepper.written() - back, stepper.left()
         left = None if left is None else left + back
-        found.append(search.rules.scores(logits[place : place + 1], ids[:, : ids.shape[1] - back], written, left))
-    return torch.cat(found)
+        scores.append(search.rules.scores(logits[place : place + 1], ids[:, : ids.shape[1] - back], written, left))
+    return torch.cat(scores)
 
 
 def _writes(model: Model) -> str:
@@ -231,10 +236,17 @@ def _writes(model: Model) -> str:
     return f"{'a decoder' if plan.encoder is None else 'an encoder-decoder'} of {plan.last.vocab_size} tokens"
 
 
-def unlike(tokenizer: Tokenizer, other: Tokenizer) -> str:
+def difference_between(tokenizer: Tokenizer, other: Tokenizer) -> str:
     """Describe the first difference between two vocabularies; empty if none."""
     if tokenizer.vocab_size != other.vocab_size:
         return f"{other.vocab_size} tokens, not {tokenizer.vocab_size}"
     names = (map(one.backend.id_to_token, range(tokenizer.vocab_size)) for one in (other, tokenizer))
     pairs = zip(range(tokenizer.vocab_size), *names, strict=True)
-    return next((f"its id {id_} is {theirs!r}, not {ours!r}" for id_, theirs, ours in pairs if theirs != ours), "")
+    return next(
+        (
+            f"its id {id_} is {draft_token!r}, not {token!r}"
+            for id_, draft_token, token in pairs
+            if draft_token != token
+        ),
+        "",
+    )

@@ -28,7 +28,7 @@ class Engine:
         self.paired, self.ends = facts["start"] is not None, list(facts["ends"])
         files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
         if not files:
-            raise DataError(f"{folder}: has no vocabulary; export the run anew")
+            raise DataError(f"{folder}: has no vocabulary; export the run again")
         self.tokens: list[str] = read_json(files[0])
         self.ids = {token: number for number, token in enumerate(self.tokens)}
         try:
@@ -39,25 +39,25 @@ class Engine:
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Return tokens as text. Raise DataError for ids beyond the vocabulary."""
         if any(number >= len(self.tokens) for number in ids):
-            raise DataError(f"its vocabulary has {len(self.tokens):,} tokens, and the run's has more")
+            raise DataError(f"its vocabulary has only {len(self.tokens):,} tokens, fewer than the run's")
         return [self.tokens[number] for number in ids]
 
     def score(self, ids: Sequence[int], target: Sequence[int]) -> list[float]:
         """Return the log-probability of each token of a text after its first, or of a target."""
         texts = [self.texts(ids)]
-        (found,) = self.raw.score_batch(texts, [self.texts(target)]) if self.paired else self.raw.score_batch(texts)
-        scores: list[float] = found.log_probs[: len(target)]
+        (result,) = self.raw.score_batch(texts, [self.texts(target)]) if self.paired else self.raw.score_batch(texts)
+        scores: list[float] = result.log_probs[: len(target)]
         return scores
 
     def write(self, ids: list[int], count: int) -> list[int]:
         """Return the greedy continuation of a prompt, or the greedy target of a source."""
         options: dict[str, Any] = {"beam_size": 1, "end_token": self.ends, "return_end_token": False}
         if self.paired:
-            (found,) = self.raw.translate_batch([self.texts(ids)], max_decoding_length=count, **options)
-            return [self.ids[token] for token in found.hypotheses[0]]
+            (result,) = self.raw.translate_batch([self.texts(ids)], max_decoding_length=count, **options)
+            return [self.ids[token] for token in result.hypotheses[0]]
         options["include_prompt_in_result"] = False
-        (found,) = self.raw.generate_batch([self.texts(ids)], max_length=count, **options)
-        return list(found.sequences_ids[0])
+        (result,) = self.raw.generate_batch([self.texts(ids)], max_length=count, **options)
+        return list(result.sequences_ids[0])
 
 
 @torch.no_grad()
@@ -69,10 +69,10 @@ def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -
         if not target:
             continue
         read = torch.tensor([[facts["start"], *target[:-1]] if engine.paired else one.ids])
-        given = {"decoder_input_ids": read} if engine.paired else {}
-        logits = model(torch.tensor([one.ids]) if engine.paired else read, **given).logits[0]
-        wanted = logits[: len(target)].log_softmax(-1).gather(-1, torch.tensor(target)[:, None])[:, 0]
-        off = float((wanted - torch.tensor(engine.score(one.ids, target))).abs().max())
+        inputs = {"decoder_input_ids": read} if engine.paired else {}
+        logits = model(torch.tensor([one.ids]) if engine.paired else read, **inputs).logits[0]
+        expected = logits[: len(target)].log_softmax(-1).gather(-1, torch.tensor(target)[:, None])[:, 0]
+        off = float((expected - torch.tensor(engine.score(one.ids, target))).abs().max())
         worst = max(worst, off if off == off else float("inf"))
     return worst
 
@@ -85,4 +85,4 @@ def verify_engine(run: Run, folder: Path, tolerance: float = TOLERANCE) -> Files
         worst = largest_difference(model, engine, facts)
         return FilesVerdict(tolerance, {MODEL: worst}, equal_prompts(model, facts, engine.write))
     except (RuntimeError, ValueError) as error:  # the folder has another architecture
-        raise DataError(f"{folder}: cannot read what this run reads; is it its export? {error}") from None
+        raise DataError(f"{folder}: does not accept this run's inputs; is it an export of this run? {error}") from None

@@ -54,17 +54,17 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     """
     loaders = _loaders()
     goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), force)
-    theirs = _taken(run, loaders)
+    native = _taken(run, loaders)
     with tempfile.TemporaryDirectory() as beside:
-        made = export_model(run, Path(beside) / "model", theirs=theirs).folder
+        exported = export_model(run, Path(beside) / "model", theirs=native).folder
         with whole_folder(goal) as folder:
-            _convert(made, folder, theirs, loaders)
+            _convert(exported, folder, native, loaders)
             for name in TOKENIZER_FILES:
-                shutil.copyfile(made / name, folder / name)
+                shutil.copyfile(exported / name, folder / name)
             if (run.folder / RESOLVED).is_file():
                 shutil.copyfile(run.folder / RESOLVED, folder / RESOLVED)
             LocalPaths.of(run).out_of_files(folder)
-            _check(run, folder, theirs)
+            _check(run, folder, native)
     return goal.path
 
 
@@ -83,49 +83,47 @@ def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
     types = {name: family.model_types[0] for name, family in families().items()}
     taken = {name for name, type_ in types.items() if type_ in classes and classes[type_].__name__ in loaders}
     first, ids = imported_as(run), ids_of(run)
-    found = as_theirs(run.blueprint, [name for name in first if name in taken], ids, taken)
-    if found is not None:
-        return found
+    supported = as_theirs(run.blueprint, [name for name in first if name in taken], ids, taken)
+    if supported is not None:
+        return supported
     native = as_theirs(run.blueprint, first, ids)
     if native is not None:
-        raise UsageError(
-            f"CTranslate2 takes no '{native.config['model_type']}' ({native.head_class}), which this model is"
-        )
+        raise UsageError(f"CTranslate2 does not support '{native.config['model_type']}' ({native.head_class})")
     nearest = nearest_unlike(run.blueprint, (), ids, taken)
     model = spell(model_values(run.blueprint))
     settings = nearest[1].settings if nearest else ()
-    told = [key for key in settings if key.endswith(".type") or f"{key.rpartition('.')[0]}.type" not in settings]
-    faults = [run.recipe.fault(f"model.{key}", _lacks(model, key)) for key in told]
-    raise UsageError("\n".join(map(str, faults)) or f"{run.folder}: CTranslate2 has no model like this one")
+    reported = [key for key in settings if key.endswith(".type") or f"{key.rpartition('.')[0]}.type" not in settings]
+    faults = [run.recipe.fault(f"model.{key}", _lacks(model, key)) for key in reported]
+    raise UsageError("\n".join(map(str, faults)) or f"{run.folder}: CTranslate2 does not support this architecture")
 
 
 def _lacks(model: Mapping[str, Any], key: str) -> str:
     """Return the message about a setting that CTranslate2 does not support."""
     value, last = look(model, key), key.rpartition(".")[2]
     if last == "type" and isinstance(value, str):
-        return f"CTranslate2 has no {value}"
-    simple = isinstance(value, (str, int, float))
-    return f"CTranslate2 has no {last} {str(value).lower()}" if simple else f"CTranslate2 has no such {last}"
+        return f"CTranslate2 does not support {value}"
+    what = f"{last} {str(value).lower()}" if isinstance(value, (str, int, float)) else f"this {last}"
+    return f"CTranslate2 does not support {what}"
 
 
 def _check_writes(run: Run) -> None:
     """Raise UsageError for a model that does not generate text, or a run without a single tokenizer."""
     if not writes(run.model):
-        raise UsageError(f"{run.folder}: writes no text, and only models that do leave for CTranslate2; try --to onnx")
+        raise UsageError(f"{run.folder}: does not generate text, as CTranslate2 requires; try --to onnx")
     if not has_tokenizer(run):
-        raise UsageError(f"{run.folder}: has no tokenizer, and CTranslate2 reads tokens as texts; try --to onnx")
+        raise UsageError(f"{run.folder}: has no tokenizer, which CTranslate2 requires; try --to onnx")
     if run.source_tokenizer is not run.tokenizer:
-        raise UsageError(f"{run.folder}: has a tokenizer for each side; CTranslate2's converter takes one for both")
+        raise UsageError(f"{run.folder}: has two tokenizers; CTranslate2's converter supports only a shared one")
 
 
-def _convert(source: Path, folder: Path, theirs: FamilyConfig, loaders: Mapping[str, Any]) -> None:
+def _convert(source: Path, folder: Path, native: FamilyConfig, loaders: Mapping[str, Any]) -> None:
     """Write CTranslate2's files. Raise UsageError if its converter fails."""
     transformers = optional("transformers", "hf", PURPOSE)
-    name = transformers.CONFIG_MAPPING[theirs.config["model_type"]].__name__
+    name = transformers.CONFIG_MAPPING[native.config["model_type"]].__name__
     loader = loaders["BartConfig" if name == MARIAN else name]
     try:
         with quiet(transformers), torch.no_grad():
-            model = getattr(transformers, theirs.head_class).from_pretrained(source, dtype="auto")
+            model = getattr(transformers, native.head_class).from_pretrained(source, dtype="auto")
             tokenizer = transformers.AutoTokenizer.from_pretrained(source)
             for key, value in ASSUMED.get(name, {}).items():
                 setattr(model.config, key, value)
@@ -136,26 +134,26 @@ def _convert(source: Path, folder: Path, theirs: FamilyConfig, loaders: Mapping[
             spec.save(str(folder))
     except Exception as error:  # the converter may raise anything
         why = f"{type(error).__name__}: {shortened(error)}"
-        raise UsageError(f"CTranslate2's converter does not take this '{theirs.config['model_type']}': {why}") from None
+        raise UsageError(f"CTranslate2's converter rejects this '{native.config['model_type']}': {why}") from None
 
 
 def _describe(written: Any, config: Any, tokenizer: Any) -> None:
     """Complete CTranslate2's config.json: its loaders omit the norms' epsilon and the start token."""
     if written.layer_norm_epsilon is None:
-        found = (getattr(config, key, None) for key in EPSILONS)
-        written.layer_norm_epsilon = next((value for value in found if value is not None), None)
+        epsilons = (getattr(config, key, None) for key in EPSILONS)
+        written.layer_norm_epsilon = next((value for value in epsilons if value is not None), None)
     start = config.to_dict().get("decoder_start_token_id")
     if start is not None and hasattr(written, "decoder_start_token"):
         written.decoder_start_token = tokenizer.convert_ids_to_tokens(start)
 
 
-def _check(run: Run, folder: Path, theirs: FamilyConfig) -> None:
+def _check(run: Run, folder: Path, native: FamilyConfig) -> None:
     """Raise UsageError unless CTranslate2 reproduces the run's log-probabilities."""
     facts = facts_of(run)
     try:
         off = largest_difference(as_float32(run.model), Engine(folder, facts), facts)
         why = "" if off <= LARGEST else f"its log-probabilities differ by up to {off:.1e}"
     except (DataError, RuntimeError, ValueError) as error:
-        why = shortened(error).replace(str(folder), theirs.config["model_type"])
+        why = shortened(error).replace(str(folder), native.config["model_type"])
     if why:
-        raise UsageError(f"CTranslate2 does not compute this '{theirs.config['model_type']}' as tfkit does: {why}")
+        raise UsageError(f"CTranslate2 computes this '{native.config['model_type']}' differently: {why}")

@@ -33,7 +33,7 @@ def config_fault(file: Path, family: type[Family], config: Watched, error: Tfkit
 def unreadable(file: Path, family: type[Family], config: Watched, error: Exception) -> DataError:
     """Return the error for an exception in a family's map, naming the file and the keys."""
     what = f"no config of the family '{family.part_name}' ({type(error).__name__}: {error})"
-    keys = _curing(family, config) or [*config.asked][-1:]
+    keys = _curing(family, config) or [*config.accessed][-1:]
     return DataError(f"{file}: {_with_keys(what, config, keys)}")
 
 
@@ -56,11 +56,13 @@ def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
 
 def _curing(family: type[Family], config: Watched) -> list[str]:
     """Return the keys whose removal or replacement cures all faults, else the missing keys."""
-    asked = dict(reversed([*config.asked.items()]))
-    given = {key: without(config, key.split(".")) for key, value in asked.items() if value is not None}
-    missing = {key: dict(config) for key, value in asked.items() if value is None and "." not in key}
-    cures = [key for key, bare in (given | missing).items() if any(_builds(family, one) for one in _others(bare, key))]
-    return cures or [key for key, bare in given.items() if _is_missed(family, bare, key)]
+    accessed = dict(reversed([*config.accessed.items()]))
+    variants = {key: without(config, key.split(".")) for key, value in accessed.items() if value is not None}
+    missing = {key: dict(config) for key, value in accessed.items() if value is None and "." not in key}
+    cures = [
+        key for key, bare in (variants | missing).items() if any(_builds(family, one) for one in _others(bare, key))
+    ]
+    return cures or [key for key, bare in variants.items() if _is_missed(family, bare, key)]
 
 
 def _others(bare: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
@@ -98,11 +100,11 @@ def without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_keys(message: str, config: Mapping[str, Any], keys: Sequence[str]) -> str:
-    shown = [_shown(config, key) for key in [*dict.fromkeys(keys)][:MOST]]
-    return f"{', '.join(shown)}: {message}" if shown else message
+    named = [_named(config, key) for key in [*dict.fromkeys(keys)][:MOST]]
+    return f"{', '.join(named)}: {message}" if named else message
 
 
-def _shown(config: Mapping[str, Any], key: str) -> str:
+def _named(config: Mapping[str, Any], key: str) -> str:
     """Return a key with its value."""
     value = look(config, key, None)
     text = "missing" if value is None else json.dumps(value, default=str)

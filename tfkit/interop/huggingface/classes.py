@@ -32,7 +32,7 @@ def class_names(config: Mapping[str, Any], blueprint: Blueprint) -> list[str]:
     count = class_count(config)
     names = [labels.get(str(number), f"LABEL_{number}") if labels else f"LABEL_{number}" for number in range(count)]
     if labels and (set(labels) != set(map(str, range(count))) or len(set(names)) < count):
-        raise DataError(f"config.json: id2label: expected a name of its own for each of the classes 0 to {count - 1}")
+        raise DataError(f"config.json: id2label: expected distinct names for the classes 0 to {count - 1}")
     return [str(name) for name in names]
 
 
@@ -44,7 +44,7 @@ def bring_classes(model: Tree, config: Mapping[str, Any]) -> None:
         head["num_classes"] = count
     elif kind == "classifier" and problem == NUMBER:
         if count != 1:
-            raise DataError(f"config.json: problem_type: regression of {count} numbers cannot be brought in; one can")
+            raise DataError(f"config.json: problem_type: regression of {count} numbers is not supported; only of one")
         head["type"] = "regression"
     elif kind == "classifier":
         head["num_classes"] = count

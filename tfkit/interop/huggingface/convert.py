@@ -48,36 +48,36 @@ class RenamedTensors(Mapping[str, Tensor]):
 
 
 def to_ours(
-    family: type[Family], theirs: Mapping[str, Tensor], wanted: Mapping[str, torch.Size], blueprint: Blueprint
+    family: type[Family], theirs: Mapping[str, Tensor], required: Mapping[str, torch.Size], blueprint: Blueprint
 ) -> ConvertedTensors:
-    """Convert to tfkit's tensors of the `wanted` names and shapes. Raise DataError listing mismatches."""
+    """Convert to tfkit's tensors of the `required` names and shapes. Raise DataError listing mismatches."""
     names = names_of(family, theirs)
     brought = ConvertedTensors()
     used: set[str] = set()
     for rule in family.rules_of(blueprint):
-        for binding in rule.bindings(wanted):
+        for binding in rule.bindings(required):
             ours = rule.in_ours(binding)
-            if any(name in brought.tensors for name in ours) or not all(name in wanted for name in ours):
+            if any(name in brought.tensors for name in ours) or not all(name in required for name in ours):
                 continue
             sizes = {**family.sizes, **sizes_of(blueprint, ours[0])}
-            needed = rule.in_theirs(binding, rule.count(wanted[ours[0]], sizes))
+            needed = rule.in_theirs(binding, rule.count(required[ours[0]], sizes))
             if not all(name in names for name in needed):
                 continue
-            found = [theirs[names[name]] for name in needed]
+            tensors = [theirs[names[name]] for name in needed]
             try:
-                made = rule.to_ours(found, [wanted[name] for name in ours], sizes)
+                converted = rule.to_ours(tensors, [required[name] for name in ours], sizes)
             except Exception as error:  # einops has its own error class
-                shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(needed, found, strict=True))
+                shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(needed, tensors, strict=True))
                 raise DataError(f"{shapes} cannot become {', '.join(ours)}: {_first_line(error)}") from None
-            brought.tensors |= dict(zip(ours, made, strict=True))
+            brought.tensors |= dict(zip(ours, converted, strict=True))
             used.update(needed)
-    _check_all(family, theirs, names, used, wanted, brought, blueprint)
+    _check_all(family, theirs, names, used, required, brought, blueprint)
     return brought
 
 
 def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
     """Convert to the checkpoint's tensors. Raise DataError for tensors without a rule and for names written twice."""
-    made: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     used: set[str] = set()
     for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
         for binding in rule.bindings(ours):
@@ -88,15 +88,15 @@ def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Bluep
             written = rule.to_theirs(tensors, {**family.sizes, **sizes_of(blueprint, names[0])})
             their_names = rule.in_theirs(binding, len(written))
             prefixed = [f"{family.prefix_of(name, blueprint)}{name}" for name in their_names]
-            twice = sorted(made.keys() & set(prefixed))
+            twice = sorted(result.keys() & set(prefixed))
             if twice:
                 raise DataError(f"two rules of '{family.part_name}' write {twice[0]}, one of them {rule}")
-            made |= dict(zip(prefixed, written, strict=True))
+            result |= dict(zip(prefixed, written, strict=True))
             used.update(names)
     missed = sorted(set(ours) - used)
     if missed:
-        raise DataError(f"no rule of '{family.part_name}' is about {some(missed, 12)}")
-    return made
+        raise DataError(f"no rule of '{family.part_name}' covers {some(missed, 12)}")
+    return result
 
 
 def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
@@ -112,14 +112,14 @@ def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
 
 
 def names_of(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:
-    """Map names as the rules spell them to names in the file."""
-    found = {}
+    """Map names in the rules to names in the file."""
+    result = {}
     for name in theirs:
         plain = name
         for old, new in SPELLINGS.items():
             plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
-        found[plain.removeprefix(family.prefix)] = name
-    return found
+        result[plain.removeprefix(family.prefix)] = name
+    return result
 
 
 def _check_all(
@@ -127,12 +127,12 @@ def _check_all(
     theirs: Mapping[str, Tensor],
     names: Mapping[str, str],
     used: set[str],
-    wanted: Mapping[str, torch.Size],
+    required: Mapping[str, torch.Size],
     brought: ConvertedTensors,
     blueprint: Blueprint,
 ) -> None:
     """Raise DataError for unmatched tensors on either side."""
-    left, depth = [], _depth(wanted)
+    left, depth = [], _depth(required)
     for plain, name in names.items():
         if plain in used or matches(family.ignored, plain):
             continue
@@ -140,12 +140,12 @@ def _check_all(
             brought.unread.append(name)
         elif not _is_tied(family, theirs, names, plain):
             left.append(name)
-    missed = [_with_theirs(family, name, blueprint) for name in sorted(set(wanted) - set(brought.tensors))]
+    missed = [_with_theirs(family, name, blueprint) for name in sorted(set(required) - set(brought.tensors))]
     problems = []
     if left:
-        problems.append(f"no rule of '{family.part_name}' explains {some(sorted(left), 12)}")
+        problems.append(f"no rule of '{family.part_name}' covers {some(sorted(left), 12)}")
     if missed:
-        problems.append(f"nothing in the files fills {some(missed, 12)}")
+        problems.append(f"missing in the files: {some(missed, 12)}")
     if problems:
         raise DataError("; ".join(problems))
 
@@ -160,8 +160,8 @@ def _with_theirs(family: type[Family], ours: str, blueprint: Blueprint) -> str:
 
 def _number(name: str) -> int:
     """Return the layer number in a name, -1 outside the layers."""
-    found = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
-    return -1 if found is None else int(found[1])
+    match = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
+    return -1 if match is None else int(match[1])
 
 
 def _depth(names: Iterable[str]) -> int:
@@ -175,7 +175,7 @@ def _is_tied(family: type[Family], theirs: Mapping[str, Tensor], names: Mapping[
     if owner is None or owner not in names:
         return False
     if not torch.equal(theirs[names[plain]], theirs[names[owner]]):
-        raise DataError(f"{names[plain]} and {names[owner]} are one tensor by config.json, and differ in the files")
+        raise DataError(f"{names[plain]} and {names[owner]} are tied by config.json, but differ in the files")
     return True
 
 

@@ -1,4 +1,4 @@
-"""A run -> a folder that transformers loads: as one of theirs where the architecture is, else with tfkit's sources."""
+"""Export of a run to a folder that transformers loads, as a known class if possible, else with tfkit's sources."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from tfkit.training.record import check_listed
 from tfkit.training.vocabularies import tokenizer_files
 from tfkit.training.weights import save_tensors
 
-LABELS = ("id2label", "label2id", "problem_type")  # of a config.json that was imported: what its outputs are called
+LABELS = ("id2label", "label2id", "problem_type")  # keys of an imported config.json that name its outputs
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export; `theirs` is None if the folder brings its own code, which the settings in `why` need."""
+    """Result of an export. `theirs` is None if the folder contains its own code, required by the settings in `why`."""
 
     folder: Path
     theirs: FamilyConfig | None
@@ -57,11 +57,11 @@ def export_model(
     pooling: str | None = None,
     theirs: FamilyConfig | None = None,
 ) -> Exported:
-    """Write `run` to the folder `target` as transformers reads it; `force` renames an earlier export to NAME.old.
+    """Write `run` to the folder `target` for transformers; `force` renames an earlier export to NAME.old.
 
-    With `pooling` (mean, first, last) sentence-transformers reads it too; `theirs` is the class to write it as, by
-    default the first that fits. Raises RunError for a folder that may not be written, UsageError for a pooled model
-    that is no encoder of texts; nothing is left then.
+    With `pooling` (mean, first, last) sentence-transformers reads it too. `theirs` is the class to export as, by
+    default the first that fits. Raises RunError for a folder that must not be overwritten, UsageError for pooling of a
+    model that is no text encoder; no files are left in these cases.
     """
     if pooling is not None:
         check_reads_sentences(run)
@@ -82,10 +82,10 @@ def export_model(
             config = own_config(run.model, run.labels, tied) | ids
             write_sources(run.blueprint, folder)
             (folder / RESOLVED).write_text(run.recipe.resolved(), encoding="utf-8", newline="\n")
-        known = {key: id_ for key, id_ in ids.items() if id_ is not None}
+        special = {key: id_ for key, id_ in ids.items() if id_ is not None}
         write_json(folder / CONFIG, config | facts(run.blueprint, tensors))
         if run.blueprint.decoder is not None:
-            write_json(folder / GENERATION, read_optional(kept / GENERATION) or known)
+            write_json(folder / GENERATION, read_optional(kept / GENERATION) or special)
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
         restore(kept, folder)
@@ -98,17 +98,17 @@ def export_model(
 
 
 def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
-    """The settings, at their places, that the nearest family's config.json cannot say."""
-    found = nearest_unlike(run.blueprint, imported_as(run), ids)
-    if found is None:
+    """Return the settings that the nearest family's config.json cannot express, as faults of the recipe."""
+    nearest = nearest_unlike(run.blueprint, imported_as(run), ids)
+    if nearest is None:
         return ()
-    family, unlike = found
-    text = f"the config.json of the nearest family, '{family}', cannot say this"
+    family, unlike = nearest
+    text = f"the config.json of the nearest family, '{family}', cannot express this"
     return tuple(run.recipe.fault(f"model.{key}", text) for key in unlike.settings)
 
 
 def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their weights, and the constants that their files hold beside them."""
+    """Return the checkpoint's tensors, including the constants of its files."""
     constants = family.constants(blueprint).items()
     return to_theirs(family, ours, blueprint) | {
         f"{family.prefix_of(name, blueprint)}{name}": value.to(_dtype(ours)) for name, value in constants
@@ -121,15 +121,15 @@ def has_tokenizer(run: Run) -> bool:
 
 
 def auto_class(blueprint: Blueprint) -> str:
-    """Their class that loads such a model with its head, or without one where they have no class for it."""
+    """Return the transformers class that loads the model with its head, or without one if it has no class."""
     classes = head_classes(blueprint)
     return "AutoModel" if classes is None else classes[0]
 
 
 def imported_as(run: Run) -> tuple[str, ...]:
-    """The family and the class that the run was imported as, or the run that it started from."""
-    known = origin(run)
-    return tuple(str(known[key]) for key in ("family", "class") if key in known)
+    """Return the family and class of the import that the run, or its parent run, comes from."""
+    imported = origin(run)
+    return tuple(str(imported[key]) for key in ("family", "class") if key in imported)
 
 
 def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
@@ -148,13 +148,13 @@ def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """The dtype of the numbers that are no whole ones, float32 where they differ."""
+    """Return the dtype of the floating-point tensors, float32 if they differ."""
     dtypes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 def ids_of(run: Run) -> dict[str, int | None]:
-    """The special tokens by their keys: those that the recipe says, else those of the tokenizer; None for no token."""
+    """Return the special token ids by config.json key: the recipe's, else the tokenizer's; None if missing."""
     special = dict(run.blueprint.special_ids)
     if run.recipe.objective is not None or not special:
         special = {**special, **(run.tokenizer.special_ids if has_tokenizer(run) else {})}

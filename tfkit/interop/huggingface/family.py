@@ -21,7 +21,7 @@ Tree = dict[str, Any]
 class Family(Component):
     """A published architecture: the map of its config.json and tensors to a recipe, and back.
 
-    `base` is the `model:` shared by all its models; `settings` map what differs. `heads` maps model classes to
+    `base` is the `model:` shared by all its models; `settings` map the differences. `heads` maps model classes to
     overrides of `base`; the first one is written. `to_recipe` and `to_config` add what rows cannot express.
     """
 
@@ -69,8 +69,8 @@ class Family(Component):
         for name in classes:
             if name in cls.heads:
                 return str(name)
-        known = ", ".join(cls.heads)
-        raise DataError(f"config.json: architectures: {', '.join(classes)} cannot be brought in; known are {known}")
+        supported = ", ".join(cls.heads)
+        raise DataError(f"config.json: architectures: {', '.join(classes)} is not supported; expected {supported}")
 
     @classmethod
     def config(cls, model: Mapping[str, Any], head_class: str) -> Tree:
@@ -148,7 +148,7 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
 
 def laid(base: Mapping[str, Any], *over: Mapping[str, Any]) -> Tree:
     """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
-    return overlays.laid("model", base, *over)
+    return overlays.overlaid("model", base, *over)
 
 
 def lay(model: Tree, over: Mapping[str, Any]) -> None:

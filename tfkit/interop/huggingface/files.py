@@ -35,12 +35,12 @@ def folder_of(source: str) -> Path:
 
 
 def _downloaded(name: str) -> Path:
-    hub = optional("huggingface_hub", "hf", f"{name} is no folder here, and asking the hub for it needs")
+    hub = optional("huggingface_hub", "hf", f"{name} is not a local folder, and downloading it from the hub needs")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=list(WANTED)))
     except Exception as error:  # the hub's errors have no common class
-        told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(f"{name} is no folder here, and the hub does not give it: {told}") from None
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(f"{name} is not a local folder, and its download from the hub failed: {reason}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _check_counts(path: Path, config: Mapping[str, Any]) -> None:
         elif isinstance(value, int):
             most = min((most for thing, most in COUNTED.items() if thing in key.lower()), default=value)
             if value > most:
-                raise DataError(f"{path}: {key!r}: {value:,} is too many; this is taken up to {most:,}")
+                raise DataError(f"{path}: {key!r}: {value:,} exceeds the limit of {most:,}")
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -114,11 +114,11 @@ def _sharded(folder: Path, index: Path) -> list[Path]:
     listed = mapping_in(index).get("weight_map")
     names = set(listed.values()) if isinstance(listed, dict) and all(map(_is_text, listed.values())) else set()
     if not names:
-        raise DataError(f"{index}: is no index of sharded tensors")
+        raise DataError(f"{index}: is not an index of sharded tensors")
     paths = []
     for name in sorted(names):
         if (folder / name).parent != folder or name in ("", ".", ".."):
-            raise DataError(f"{index}: names {name!r}, which is not beside it")
+            raise DataError(f"{index}: names {name!r}, which is not in the same folder")
         path = file_in(folder, name)
         if path is None:
             raise DataError(f"{folder}: the index names {name!r}, which is missing")
@@ -131,9 +131,9 @@ def _is_text(value: Any) -> bool:
 
 
 def _how_to_convert(folder: Path, name: str) -> str:
-    """Return why pickled weights are rejected, and the command that converts them to safetensors."""
+    """Return an error message about pickled weights, with the command that converts them to safetensors."""
     if not name.startswith("pytorch_model"):
-        return f"{folder / name}: only safetensors are read"
+        return f"{folder / name}: only safetensors are supported"
     script = (
         "import pathlib, torch, safetensors.torch; "
         f"folder = pathlib.Path({json.dumps(str(folder))}); "
@@ -143,4 +143,4 @@ def _how_to_convert(folder: Path, name: str) -> str:
         f'safetensors.torch.save_file(weights, folder / "{SINGLE}")'
     )
     command = shlex.join(["python", "-c", script])
-    return f"{folder / name}: pickled weights can hold code and are not read; convert them once:\n  {command}"
+    return f"{folder / name}: pickled weights can execute code and are not read; convert them once:\n  {command}"

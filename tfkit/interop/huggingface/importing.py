@@ -1,4 +1,4 @@
-"""Their folder -> a run of ours: config.json becomes a recipe, their tensors ours, and the tokenizer comes along."""
+"""Import of a Hugging Face folder as a run: recipe from config.json, converted tensors, tokenizer."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class ImportedModel:
 def import_model(
     source: str, out: str | Path | None = None, dtype: str = "float32", force: bool = False, imports: Sequence[str] = ()
 ) -> ImportedModel:
-    """Bring a folder of theirs, or a repository on the hub, into a run's folder, by default runs/<its name>.
+    """Import a Hugging Face folder or hub repository as a run, by default to runs/<its name>.
 
-    `dtype` is that of the stored weights; `force` renames a run that is there to NAME.old; `imports` is what --import
-    gave. Raises DataError for what cannot be brought in, RunError for a folder that may not be written; nothing is left
-    then.
+    `dtype` is that of the stored weights; `force` renames an existing run to NAME.old; `imports` are the files of
+    --import. Raises DataError for an unsupported model, RunError for a folder that must not be overwritten; no files
+    are left in these cases.
     """
     read = Source.of(source)
     if out is None:
@@ -79,7 +79,7 @@ def import_model(
     target = goal.path
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
-    told = _as_stored(read, model)
+    stored_notes = _as_stored(read, model)
     absent = without_weights(read, model) if model.get("heads") else []
     text = _text(read, model, tokenizer, target)
     with whole_folder(goal) as folder:
@@ -93,8 +93,11 @@ def import_model(
         named = keep(read.folder, folder)
         if tokenizer is not None:
             save_tokenizer(tokenizer, RunFolder(folder))
-        notes = [*told, *(f"{name} names code ({', '.join(CODE)}), which is neither run nor kept" for name in named)]
-        notes += [f"without {name}, which the files have no weights of" for name in absent]
+        notes = [
+            *stored_notes,
+            *(f"{name} references code ({', '.join(CODE)}), which is neither run nor kept" for name in named),
+        ]
+        notes += [f"omitted {name}: the files have no weights for it" for name in absent]
         notes += _notes(read, recipe.blueprint(), tokenizer, unread)
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder), notes))
         write_card(RunFolder(folder), target.name, [f"{parameters:,} parameters.", *recipe.lines(recipe.blueprint())])
@@ -104,13 +107,13 @@ def import_model(
 
 
 def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
-    """Say in `model` what only the tensors tell; returns what to tell of it."""
+    """Set the values of `model` that only the tensors determine. Return notes."""
     with open_checkpoint(read.folder) as checkpoint:
         return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
 
 def _text(read: Source, model: dict[str, Any], tokenizer: Tokenizer | None, target: Path) -> str:
-    """The recipe, with what to type in its header."""
+    """Return the recipe, with commands to try in its header."""
     short = shortened(model)
     ids = special_ids(read.config, read.generation, _vocab_size(model))
     size = 0 if tokenizer is None else tokenizer.vocab_size
@@ -118,7 +121,7 @@ def _text(read: Source, model: dict[str, Any], tokenizer: Tokenizer | None, targ
     summary = (read.family.__doc__ or read.family.part_name).strip().splitlines()[0].rstrip(".")
     header = [
         f"{summary}.",
-        f"Imported from {read.name} ({read.family.head_class(read.config)}); the weights lie beside this recipe.",
+        f"Imported from {read.name} ({read.family.head_class(read.config)}); the weights are in the same folder.",
         f"Type: tfkit show {target}",
     ]
     if tokenizer is not None and _writes(model):
@@ -131,27 +134,27 @@ def _writes(model: Mapping[str, Any]) -> bool:
 
 
 def _vocab_size(model: Mapping[str, Any]) -> int | None:
-    """The size of the vocabulary that the last stack writes in."""
+    """Return the vocabulary size of the last stack."""
     stack = model.get("decoder", model)
     size = stack.get("vocab_size", model.get("vocab_size")) if isinstance(stack, Mapping) else model.get("vocab_size")
     return size if isinstance(size, int) else None
 
 
 def _loaded(file: Path, imports: Sequence[str], read: Source, model: Mapping[str, Any]) -> Recipe:
-    """The recipe that was written; it needs the user's code only where a part of it is not tfkit's.
+    """Load the written recipe, with the user's code only if a part is not tfkit's.
 
-    Raises DataError where the config describes what cannot be built.
+    Raises DataError if the config describes a model that cannot be built.
     """
     try:
         recipe = load_saved(file)
     except RecipeError as error:
-        read.described(model)  # whose faults speak of the config, and not of a file that goes again
+        read.described(model)  # report the faults as those of the config, not of a temporary file
         raise read.generation_fault(error) from None
     return recipe if all(map(is_shipped, parts_in(recipe))) else load_saved(file, imports=imports)
 
 
 def _resolved(recipe: Recipe, target: Path) -> str:
-    """resolved.yaml, whose comments name the recipe by the place that it will have."""
+    """Return resolved.yaml, whose comments name the recipe by its final path."""
     text = recipe.resolved()
     return text.replace(str(recipe.file), str(target / RECIPE)).replace(f"# {recipe.name},", f"# {target.name},", 1)
 
@@ -173,19 +176,19 @@ def _environment(
 
 
 def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unread: Sequence[str]) -> list[str]:
-    """Return the remarks for the user, one sentence each."""
+    """Return the notes for the user, one sentence each."""
     notes = []
     keys = read.config.unread()
     if keys:
         notes.append(f"not read in {CONFIG}: {', '.join(keys)}")
     if unread:
-        notes.append(f"weights that no output of this model reads: {', '.join(unread)}")
+        notes.append(f"weights not used by any output of this model: {', '.join(unread)}")
     if tokenizer is None:
         files = unreadable(read.folder)
-        there = f"; {', '.join(files)} cannot be read, and transformers can save it as tokenizer.json" if files else ""
-        notes.append(f"there is no {TOKENIZER}, so that this run reads and writes ids, no text{there}")
+        hint = f"; {', '.join(files)} cannot be read; save it as tokenizer.json with transformers" if files else ""
+        notes.append(f"no {TOKENIZER}: this run reads and writes ids instead of text{hint}")
     elif (size := blueprint.last.vocab_size) is not None and tokenizer.vocab_size > size:
         notes.append(
-            f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the model knows the first {size:,} of them"
+            f"the tokenizer has {tokenizer.vocab_size:,} tokens, of which the model supports the first {size:,}"
         )
     return notes

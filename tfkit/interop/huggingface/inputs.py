@@ -28,7 +28,7 @@ def call_of(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor]
     else:
         ids = run.read([text])[0]
         if not ids:
-            raise UsageError("the text has no tokens, so that there is nothing to compare")
+            raise UsageError("the text has no tokens to compare")
         call, description = {"input_ids": torch.tensor([ids])}, f"{len(ids)} tokens of the text"
         notes += their_ids(folder, text, ids)
     count, length = next(iter(call.values())).shape[:2]
@@ -49,10 +49,10 @@ def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Te
     notes = []
     if "global_attention_mask" in needs:
         call["global_attention_mask"] = (torch.arange(length) == 0).long().expand(count, length)
-        notes.append("the first token sees all and is seen by all")
+        notes.append("the first token attends to all tokens, and all attend to it")
     if "prefix_length" in needs:
         call["prefix_length"] = torch.full((count,), max(1, length // 2))
-        notes.append(f"the first {max(1, length // 2)} tokens of a row see one another")
+        notes.append(f"the first {max(1, length // 2)} tokens of a row attend to each other")
     return call, notes
 
 

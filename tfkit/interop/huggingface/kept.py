@@ -41,7 +41,7 @@ def kept_of(run: Run) -> Path:
     """Return the folder of the originals; a non-existent path if there are none, or the tokenizer has changed."""
     kept, came_from = run.folder / KEPT, origin(run)
     if kept.is_symlink():
-        raise RunError(f"{kept}: is a link; it was a folder when the run was imported")
+        raise RunError(f"{kept}: is a link; expected the folder of the import")
     now = fingerprint(run.folder)
     return kept if came_from and came_from.get("tokenizer", now) == now else run.folder / "nothing"
 

@@ -21,11 +21,11 @@ def family_of(config: Mapping[str, Any]) -> type[Family]:
     model_type = config.get("model_type")
     by_type = {name: family for family in families().values() for name in family.model_types}
     if model_type is None:
-        raise DataError("config.json says no model_type, so that nothing tells what the model is")
+        raise DataError("config.json: model_type is missing, so the architecture is unknown")
     if isinstance(model_type, str) and model_type in by_type:
         return by_type[model_type]
     hint = nearest(str(model_type), list(by_type))
     raise DataError(
-        f"config.json: model_type: no family is about '{model_type}'{f', the nearest is {hint!r}' if hint else ''}; "
-        f'there are: {", ".join(sorted(by_type))}; a file with @tfkit.register("family", ...) adds one, with --import'
+        f"config.json: model_type: no family for '{model_type}'{f', the nearest is {hint!r}' if hint else ''}; "
+        f'available: {", ".join(sorted(by_type))}; add one with @tfkit.register("family", ...) and --import'
     )

@@ -39,8 +39,8 @@ def _check_order(family: str, first: Rule, second: Rule) -> None:
     ours = next(_common(first.our_names, second.our_names), None)
     if ours is not None and not _is_narrower(first, second):
         raise UsageError(
-            f"family '{family}': two rules are about {ours}: {first} comes first, so that {second} is never written; "
-            "put the narrower one first, or give the one that is only read read_only=True"
+            f"family '{family}': two rules cover {ours}: {first} comes first, so {second} is never written; "
+            "put the narrower one first, or set read_only=True for the one that is only read"
         )
 
 
@@ -48,8 +48,8 @@ def _check_apart(family: str, first: Rule, second: Rule) -> None:
     theirs = next(_common(first.their_names, second.their_names), None)
     if theirs is not None and next(_common(first.our_names, second.our_names), None) is None:
         raise UsageError(
-            f"family '{family}': two rules write {theirs}: {first} and {second}; choose between them in rules_of by "
-            "the Blueprint, or give the one that is only read read_only=True"
+            f"family '{family}': two rules write {theirs}: {first} and {second}; select one in rules_of by "
+            "the Blueprint, or set read_only=True for the one that is only read"
         )
 
 

@@ -25,7 +25,7 @@ def as_pretrained(model: Model | Run) -> PreTrainedModel:
     """
     optional("transformers", "hf", "tfkit.as_pretrained needs")
     if not isinstance(model, Model | Run):
-        raise UsageError(f"as_pretrained takes a model that tfkit.build made, or a run, got a {type(model).__name__}")
+        raise UsageError(f"as_pretrained needs a model of tfkit.build or a run, got a {type(model).__name__}")
     from tfkit.interop.huggingface.own import modeling_tfkit
 
     net, labels = (model.model, model.labels) if isinstance(model, Run) else (model, ())
@@ -36,5 +36,5 @@ def as_pretrained(model: Model | Run) -> PreTrainedModel:
         ids = {"decoder_start_token_id": special.get("start"), **ids}
     config = own_config(net, labels, tied) | ids | facts(net.blueprint, tensors)
     classes = vars(modeling_tfkit)
-    made: PreTrainedModel = classes[config["architectures"][0]](modeling_tfkit.TfkitConfig(**config), net)
-    return made.train(net.training)
+    wrapped: PreTrainedModel = classes[config["architectures"][0]](modeling_tfkit.TfkitConfig(**config), net)
+    return wrapped.train(net.training)

@@ -40,7 +40,7 @@ def shortened(model: Mapping[str, Any]) -> Tree:
 
 def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
     """Return the stack keys of `keys`, which override those in `below`."""
-    found: Tree = {}
+    result: Tree = {}
     # the stack's position underlies that of its layers
     position = keys.get("position", below.get("position"))
     positions = {} if position in (None, "none") else {"position": position}
@@ -48,32 +48,32 @@ def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
         if key not in STACK:
             continue
         if key in below:
-            found[key] = value
+            result[key] = value
         elif key == "layer":
-            found[key] = _layer(value, positions)
+            result[key] = _layer(value, positions)
         elif key == "layers":
             layer = {**keys.get("layer", below.get("layer", {})), **positions}
-            found[key] = {
+            result[key] = {
                 name: kind if kind is None or kind == "none" else _layer(kind, layer) for name, kind in value.items()
             }
         elif key == "final_norm" and value is True and _ends_in_norm(keys.get("layer", {})):
             continue
         elif not _is_default(key, STACK[key].kind, value):
-            found[key] = _value(STACK[key].kind, value)
-    return found
+            result[key] = _value(STACK[key].kind, value)
+    return result
 
 
 def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
     """Return a layer, or a kind that overrides the layer `below`."""
-    found: Tree = {}
+    result: Tree = {}
     for key, value in keys.items():
         kind = LAYER[key].kind if key in LAYER else OwnValue()  # feedforward_2 overrides feedforward
         over = key in below or (isinstance(kind, PartValue) and kind.over in {**below, **keys})
         if over:
-            found[key] = value
+            result[key] = value
         elif not _is_default(key, kind, value):
-            found[key] = _value(kind, value)
-    return found
+            result[key] = _value(kind, value)
+    return result
 
 
 def _ends_in_norm(layer: Mapping[str, Any]) -> bool:
@@ -117,17 +117,17 @@ def _section(option: OptionFacts, value: Any) -> Any:
 
 
 def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tree:
-    found: Tree = {}
+    result: Tree = {}
     for name, value in values.items():
         field, option = options.model_fields.get(name), options_of(options).get(name)
         if field is None or option is None or option.slot == "norm":  # norms override the stack's
-            found[name] = value
+            result[name] = value
             continue
         short = _options(option.slot, value) if option.slot else _section(option, value)
         default = None if field.is_required() else spell(field.get_default(call_default_factory=True))
         if field.is_required() or name in KEPT or _plain(short) != _plain(default):
-            found[name] = short
-    return found
+            result[name] = short
+    return result
 
 
 def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:

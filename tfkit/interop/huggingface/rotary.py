@@ -53,15 +53,15 @@ class Rope:
         if kind == "dynamic":
             return self._dynamic(parameters, config)
         if kind not in SCALED:
-            known = ", ".join(("default", "linear", "dynamic", *SCALED))
-            raise DataError(f"config.json: rope_type: {kind!r} is not known here; known are {known}")
+            supported = ", ".join(("default", "linear", "dynamic", *SCALED))
+            raise DataError(f"config.json: rope_type: {kind!r} is not supported; expected {supported}")
         length = first(
             config.get("original_max_position_embeddings"),
             parameters.get("original_max_position_embeddings"),
             config.get("max_position_embeddings"),
         )
         if length is None:
-            raise DataError("config.json says no max_position_embeddings")
+            raise DataError("config.json: max_position_embeddings is missing")
         factor = parameters.get("factor")
         factor = float(needed(config, "max_position_embeddings") / length if factor is None else factor)
         read = {"llama3": _llama3, "longrope": _longrope, "yarn": self._yarn}[kind]
@@ -95,9 +95,9 @@ class Rope:
     def write(self, part: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
         """Return the rope_parameters of a spelled-out part. Raise DataError if they cannot express it."""
         if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
-            raise DataError(f"rotary positions of the layout {part['layout']!r} have no word there")
+            raise DataError(f"config.json cannot express rotary positions with layout {part['layout']!r}")
         if not self.partial and part["fraction"] != self.fraction:
-            raise DataError(f"rotary positions that turn {part['fraction']} of each head have no word there")
+            raise DataError(f"config.json cannot express rotary positions with fraction {part['fraction']}")
         parameters: Tree = {"rope_type": "default", "rope_theta": part["theta"]}
         if self.partial:
             parameters["partial_rotary_factor"] = part["fraction"]
@@ -108,10 +108,10 @@ class Rope:
         kind = scaling["type"]
         if kind == "ntk":
             if not self.alpha:
-                raise DataError("a scaling of the type 'ntk' has no word there")
+                raise DataError("config.json cannot express a scaling of type 'ntk'")
             return {"rope_type": "dynamic", "alpha": scaling["alpha"], "factor": 1.0}
         if kind == "dynamic" and scaling["original_length"] != config["max_position_embeddings"]:
-            raise DataError("a dynamic scaling begins beyond max_position_embeddings there, nowhere else")
+            raise DataError("config.json can express dynamic scaling only beyond max_position_embeddings")
         if kind in ("linear", "dynamic"):
             return {"rope_type": kind, "factor": scaling["factor"]}
         names = {
@@ -122,7 +122,7 @@ class Rope:
             "long": "long_factor",
         }
         if kind == "yarn" and not self.scores and scaling["mscale_all_dim"] is not None:
-            raise DataError("a yarn that scales all scores has no word there")
+            raise DataError("config.json cannot express a yarn that scales all scores")
         values = {names.get(key, key): value for key, value in scaling.items() if key != "type" and value is not None}
         return {"rope_type": kind, **values}
 
@@ -135,7 +135,7 @@ def first(*values: Any) -> Any:
 def needed(parameters: Mapping[str, Any], key: str) -> Any:
     """Return a required number of a scaling. Raise DataError if it is missing."""
     if parameters.get(key) is None:
-        raise DataError(f"config.json: the scaling of the rotary positions says no {key}")
+        raise DataError(f"config.json: the scaling of the rotary positions lacks {key}")
     return parameters[key]
 
 

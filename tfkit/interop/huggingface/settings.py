@@ -51,14 +51,14 @@ class Setting:
     def read(self, config: Mapping[str, Any]) -> Any:
         """Return the recipe's value. Raise DataError if it is missing or unknown."""
         spellings = (look(config, key, NEEDED) for key in (self.theirs, *self.also))
-        value = next((found for found in spellings if found is not NEEDED), self.default)
+        value = next((entry for entry in spellings if entry is not NEEDED), self.default)
         if value is NEEDED:
-            raise DataError(f"config.json says no {self.theirs}")
+            raise DataError(f"config.json: {self.theirs} is missing")
         if self.words is None or value is None:
             return value
         if value not in self.words:
-            known = ", ".join(map(str, self.words))
-            raise DataError(f"config.json: {self.theirs}: {value!r} is not known here; known are {known}")
+            supported = ", ".join(map(str, self.words))
+            raise DataError(f"config.json: {self.theirs}: {value!r} is not supported; expected {supported}")
         return self.words[value]
 
     def write(self, value: Any) -> Any:
@@ -68,13 +68,13 @@ class Setting:
         if self.words is None:
             kind = bool if isinstance(self.default, bool) else (int, float) if _is_number(self.default) else object
             if not isinstance(value, kind) or (_is_number(self.default) and isinstance(value, bool)):
-                raise DataError(f"{self.theirs} has no word for {value!r}")
+                raise DataError(f"{self.theirs} cannot express {value!r}")
             return value
         word = value.get("type") if isinstance(value, Mapping) else value  # a spelled-out part
         for theirs, ours in self.words.items():
             if ours == word:
                 return theirs
-        raise DataError(f"{self.theirs} has no word for {value!r}")
+        raise DataError(f"{self.theirs} cannot express {value!r}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Factor(Setting):
 
     def write(self, value: Any) -> Any:
         if not _is_number(value):
-            raise DataError(f"{self.theirs} has no word for {value!r}")
+            raise DataError(f"{self.theirs} cannot express {value!r}")
         return value
 
 
@@ -100,10 +100,10 @@ class Power(Setting):
     def write(self, value: Any) -> Any:
         if value is None:
             return None
-        found = float(value) ** (1 / self.power)
-        whole = round(found)
+        root = float(value) ** (1 / self.power)
+        whole = round(root)
         # undo the rounding of reading
-        return whole if math.isclose(found, whole, rel_tol=1e-9) else found
+        return whole if math.isclose(root, whole, rel_tol=1e-9) else root
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Switch(Setting):
 
     def write(self, value: Any) -> bool:
         if value not in (None, False, self.on):
-            raise DataError(f"{self.theirs} has no word for {value!r}")
+            raise DataError(f"{self.theirs} cannot express {value!r}")
         return bool(value == self.on)
 
 
@@ -132,7 +132,7 @@ def amended(
     rows |= {row.theirs: row for row in changes}
     unknown = sorted(set(defaults) - set(rows))
     if unknown:
-        raise UsageError(f"{', '.join(unknown)}: no setting has that key, so there is no default to change")
+        raise UsageError(f"{', '.join(unknown)}: no such setting")
     return tuple(replace(row, default=defaults.get(key, row.default)) for key, row in rows.items())
 
 
@@ -148,7 +148,7 @@ class Fixed:
         value = look(config, self.theirs, self.values[0])
         if value not in self.values:
             allowed = " or ".join(map(repr, self.values))
-            raise DataError(f"config.json: {self.theirs}: only {allowed} can be brought in, got {value!r}")
+            raise DataError(f"config.json: {self.theirs}: only {allowed} is supported, got {value!r}")
 
 
 def _is_number(value: Any) -> bool:

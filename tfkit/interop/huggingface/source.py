@@ -78,14 +78,14 @@ class Source:
 def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
     """Remove `heads` without tensors in the files from `model`. Return their names.
 
-    A config.json does not state if there are secondary heads, such as a pooler.
+    A config.json does not list secondary heads, such as a pooler.
     """
     heads, blueprint = model["heads"], read.described(model)
     with open_checkpoint(read.folder) as checkpoint:
         names = names_of(read.family, checkpoint)
     rules = [rule for rule in read.family.rules_of(blueprint) if any(matches(rule.their_names, name) for name in names)]
-    there = [name for rule in rules for name in rule.our_names]
-    absent = [head for head in heads if not any(name.startswith(f"heads.{head}.") for name in there)]
+    available = [name for rule in rules for name in rule.our_names]
+    absent = [head for head in heads if not any(name.startswith(f"heads.{head}.") for name in available)]
     for head in absent:
         del heads[head]
     if not heads:

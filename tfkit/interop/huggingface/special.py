@@ -30,8 +30,8 @@ RULES: Mapping[str, tuple[Any, str, str]] = {
 
 def read_optional(path: Path) -> dict[str, Any]:
     """Return a JSON file without references to code, empty if missing. Raise DataError unless it is a mapping."""
-    found = file_in(path.parent, path.name)
-    return {} if found is None else without_code(mapping_in(found))
+    file = file_in(path.parent, path.name)
+    return {} if file is None else without_code(mapping_in(file))
 
 
 MOST = 2**31 - 1  # largest id
@@ -39,13 +39,13 @@ MOST = 2**31 - 1  # largest id
 
 def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, list[int]]:
     """Return the pad, start and end ids by role; there may be several end ids."""
-    found = {}
+    by_role = {}
     for role, key in THEIR_IDS.items():
         stored = generation.get(key) if generation.get(key) is not None else config.get(key)
         ids = stored if isinstance(stored, list) else [stored]
         if all(isinstance(id_, int) and 0 <= id_ <= MOST for id_ in ids) and ids:
-            found[role] = list(ids)
-    return found
+            by_role[role] = list(ids)
+    return by_role
 
 
 def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: int | None) -> dict[str, int]:
@@ -77,13 +77,13 @@ def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], s
 def role_texts(folder: Path) -> dict[str, str]:
     """Return the special tokens by role, as named in the tokenizer files."""
     stored = read_optional(folder / TOKENS_MAP) | read_optional(folder / TOKENIZER_CONFIG)
-    found = {}
+    by_role = {}
     for role, keys in THEIR_TOKENS.items():
         texts = [_text(stored.get(key)) for key in keys]
         first = next((text for text in texts if text), None)
         if first is not None:
-            found[role] = first
-    return found
+            by_role[role] = first
+    return by_role
 
 
 def _text(stored: Any) -> str | None:

@@ -25,9 +25,9 @@ def file_in(folder: Path, name: str) -> Path | None:
     try:
         home, real = folder.resolve(strict=True), path.resolve(strict=True)
     except (OSError, RuntimeError):
-        raise DataError(f"{path}: is a link that leads to nothing") from None
+        raise DataError(f"{path}: is a broken link") from None
     if not (real.is_relative_to(home) or real.parent == _blobs(home)):
-        raise DataError(f"{path}: is a link out of its folder, which is not followed: put the file there instead")
+        raise DataError(f"{path}: is a link out of its folder, which is not followed; copy the file instead")
     if not real.is_file():
         raise DataError(f"{path}: is not a regular file")
     return path
@@ -74,10 +74,10 @@ def _check(path: Path, data: Any) -> None:
     while level:
         depth += 1
         if depth > DEPTH:
-            raise DataError(f"{path}: mappings and lists are nested more than {DEPTH} deep")
+            raise DataError(f"{path}: is nested more than {DEPTH} levels deep")
         keys = [key for part in level if isinstance(part, dict) for key in part]
         below = [entry for part in level for entry in (part.values() if isinstance(part, dict) else part)]
         for text in (text for text in [*keys, *below] if isinstance(text, str)):
             if any("\ud800" <= sign <= "\udfff" for sign in text):
-                raise DataError(f"{path}: {text!r:.60} holds half of a character (a lone surrogate)")
+                raise DataError(f"{path}: {text!r:.60} contains a lone surrogate (half of a character)")
         level = [part for part in below if isinstance(part, (dict, list))]

@@ -85,33 +85,33 @@ class Rule:
             return 1
         if self.theirs_layout:
             return shape[0]
-        return _laid(torch.empty(shape, device="meta"), self.ours_layout, {**sizes, **self.axes}).shape[0]
+        return _rearranged(torch.empty(shape, device="meta"), self.ours_layout, {**sizes, **self.axes}).shape[0]
 
     def to_ours(self, theirs: list[Tensor], shapes: list[torch.Size], sizes: Sizes) -> list[Tensor]:
         """Convert to tfkit tensors of the given shapes. Raise ValueError if the layouts do not fit."""
         if self.stacks:
             theirs = [torch.stack(theirs)]
         sizes = {**sizes, **self.axes}
-        common = _joined([_laid(tensor, self.theirs_layout, sizes) for tensor in theirs])
-        forms = [_laid(torch.empty(shape, device="meta"), self.ours_layout, sizes) for shape in shapes]
+        common = _joined([_rearranged(tensor, self.theirs_layout, sizes) for tensor in theirs])
+        forms = [_rearranged(torch.empty(shape, device="meta"), self.ours_layout, sizes) for shape in shapes]
         pieces = torch.split(common, [form.shape[0] for form in forms])
-        made = [_laid(piece, _reversed(self.ours_layout), sizes) for piece in pieces]
-        for tensor, shape in zip(made, shapes, strict=True):
+        converted = [_rearranged(piece, _reversed(self.ours_layout), sizes) for piece in pieces]
+        for tensor, shape in zip(converted, shapes, strict=True):
             if tensor.shape != shape:
-                raise ValueError(f"gives {list(tensor.shape)}, needed is {list(shape)}")
-        return [tensor.contiguous() for tensor in made]
+                raise ValueError(f"produces {list(tensor.shape)} instead of {list(shape)}")
+        return [tensor.contiguous() for tensor in converted]
 
     def to_theirs(self, ours: list[Tensor], sizes: Sizes) -> list[Tensor]:
         """Convert to checkpoint tensors."""
         sizes = {**sizes, **self.axes}
-        forms = [_laid(tensor, self.ours_layout, sizes) for tensor in ours]
+        forms = [_rearranged(tensor, self.ours_layout, sizes) for tensor in ours]
         common = _joined(forms)
         if self.stacks:
-            return [part.contiguous() for part in _laid(common, _reversed(self.theirs_layout), sizes).unbind()]
+            return [part.contiguous() for part in _rearranged(common, _reversed(self.theirs_layout), sizes).unbind()]
         count = len(self.their_names)
-        # equal numbers map one to one, whatever their sizes
+        # equal numbers map one to one, regardless of their sizes
         parts = forms if count == len(forms) else list(common.chunk(count))
-        return [_laid(part, _reversed(self.theirs_layout), sizes).contiguous() for part in parts]
+        return [_rearranged(part, _reversed(self.theirs_layout), sizes).contiguous() for part in parts]
 
 
 def read_only(*rules: Rule) -> tuple[Rule, ...]:
@@ -153,7 +153,7 @@ def _joined(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def _laid(tensor: Tensor, layout: str, sizes: Sizes) -> Tensor:
+def _rearranged(tensor: Tensor, layout: str, sizes: Sizes) -> Tensor:
     """Apply an einops pattern; a bias has no axis `width`."""
     if not layout:
         return tensor

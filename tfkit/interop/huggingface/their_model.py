@@ -21,12 +21,12 @@ def load_theirs(folder: Path, trust: bool) -> nn.Module:
     config = read_config(folder)
     own = "auto_map" in config
     if own and not trust:
-        raise DataError(f"{folder}: this model brings its own code; read it, then give --trust to let it run")
+        raise DataError(f"{folder}: this model contains its own code; review it, then allow it with --trust")
     name = (config.get("architectures") or ["AutoModel"])[0]
     heads = [key for key, value in config.get("auto_map", {}).items() if str(value).endswith(f".{name}")]
     loader = getattr(transformers, heads[0] if own and heads else name, None)
     if loader is None:
-        raise DataError(f"{folder / CONFIG}: architectures: this transformers has no {name}")
+        raise DataError(f"{folder / CONFIG}: architectures: the installed transformers has no {name}")
     with quiet(transformers):
         try:
             model = loader.from_pretrained(folder, dtype=torch.float32, **({"trust_remote_code": True} if own else {}))
@@ -34,8 +34,8 @@ def load_theirs(folder: Path, trust: bool) -> nn.Module:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise DataError(f"{folder}: transformers cannot load it: {first}") from None
     model.config.use_cache = False  # the whole text at once, for the comparison
-    made: nn.Module = model.eval()
-    return made
+    loaded: nn.Module = model.eval()
+    return loaded
 
 
 def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> Any:
@@ -45,7 +45,9 @@ def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> Any:
         return theirs(**call) if own else theirs(**call, output_hidden_states=True)
     except Exception as error:  # the model's code may raise anything
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{folder}: its model cannot read what this run reads; is it the same one? {first}") from None
+        raise DataError(
+            f"{folder}: its model does not accept this run's inputs; is it the same model? {first}"
+        ) from None
 
 
 def logits_of(out: Any) -> Tensor | None:
@@ -64,7 +66,7 @@ def their_ids(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
         try:
             theirs = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         except Exception:  # no tokenizer, or missing packages
-            return ["their tokenizer cannot be loaded, so that the tokens are this run's alone"]
+            return ["its tokenizer cannot be loaded; the tokens are this run's"]
     return [] if theirs == list(ids) else [f"the tokenizers differ: {list(ids)} here, {theirs} there"]
 
 

@@ -50,15 +50,15 @@ def as_theirs(
     and a user's map has failed.
     """
     why: dict[str, Exception] = {}
-    found = None
+    match = None
     for name, outcome in _tried(blueprint, first, ids, among):
         if isinstance(outcome, FamilyConfig):
-            found = outcome
+            match = outcome
             break
         if not isinstance(outcome, Absent):
             why.setdefault(name, outcome)
-    _warn(found, first, why, families())
-    return found
+    _warn(match, first, why, families())
+    return match
 
 
 def nearest_unlike(
@@ -87,7 +87,7 @@ def _tried(
     for name in names:
         for head_class in sorted(known[name].heads, key=lambda one: one not in first):
             try:
-                yield name, _said_by(known[name], head_class, model, ids)
+                yield name, _config_of(known[name], head_class, model, ids)
             except Exception as error:  # a map may raise anything for a model without the expected parts
                 yield name, error
 
@@ -104,7 +104,7 @@ class Absent(DataError):
     """Raised if the installed transformers lacks a family's class."""
 
 
-def _said_by(
+def _config_of(
     family: type[Family], head_class: str, model: Mapping[str, Any], ids: Mapping[str, int | None] | None
 ) -> FamilyConfig:
     """Return the family's config of the model. Raise Unlike or Absent if there is none, or any error of the map."""
@@ -113,10 +113,12 @@ def _said_by(
     if model.get("head") is None and not model.get("heads"):
         recipe.pop("heads", None)  # the model class has a pooler that files may omit
     read = spell(model_values(blueprint_of(recipe)))
-    wanted = family.as_read(model)
-    others = _differing(_essence(read, wanted), _essence(wanted, read))
+    expected = family.as_read(model)
+    others = _differing(_essence(read, expected), _essence(expected, read))
     if others:
-        raise Unlike(f"its config.json cannot say {', '.join(others[:6])}{', ...' if len(others) > 6 else ''}", others)
+        raise Unlike(
+            f"its config.json cannot express {', '.join(others[:6])}{', ...' if len(others) > 6 else ''}", others
+        )
     config = config if ids is None else _with_ids(family, config, ids)
     _check_loads(config)
     return FamilyConfig(family, head_class, config)
@@ -131,10 +133,10 @@ def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str,
     other = [key for key, id_ in fixed.items() if ids[key] not in (None, id_)]
     if other:
         what = f"{other[0]} {ids[other[0]]}, where positions begin after {fixed[other[0]]}"
-        raise Unlike(f"its config.json cannot say {what}")
+        raise Unlike(f"its config.json cannot express {what}")
     missing = [key for key in family.reads_ids if {**ids, **fixed}.get(key) is None]
     if missing:
-        raise Unlike(f"its code looks for {' and '.join(missing)}, which this model has not")
+        raise Unlike(f"its code requires {' and '.join(missing)}, which this model lacks")
     return {**config, **ids, **fixed}
 
 
@@ -143,8 +145,8 @@ def _warn(
 ) -> None:
     """Warn of families that should have matched but failed, with the reasons in `why`."""
     if first and first[0] not in known:
-        told = f"this run was imported as '{first[0]}', a family that is not registered here; --import its file"
-        warnings.warn(told, TfkitWarning, stacklevel=3)
+        message = f"this run was imported as '{first[0]}', a family that is not registered; pass its file to --import"
+        warnings.warn(message, TfkitWarning, stacklevel=3)
     for name, error in why.items():
         failed = found is None and not isinstance(error, TfkitError) and not is_shipped(known[name])
         if failed or (name in first and (found is None or found.family.part_name != name)):
@@ -160,14 +162,14 @@ def _place(error: Exception) -> str:
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> list[str]:
     """Return the dotted keys whose values differ."""
-    found = []
+    keys = []
     for key in {**one, **other}:
         first, second = one.get(key), other.get(key)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
-            found += _differing(first, second, f"{place}{key}.")
+            keys += _differing(first, second, f"{place}{key}.")
         elif (key in one) != (key in other) or not _equal(first, second):
-            found.append(f"{place}{key}")
-    return found
+            keys.append(f"{place}{key}")
+    return keys
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -193,12 +195,12 @@ def _check_loads(config: Mapping[str, Any]) -> None:
         return
     missing = set(config["architectures"]) - set(dir(transformers))
     if config["model_type"] not in transformers.CONFIG_MAPPING or missing:
-        raise Absent(f"this transformers has no {', '.join(missing) or config['model_type']}")
+        raise Absent(f"the installed transformers has no {', '.join(missing) or config['model_type']}")
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
         transformers.CONFIG_MAPPING[config["model_type"]](**values)
     except Exception as error:  # validation may raise anything
-        raise Unlike(f"transformers does not take its config.json: {error}") from None
+        raise Unlike(f"transformers rejects its config.json: {error}") from None
 
 
 def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tfkit.core.errors import DataError
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.tokenizer.backend import check_ids, panics_told, read_backend
+from tfkit.data.tokenizer.backend import check_ids, panics_as_errors, read_backend
 from tfkit.data.tokenizer.special import infer_roles
 from tfkit.interop.huggingface.special import read_optional, role_texts
 from tfkit.interop.huggingface.strangers import file_in, text_in
@@ -42,9 +42,9 @@ def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None
 
 def _target(file: Path, ids: Mapping[str, list[int]]) -> Tokenizer:
     """Return the target tokenizer of a model with two vocabularies; the config's ids refer to it."""
-    found = Tokenizer.from_json(text_in(file))
-    roles = {role: found.token(id_) for role, id_ in found.special_ids.items()}
-    return Tokenizer(found.backend, _with_ids(roles, found.backend, ids))
+    target = Tokenizer.from_json(text_in(file))
+    roles = {role: target.token(id_) for role, id_ in target.special_ids.items()}
+    return Tokenizer(target.backend, _with_ids(roles, target.backend, ids))
 
 
 def _with_ids(roles: dict[str, str], backend: tokenizers.Tokenizer, ids: Mapping[str, list[int]]) -> dict[str, str]:
@@ -86,7 +86,7 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     ids = {token: number for number, token in enumerate(tokens)}
     unknown = _token(settings, "unk_token", "[UNK]")
     if unknown not in ids:
-        raise DataError(f"{path}: has no {unknown}, so that it is no vocabulary of a BERT")
+        raise DataError(f"{path}: lacks {unknown} and is not a BERT vocabulary")
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=bool(settings.get("do_lower_case", True)),
@@ -112,7 +112,7 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
 def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Build GPT-2's tokenizer from ids of byte pieces and merges."""
     try:
-        with panics_told():
+        with panics_as_errors():
             vocabulary, merges = models.BPE.read_file(str(ids), str(pairs))
             check_ids(vocabulary.items(), len(vocabulary))
             backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))

@@ -86,7 +86,7 @@ def verify(
     _compare_layers(verdict, hidden, reply.hidden, out)
     logits = logits_of(out)
     if logits is None or reply.logits is None:
-        verdict.notes.append("one of the two has no head, so that hidden states alone are compared")
+        verdict.notes.append("one of the two has no head; only hidden states are compared")
     else:
         logits = logits.squeeze(-1) if logits.shape == (*reply.logits.shape, 1) else logits  # regression
         _compare(verdict, "logits", reply.logits, logits)
@@ -94,7 +94,7 @@ def verify(
             same = reply.logits.argmax(dim=-1) == logits.argmax(dim=-1)
             verdict.agreeing, verdict.predicted = int(same.sum()), same.numel()
     if not verdict.differences:
-        raise UsageError(f"{run.folder} and {against} give nothing that can be compared; are they one architecture?")
+        raise UsageError(f"{run.folder} and {against} have no comparable outputs; are they the same architecture?")
     return verdict
 
 
@@ -105,18 +105,18 @@ def _is_float32(model: nn.Module) -> bool:
 @contextlib.contextmanager
 def _layers(model: Model) -> Iterator[list[Tensor]]:
     """Record the input of the first layer and the output of each layer of the last stack within the block."""
-    found: list[Tensor] = []
+    recorded: list[Tensor] = []
     layers = model.stack(model.blueprint.last.side).layers
 
     def keep(module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
-        if not found:
-            found.append(arguments[0])
-        found.append(output)
+        if not recorded:
+            recorded.append(arguments[0])
+        recorded.append(output)
 
     # shared layers are one module
     handles = [layer.register_forward_hook(keep) for layer in dict.fromkeys(layers)]
     try:
-        yield found
+        yield recorded
     finally:
         for handle in handles:
             handle.remove()
@@ -137,7 +137,7 @@ def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out:
     elif final is not None:
         _compare(verdict, "hidden", last, final)
     else:
-        verdict.notes.append("their hidden states are not one a layer, so that they are not compared")
+        verdict.notes.append("hidden states are not compared: the reference does not return one per layer")
 
 
 def _compare(verdict: Verdict, place: str, ours: Tensor, theirs: Tensor) -> None:

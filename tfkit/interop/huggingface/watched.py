@@ -33,10 +33,12 @@ class Watched(dict[str, Any]):
     `asked` maps them to their values, in the order of their last access.
     """
 
-    def __init__(self, config: Mapping[str, Any], prefix: str = "", asked: dict[str, Any] | None = None) -> None:
-        self.asked: dict[str, Any] = {} if asked is None else asked
+    def __init__(self, config: Mapping[str, Any], prefix: str = "", accessed: dict[str, Any] | None = None) -> None:
+        self.accessed: dict[str, Any] = {} if accessed is None else accessed
         self._prefix = prefix
-        below = {key: Watched(value, f"{prefix}{key}.", self.asked) for key, value in config.items() if _is_tree(value)}
+        below = {
+            key: Watched(value, f"{prefix}{key}.", self.accessed) for key, value in config.items() if _is_tree(value)
+        }
         super().__init__({**config, **below})
 
     def __getitem__(self, key: str) -> Any:
@@ -53,24 +55,24 @@ class Watched(dict[str, Any]):
 
     def _ask(self, key: str) -> None:
         name = f"{self._prefix}{key}"
-        self.asked.pop(name, None)  # moves the key to the end
-        self.asked[name] = super().get(key)
+        self.accessed.pop(name, None)  # moves the key to the end
+        self.accessed[name] = super().get(key)
 
     def unread(self) -> list[str]:
         """Return the non-null keys that were not read, except harmless ones."""
-        return list(_unread(self, self._prefix, self.asked))
+        return list(_unread(self, self._prefix, self.accessed))
 
 
-def _unread(config: Mapping[str, Any], prefix: str, asked: Mapping[str, Any]) -> list[str]:
-    found = []
+def _unread(config: Mapping[str, Any], prefix: str, accessed: Mapping[str, Any]) -> list[str]:
+    unread = []
     for key, value in config.items():
         if key in HARMLESS or value is None or (key == "is_decoder" and not value):
             continue
-        if prefix + key not in asked:
-            found.append(prefix + key)
-        elif _is_tree(value) and any(name.startswith(f"{prefix}{key}.") for name in asked):
-            found += _unread(value, f"{prefix}{key}.", asked)
-    return found
+        if prefix + key not in accessed:
+            unread.append(prefix + key)
+        elif _is_tree(value) and any(name.startswith(f"{prefix}{key}.") for name in accessed):
+            unread += _unread(value, f"{prefix}{key}.", accessed)
+    return unread
 
 
 def _is_tree(value: Any) -> bool:

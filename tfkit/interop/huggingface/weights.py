@@ -36,10 +36,10 @@ def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype) -> tuple[list[str], int]:
     """Write the weights. Return the names of unused ones, and the number of parameters."""
     own, tied = own_tensors(build_model(blueprint, device="meta"))
-    wanted = {name: tensor.shape for name, tensor in own.items()}
+    shapes = {name: tensor.shape for name, tensor in own.items()}
     with open_checkpoint(read.folder, dtype) as checkpoint:
-        brought = to_ours(read.family, checkpoint, wanted, blueprint)
-    ordered = {name: brought.tensors[name] for name in wanted}
+        brought = to_ours(read.family, checkpoint, shapes, blueprint)
+    ordered = {name: brought.tensors[name] for name in shapes}
     _check_numbers(read.folder, own, ordered)
     Weights(ordered, tied, entry_of(blueprint)).save(file)
     return brought.unread, sum(tensor.numel() for name, tensor in own.items() if isinstance(tensor, nn.Parameter))
@@ -53,7 +53,7 @@ def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str
         if own[name].is_floating_point() and not tensor.is_floating_point()
     ]
     if wrong:
-        raise DataError(f"{folder}: the tensors of {some(wrong)} hold no floats, so they are no weights")
+        raise DataError(f"{folder}: the tensors of {some(wrong)} are not floating-point and cannot be weights")
     warn_not_finite(folder, brought)
 
 
@@ -65,5 +65,5 @@ def check_depth(read: Source, blueprint: Blueprint) -> None:
     with open_checkpoint(read.folder) as checkpoint:
         held = len(checkpoint)
     if layers > COUNTED["layer"] or apart > held:
-        text = f"describes {layers:,} layers; {COUNTED['layer']:,} are taken, and the files hold {held:,} tensors"
+        text = f"describes {layers:,} layers; the limit is {COUNTED['layer']:,}, and the files contain {held:,} tensors"
         raise DataError(f"{read.folder / CONFIG}: {text}")

@@ -22,7 +22,7 @@ def main() -> int:
         command: Any = optional("lm_eval.__main__", "eval", NEEDS)
         if _names_files(sys.argv[1:]):
             tasks: Any = optional("lm_eval.tasks", "eval", NEEDS)
-            # reading lm-eval's 14,000 files of tasks takes minutes
+            # reading the 14,000 task files of lm-eval takes minutes
             tasks.TaskManager = functools.partial(tasks.TaskManager, include_defaults=False)
         command.cli_evaluate()
     except TfkitError as error:
@@ -35,8 +35,8 @@ def _names_files(arguments: Sequence[str]) -> bool:
     """True if all tasks are files or folders, so that no task of lm-eval is looked up by name."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--tasks", "-t", nargs="*", default=[])
-    found = [name for each in parser.parse_known_args(arguments)[0].tasks for name in each.split(",")]
-    return bool(found) and all(name.endswith(".yaml") or Path(name).is_dir() for name in found)
+    names = [name for each in parser.parse_known_args(arguments)[0].tasks for name in each.split(",")]
+    return bool(names) and all(name.endswith(".yaml") or Path(name).is_dir() for name in names)
 
 
 if __name__ == "__main__":

@@ -40,10 +40,11 @@ class Row:
 
 @_registry.register_model("tfkit")
 class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
-    """A run that writes: a decoder, or an encoder-decoder, whose encoder reads the context.
+    """A generative run: a decoder, or an encoder-decoder, whose encoder reads the context.
 
-    `run` is a run's folder or a loaded Run, `trust` imports the code of its parts. `max_length` is the size of a
-    window in tokens, by default the model's. Raises UsageError for a run that writes no text, RunError for no run.
+    `run` is a run folder or a loaded Run, `trust` imports the code of its parts. `max_length` is the window size in
+    tokens, by default the model's. Raises UsageError for a run that does not generate text, RunError for an invalid
+    folder.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         if unknown or not run:
-            wrong = f"no argument of the model is called '{next(iter(unknown))}'" if unknown else "the run is missing"
-            raise UsageError(f"--model_args: {wrong}; give run=FOLDER, and trust, max_length")
+            wrong = f"unknown argument '{next(iter(unknown))}'" if unknown else "the run is missing"
+            raise UsageError(f"--model_args: {wrong}; use run=FOLDER, and optionally trust, max_length")
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
             device = "auto"  # lm-eval's default is cuda:0 on every machine
         self.run = run if isinstance(run, Run) else load_run(run, trust, device)
@@ -83,7 +84,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def eot_token_id(self) -> int:
-        """The end token. Raises UsageError for a tokenizer without one."""
+        """End token. Raises UsageError for a tokenizer without one."""
         end: int | None = self.run.tokenizer.special_ids.get("end")
         if end is None:
             raise UsageError(f"{self.run.folder}: the tokenizer has no end token, and the task has an empty context")
@@ -91,9 +92,9 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def prefix_token_id(self) -> int:
-        """The token that precedes a text."""
-        begun = self.run.read([""])[0]
-        return begun[0] if begun else self.eot_token_id
+        """Token that precedes a text."""
+        prefix = self.run.read([""])[0]
+        return prefix[0] if prefix else self.eot_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Return the ids of a text with the model's special tokens, or without any."""
@@ -103,34 +104,32 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         """Return the log-probability of each text, in windows that overlap by one token."""
         if self.backend != "causal":
             raise UsageError(
-                f"{self.run.folder}: loglikelihood_rolling is for decoders, and this run also has an encoder"
+                f"{self.run.folder}: loglikelihood_rolling needs a decoder, and this run also has an encoder"
             )
-        found = []
+        totals = []
         for (text,) in (request.args for request in requests):
             windows = _utils.get_rolling_token_windows(
                 self.run.tokenizer.encode(text), self.prefix_token_id, self.max_length, context_len=1
             )
             pairs = [(None, *_utils.make_disjoint_window(window)) for window in windows]
-            found.append(sum(score for score, _ in self._loglikelihood_tokens(pairs)))
-            self.cache_hook.add_partial("loglikelihood_rolling", (text,), found[-1])
-        return found
+            totals.append(sum(score for score, _ in self._loglikelihood_tokens(pairs)))
+            self.cache_hook.add_partial("loglikelihood_rolling", (text,), totals[-1])
+        return totals
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
         """Return the log-probability of each continuation, and True if greedy decoding would write it."""
         rows = [self._row(context, continuation) for _, context, continuation in requests]
-        found = [(0.0, False)] * len(rows)
+        results = [(0.0, False)] * len(rows)
         lengths = [len(row.read) + len(row.source or ()) for row in rows]
         for batch in by_length(lengths, self.device.type, self.batch_size):
             for place, score in zip(batch, _scores(self.run, [rows[place] for place in batch]), strict=True):
-                found[place] = score
+                results[place] = score
                 if requests[place][0] is not None:
                     self.cache_hook.add_partial("loglikelihood", requests[place][0], score)
-        return found
+        return results
 
     def _row(self, context: Sequence[int], continuation: Sequence[int]) -> Row:
-        """Build a row, truncating the context on the left to the window. Raise UsageError if the continuation does not
-        fit.
-        """
+        """Build a row, truncating the context on the left to the window. Raise UsageError for a longer continuation."""
         most = self.max_length
         if not 0 < len(continuation) <= most:
             raise UsageError(f"a continuation of {len(continuation)} tokens cannot be scored; windows have 1 to {most}")
@@ -140,27 +139,29 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def _start(self) -> int | None:
-        """The first token of an encoder-decoder's target."""
+        """First token of an encoder-decoder's target."""
         return None if self.backend == "causal" else self.run.writer().start
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the continuation of each context up to a stop string, greedy unless the task samples or searches."""
-        found = [""] * len(requests)
+        answers = [""] * len(requests)
         groups: dict[str, list[int]] = {}
         for place, request in enumerate(requests):
             groups.setdefault(repr(request.args[1]), []).append(place)
         for places in groups.values():
             texts = self._written([requests[place].args[0] for place in places], requests[places[0]].args[1])
             for place, text in zip(places, texts, strict=True):
-                found[place] = text
+                answers[place] = text
                 self.cache_hook.add_partial("generate_until", requests[place].args, text)
-        return found
+        return answers
 
-    def _written(self, contexts: Sequence[str], asked: Mapping[str, Any]) -> list[str]:
-        new, until, options = _options(asked)
+    def _written(self, contexts: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
+        new, until, options = _options(arguments)
         room = self.max_length - new if self.backend == "causal" else self.max_length
         if room < 1:
-            raise UsageError(f"{new} new tokens leave no room for a context in {self.max_length}; set max_gen_toks")
+            raise UsageError(
+                f"{new} new tokens leave no room for a context within {self.max_length}; set a smaller max_gen_toks"
+            )
         prompts = [ids[-room:] for ids in self.run.read(contexts)]
         stop: list[Any] = ["end_token"] if "end" in self.run.tokenizer.special_ids else []
         stop += [{"type": "strings", "strings": until}] if until else []
@@ -170,22 +171,22 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         return self.run.generate(prompts, new, **options)
 
 
-def _options(asked: Mapping[str, Any]) -> tuple[int, list[str], dict[str, Any]]:
+def _options(arguments: Mapping[str, Any]) -> tuple[int, list[str], dict[str, Any]]:
     """Return the number of new tokens, stop strings and options of `generate`. Raise UsageError for unknown ones."""
-    given = {name: value for name, value in asked.items() if value is not None}
-    until = given.pop("until", [])
-    limits = [given.pop(name) for name in LIMITS if name in given]
-    draws = bool(given.pop("do_sample", given.get("temperature", 0) > 0))
-    unknown = next((name for name in given if name not in SAMPLING), None)
+    values = {name: value for name, value in arguments.items() if value is not None}
+    until = values.pop("until", [])
+    limits = [values.pop(name) for name in LIMITS if name in values]
+    draws = bool(values.pop("do_sample", values.get("temperature", 0) > 0))
+    unknown = next((name for name in values if name not in SAMPLING), None)
     if unknown is not None:
         raise UsageError(
-            f"gen_kwargs: unknown option '{unknown}'; there are until, {', '.join((*LIMITS[:1], *SAMPLING))}"
+            f"gen_kwargs: unknown option '{unknown}'; available: until, {', '.join((*LIMITS[:1], *SAMPLING))}"
         )
     if not draws:
-        given = {"num_beams": given["num_beams"]} if given.get("num_beams", 1) > 1 else {}
-    strategy = "beam" if "num_beams" in given else "sample" if draws else "greedy"
+        values = {"num_beams": values["num_beams"]} if values.get("num_beams", 1) > 1 else {}
+    strategy = "beam" if "num_beams" in values else "sample" if draws else "greedy"
     stops = [until] if isinstance(until, str) else [text for text in until if text]
-    return int(limits[0]) if limits else NEW_TOKENS, stops, {**given, "strategy": strategy}
+    return int(limits[0]) if limits else NEW_TOKENS, stops, {**values, "strategy": strategy}
 
 
 def _scores(run: Run, rows: Sequence[Row]) -> Iterator[tuple[float, bool]]:
@@ -195,14 +196,16 @@ def _scores(run: Run, rows: Sequence[Row]) -> Iterator[tuple[float, bool]]:
         if rows[0].source is None:
             hidden = run.model(ids, attention_mask=real, with_heads=False).hidden
         else:
-            source, known = _padded([row.source or () for row in rows], run.device)
+            source, source_mask = _padded([row.source or () for row in rows], run.device)
             hidden = run.model(
-                source, attention_mask=known, decoder_input_ids=ids, decoder_attention_mask=real, with_heads=False
+                source, attention_mask=source_mask, decoder_input_ids=ids, decoder_attention_mask=real, with_heads=False
             ).hidden
         ends = [(place * ids.shape[1] + len(row.read), len(row.targets)) for place, row in enumerate(rows)]
         predicted = torch.cat([torch.arange(end - count, end, device=run.device) for end, count in ends])
-        found = token_logits(run.model, hidden, {"predicted": predicted}).log_softmax(dim=-1)  # [targets, vocab_size]
-    for row, scores in zip(rows, torch.split(found, [len(row.targets) for row in rows]), strict=True):
+        log_probabilities = token_logits(run.model, hidden, {"predicted": predicted}).log_softmax(
+            dim=-1
+        )  # [targets, vocab_size]
+    for row, scores in zip(rows, torch.split(log_probabilities, [len(row.targets) for row in rows]), strict=True):
         targets = torch.tensor(row.targets, device=run.device)
         total = scores.gather(1, targets[:, None]).double().sum().item()
         yield total, bool((scores.argmax(dim=-1) == targets).all())

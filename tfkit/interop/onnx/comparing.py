@@ -25,10 +25,10 @@ class GraphSession:
     def __init__(self, file: Path, provider: str = "cpu") -> None:
         (runtime,) = need("running an ONNX model needs", "onnxruntime")
         named = PROVIDERS[provider]
-        there = runtime.get_available_providers()
-        if named not in there:
+        available = runtime.get_available_providers()
+        if named not in available:
             raise UsageError(
-                f"--provider {provider}: this onnxruntime has only {', '.join(there)}; install one with it"
+                f"--provider {provider}: this onnxruntime supports only {', '.join(available)}; install another build"
             )
         settings = runtime.SessionOptions()
         settings.log_severity_level = 4  # errors are raised anyway
@@ -39,17 +39,17 @@ class GraphSession:
             raise DataError(f"{file}: onnxruntime cannot load it: {shortened(error)}") from None
         used = self.raw.get_providers()
         if named not in used:
-            raise UsageError(f"--provider {provider}: onnxruntime falls back to {', '.join(used)}; see its libraries")
+            raise UsageError(f"--provider {provider}: onnxruntime falls back to {', '.join(used)}; check its libraries")
         self.inputs = {one.name for one in self.raw.get_inputs()}
         self.outputs = [one.name for one in self.raw.get_outputs()]
 
-    def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute the outputs by name, ignoring inputs that the file lacks."""
         try:
-            found = call(self.raw, {name: one.numpy() for name, one in given.items()})
+            outputs = call(self.raw, {name: one.numpy() for name, one in inputs.items()})
         except Exception as error:
             raise DataError(f"{self.file}: onnxruntime cannot run it: {shortened(error)}") from None
-        return {name: torch.from_numpy(one) for name, one in found.items()}
+        return {name: torch.from_numpy(one) for name, one in outputs.items()}
 
 
 def sizes_of(call: Sequence[int], longest: int | None) -> dict[str, int]:
@@ -61,11 +61,11 @@ def sizes_of(call: Sequence[int], longest: int | None) -> dict[str, int]:
     return {"batch": batch, "time": time, "past": past, "total": past + time, "source": source}
 
 
-def given_to(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+def inputs_of(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """Return random inputs of a graph, with one masked token in the last row if possible."""
     generator = torch.Generator().manual_seed(1)
     vocabulary = min((plan.vocab_size or 2 for plan in graph.model.blueprint.stacks()), default=2)
-    given = {}
+    inputs = {}
     for name, one in graph.inputs.items():
         value = one.example(sizes)
         if one.dtype.is_floating_point:
@@ -78,8 +78,8 @@ def given_to(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
             value = torch.zeros_like(value)
         elif name == "global_attention_mask":
             value[:, 1:] = 0
-        given[name] = value
-    return given
+        inputs[name] = value
+    return inputs
 
 
 @torch.no_grad()
@@ -87,17 +87,17 @@ def largest_difference(graph: Graph, session: GraphSession, longest: int | None 
     """Return the largest difference of any output over all calls."""
     worst = 0.0
     for axes in CALLS:
-        given = given_to(graph, sizes_of(axes, longest))
-        found = session(given)
-        wanted = graph.compute(dict(given))
+        inputs = inputs_of(graph, sizes_of(axes, longest))
+        outputs = session(inputs)
+        expected = graph.compute(dict(inputs))
         for name in graph.outputs:
-            worst = max(worst, _off(found[name], wanted[name]))
+            worst = max(worst, _off(outputs[name], expected[name]))
     return worst
 
 
-def _off(found: Tensor, want: Tensor) -> float:
+def _off(actual: Tensor, want: Tensor) -> float:
     """Return the largest difference; infinite for shape mismatches and NaN."""
-    if found.shape != want.shape:
+    if actual.shape != want.shape:
         return float("inf")
-    off = float((found - want).abs().max()) if want.numel() else 0.0
+    off = float((actual - want).abs().max()) if want.numel() else 0.0
     return off if off == off else float("inf")

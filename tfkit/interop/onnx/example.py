@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 
 
-def call(graph: Any, given: dict[str, Any]) -> dict[str, Any]:
+def call(graph: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the outputs of a graph by name, ignoring inputs that it lacks."""
-    found = graph.run(None, {one.name: given[one.name] for one in graph.get_inputs()})
-    return {one.name: value for one, value in zip(graph.get_outputs(), found, strict=True)}
+    outputs = graph.run(None, {one.name: inputs[one.name] for one in graph.get_inputs()})
+    return {one.name: value for one, value in zip(graph.get_outputs(), outputs, strict=True)}
 
 
 def generate(graphs: list[Any], facts: dict[str, Any], ids: Any, count: int) -> list[int]:
     """Return greedy tokens after a prompt [1 time], or those of the target of a source."""
-    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "encoder_attention_mask": np.ones_like(ids)}
-    given |= call(graphs[0], given) if len(graphs) == 2 else {}  # an encoder, then its decoder
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "encoder_attention_mask": np.ones_like(ids)}
+    inputs |= call(graphs[0], inputs) if len(graphs) == 2 else {}  # an encoder, then its decoder
     past = [one for one in graphs[-1].get_inputs() if one.name.startswith("past.")]
-    given |= {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in past}
+    inputs |= {one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32) for one in past}
     side = "decoder_" * (facts["start"] is not None and len(graphs) == 1)
     text = begin = ids[0].tolist() if facts["start"] is None else [facts["start"]]
     for _ in range(min(count, (facts["max_length"] or sys.maxsize) - len(begin))):
-        new = np.array([text[given[past[0].name].shape[2] if past else 0 :]])  # all tokens, or those not in the cache
-        given |= {f"{side}input_ids": new, f"{side}attention_mask": np.ones((1, len(text)), np.int64)}
-        given |= {name.replace("present.", "past."): value for name, value in call(graphs[-1], given).items()}
-        if (token := int(given["logits"][0, -1].argmax())) in facts["ends"]:
+        new = np.array([text[inputs[past[0].name].shape[2] if past else 0 :]])  # all tokens, or those not in the cache
+        inputs |= {f"{side}input_ids": new, f"{side}attention_mask": np.ones((1, len(text)), np.int64)}
+        inputs |= {name.replace("present.", "past."): value for name, value in call(graphs[-1], inputs).items()}
+        if (token := int(inputs["logits"][0, -1].argmax())) in facts["ends"]:
             break
         text = [*text, token]
     return text[len(begin) :]

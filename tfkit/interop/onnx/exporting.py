@@ -1,4 +1,4 @@
-"""A run -> a folder of ONNX files, with its tokenizer, its recipe and costs, and code that writes with them."""
+"""Export of a run to ONNX: a folder of graphs with tokenizer, recipe, costs and an example script."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OnnxFolder:
     path: Path
     sizes: Mapping[str, int]
     full: int
-    whole_text: bool  # whether a decoder reads it anew for every token
+    whole_text: bool  # True if a decoder recomputes the whole text for every token
 
 
 def export_onnx(
@@ -48,10 +48,10 @@ def export_onnx(
     quantize: str | None = None,
     costs: Mapping[str, Any] | None = None,
 ) -> OnnxFolder:
-    """Write `run` to the folder `target` as ONNX; `costs` are written down with the recipe.
+    """Write `run` to the folder `target` as ONNX; `costs` are stored with the recipe.
 
-    Raises UsageError for a missing library and for what ONNX cannot say, RunError for a folder that may not be
-    written; nothing is left then.
+    Raises UsageError for a missing library or an unsupported model, RunError for a folder that must not be overwritten;
+    no files are left in these cases.
     """
     need("export to ONNX needs", "onnx", "onnxscript", *(["onnxruntime"] if quantize else []))
     goal = target_folder(target, "model as ONNX", (METADATA,), force)
@@ -80,25 +80,25 @@ def export_onnx(
 
 
 def check_leaves(blueprint: Blueprint) -> None:
-    """Raise UsageError, with the part's name, for an architecture that cannot be exported."""
+    """Raise UsageError, naming the part, for an architecture that cannot be exported."""
     for plan in blueprint.stacks():
         for part in plan.without("export"):
-            raise UsageError(f"{part} of the {plan.side} cannot leave as a graph of any length; choose another part")
+            raise UsageError(f"{part} of the {plan.side} cannot be exported with a dynamic length; choose another part")
 
 
 def as_float32(model: Model) -> Model:
-    """Return a copy in float32 on the CPU that asks for no gradients: the exporter traces no graph with them."""
+    """Return a float32 copy on the CPU without gradients, which the exporter cannot trace."""
     return copy.deepcopy(model).float().cpu().eval().requires_grad_(False)
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a graph, with those of its weights where they are in a file of their own."""
+    """Return the size of a graph in bytes, including its external weights."""
     beside = path.with_name(f"{path.name}.data")
     return path.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
 
 
 def metadata_of(run: Run, graphs: list[Graph]) -> dict[str, Any]:
-    """Return what a reader of the folder needs: the recipe, the tensors of each file, and where texts begin and end."""
+    """Return the metadata of the folder: the recipe, the tensors of each graph, and the start and end tokens."""
     texts = has_tokenizer(run)
     two = texts and run.source_tokenizer is not run.tokenizer
     resolved = run.folder / RESOLVED
@@ -106,7 +106,7 @@ def metadata_of(run: Run, graphs: list[Graph]) -> dict[str, Any]:
         "recipe": LocalPaths.of(run).out_of(resolved.read_text("utf-8")) if resolved.is_file() else None,
         **facts_of(run),
         "max_length": run.blueprint.last.max_length,
-        "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # of what is read, written
+        "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # of inputs and outputs
         "graphs": {
             graph.file: {
                 "inputs": {name: list(one.axes) for name, one in graph.inputs.items()},

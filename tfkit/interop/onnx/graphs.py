@@ -17,7 +17,7 @@ from tfkit.models import Model
 from tfkit.models.call import Call
 from tfkit.models.traced import TracedState, attentions, keeps_keys_alone
 
-# sizes of the traced example, all different: equal ones would be merged into one axis
+# sizes of the traced example, all different because equal ones would be merged into one axis
 SIZES = {"batch": 3, "time": 5, "past": 7, "total": 12, "source": 11}
 WHOLE, ENCODER, DECODER = "model.onnx", "encoder.onnx", "decoder.onnx"
 
@@ -46,11 +46,11 @@ class Graph(nn.Module):
         super().__init__()
         self.model, self.file, self.inputs, self.outputs = model, file, dict(inputs), outputs
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:  # shapes as in `inputs`
-        found = self.compute(dict(zip(self.inputs, given, strict=True)))
-        return tuple(found[name] for name in self.outputs)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:  # shapes as in `inputs`
+        outputs = self.compute(dict(zip(self.inputs, inputs, strict=True)))
+        return tuple(outputs[name] for name in self.outputs)
 
-    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Compute the outputs by name from the inputs by name."""
         raise NotImplementedError
 
@@ -69,8 +69,8 @@ class WholeGraph(Graph):
         heads = ["logits"] * (model.head is not None) + [f"heads.{name}" for name in model.heads]
         super().__init__(model, WHOLE, inputs, heads or ["hidden"])
 
-    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        out = self.model(**given)
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        out = self.model(**inputs)
         return {"hidden": out.hidden, "logits": out.logits} | {f"heads.{name}": one for name, one in out.heads.items()}
 
 
@@ -80,16 +80,16 @@ class EncoderGraph(Graph):
     def __init__(self, model: Model) -> None:
         inputs = _read_by(next(model.blueprint.stacks()), "source") | _marks(model, "source")
         super().__init__(model, ENCODER, inputs, [])
-        found = self.compute({name: one.example() for name, one in inputs.items()})
-        self.shapes = {name: held.shape for name, held in found.items()}
-        self.outputs = list(found)
+        outputs = self.compute({name: one.example() for name, one in inputs.items()})
+        self.shapes = {name: held.shape for name, held in outputs.items()}
+        self.outputs = list(outputs)
 
-    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         decoder = self.model.stack("decoder")
-        start = torch.zeros(next(iter(given.values())).shape[0], 1, dtype=torch.int64)
+        start = torch.zeros(next(iter(inputs.values())).shape[0], 1, dtype=torch.int64)
         state = TracedState(decoder, {}, 0, start[:1])
         # the decoder's own outputs are unused, so the exporter drops them
-        self.model(**given, decoder_input_ids=start, state=state, with_heads=False)
+        self.model(**inputs, decoder_input_ids=start, state=state, with_heads=False)
         return {f"memory.{name}": held for name, held in state.held() if _of_memory(decoder, name)}
 
 
@@ -106,20 +106,20 @@ class StepGraph(Graph):
             for name, shape in source.shapes.items():
                 inputs[name] = Input(("batch", shape[1], "source", shape[3]), torch.float32)
         super().__init__(model, WHOLE if source is None else DECODER, inputs, ["logits"])
-        found = self.compute({name: one.example(SIZES | {"total": SIZES["time"]}) for name, one in inputs.items()})
-        for name in (name for name in found if name != "logits"):
-            axes = ("batch", found[name].shape[1], "past", found[name].shape[3])
+        outputs = self.compute({name: one.example(SIZES | {"total": SIZES["time"]}) for name, one in inputs.items()})
+        for name in (name for name in outputs if name != "logits"):
+            axes = ("batch", outputs[name].shape[1], "past", outputs[name].shape[3])
             self.inputs[name.replace("present", "past", 1)] = Input(axes, torch.float32)
             self.outputs.append(name)
 
-    def compute(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        ids, mask, source = given["input_ids"], given.get("attention_mask"), given.get("encoder_attention_mask")
+    def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        ids, mask, source = inputs["input_ids"], inputs.get("attention_mask"), inputs.get("encoder_attention_mask")
         stack = self.model.stack("decoder")
-        held = {name.partition(".")[2]: one for name, one in given.items() if "." in name}
-        past = next((one.shape[2] for name, one in given.items() if name.startswith("past.")), 0)
+        held = {name.partition(".")[2]: one for name, one in inputs.items() if "." in name}
+        past = next((one.shape[2] for name, one in inputs.items() if name.startswith("past.")), 0)
         mask = torch.ones(1, past + ids.shape[1], dtype=torch.int64) if mask is None else mask
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # [batch total], padding does not count
-        real = mask.bool() if "attention_mask" in given else None
+        real = mask.bool() if "attention_mask" in inputs else None
         state = TracedState(stack, held, past, positions, real)
         memory = None if source is None else source[..., None].expand(-1, -1, stack.plan.memory_width or 1).float()
         memory_real = None if source is None else source.bool()
@@ -138,7 +138,7 @@ def graphs_of(model: Model) -> list[Graph]:
 
 
 def writes(model: Model) -> bool:
-    """Return True if the model generates text from nothing but a text."""
+    """True if the model generates text from text alone."""
     plan, encoder, head = model.blueprint.decoder, model.blueprint.encoder, model.blueprint.head
     if plan is None or plan.reads_vectors or model.special_inputs or (encoder is not None and encoder.reads_vectors):
         return False
@@ -147,7 +147,7 @@ def writes(model: Model) -> bool:
 
 
 def steps(model: Model) -> bool:
-    """Return True if the model can decode with cached keys and values alone."""
+    """True if the model can decode with only cached keys and values."""
     return writes(model) and not model.heads and keeps_keys_alone(model.stack("decoder"))
 
 
@@ -166,8 +166,8 @@ def _read_by(plan: StackPlan, axis: str) -> dict[str, Input]:
 
 def _marks(model: Model, axis: str) -> dict[str, Input]:
     """Return the inputs that masks need."""
-    known = {"global_attention_mask": Input(("batch", axis)), "prefix_length": Input(("batch",))}
-    return {name: one for name, one in known.items() if name in model.special_inputs}
+    inputs = {"global_attention_mask": Input(("batch", axis)), "prefix_length": Input(("batch",))}
+    return {name: one for name, one in inputs.items() if name in model.special_inputs}
 
 
 def _of_memory(stack: Any, name: str) -> bool:

@@ -49,13 +49,13 @@ def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
     except Exception as error:  # the exporter's errors have no common class
         raise UsageError(f"{graph.file}: cannot be exported to opset {opset}{_where(error)}: {_why(error)}") from None
     if program is None or written != opset:
-        raise UsageError(f"{graph.file}: some operator has no form in opset {opset}; choose --opset {OPSETS[1]}")
+        raise UsageError(f"{graph.file}: some operator is not available in opset {opset}; use --opset {OPSETS[1]}")
     _forget_source(program.model)
     program.save(path, external_data=weights > LARGEST)
 
 
 def _forget_source(model: Any) -> None:
-    """Drop the stack traces of the nodes: they hold the paths of this machine, and no reader needs them."""
+    """Drop the stack traces of the nodes, which contain local paths."""
     for graph in (model.graph, *model.functions.values()):
         for node in graph.all_nodes():
             node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
@@ -83,12 +83,12 @@ def _why(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """Return a description of the part that was being traced when an error occurred."""
-    found = ""
+    place = ""
     walked: BaseException | None = error
     while walked is not None:
         for frame, _ in traceback.walk_tb(walked.__traceback__):
             part = frame.f_locals.get("self")
             if isinstance(part, Component) and isinstance(part, torch.nn.Module) and hasattr(part, "part_slot"):
-                found = f", in {part.part_slot} '{part.part_name}'"
+                place = f", in {part.part_slot} '{part.part_name}'"
         walked = walked.__cause__
-    return found
+    return place

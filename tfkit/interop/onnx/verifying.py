@@ -16,7 +16,7 @@ from torch import Tensor
 from tfkit.core.errors import DataError
 from tfkit.interop.greedy import LONGEST, TOLERANCE, FilesVerdict, equal_prompts
 from tfkit.interop.onnx import METADATA, OPSETS
-from tfkit.interop.onnx.comparing import GraphSession, given_to, largest_difference, sizes_of
+from tfkit.interop.onnx.comparing import GraphSession, inputs_of, largest_difference, sizes_of
 from tfkit.interop.onnx.example import generate
 from tfkit.interop.onnx.exporting import as_float32, metadata_of, size_of
 from tfkit.interop.onnx.graphs import Graph, graphs_of, writes
@@ -54,22 +54,22 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     return verdict
 
 
-def _facts(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(folder: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Read the metadata. Raise DataError unless it matches the architecture."""
     facts: dict[str, Any] = read_json(folder / METADATA)
-    ours = isinstance(facts, dict) and all(facts.get(name, "") == wanted[name] for name in DECISIVE)
-    if not ours or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
-        raise DataError(f"{folder / METADATA}: is of another architecture than the run; export the run again")
+    matches = isinstance(facts, dict) and all(facts.get(name, "") == expected[name] for name in DECISIVE)
+    if not matches or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
+        raise DataError(f"{folder / METADATA}: describes another architecture; export the run again")
     return facts
 
 
 def _session(file: Path, graph: Graph, provider: str) -> GraphSession:
     """Open a file. Raise DataError unless its inputs and outputs match the graph."""
     if not file.is_file():
-        raise DataError(f"{file}: is missing; export the run again")
+        raise DataError(f"{file}: missing; export the run again")
     session = GraphSession(file, provider)
     if session.outputs != graph.outputs or not session.inputs <= set(graph.inputs):
-        raise DataError(f"{file}: has other inputs or outputs than the run; export the run again")
+        raise DataError(f"{file}: inputs or outputs differ from the run's; export the run again")
     return session
 
 
@@ -89,9 +89,9 @@ def _figures(
         generate(_raw(sessions), {**facts, "ends": []}, np.array([ids]), count)
         figures["tokens_per_second"] = count / (time.perf_counter() - begin)
     else:
-        given = given_to(graph, sizes_of((1, TIMED, 0, TIMED), facts["max_length"]))
+        inputs = inputs_of(graph, sizes_of((1, TIMED, 0, TIMED), facts["max_length"]))
         begin = time.perf_counter()
-        sessions[graph.file](given)
+        sessions[graph.file](inputs)
         figures["tokens_per_second"] = TIMED / (time.perf_counter() - begin)
     return figures
 
@@ -109,8 +109,8 @@ def _perplexity(run: Run, graph: Graph, session: GraphSession) -> float:
     for item in items[:ROWS]:
         row = torch.as_tensor(item["text"], dtype=torch.int64)[None]
         sizes = {"batch": 1, "time": row.shape[1] - 1, "past": 0, "total": row.shape[1] - 1}
-        given = {name: one.example(sizes) for name, one in graph.inputs.items()} | {"input_ids": row[:, :-1]}
-        logits: Tensor = session(given)["logits"]
+        inputs = {name: one.example(sizes) for name, one in graph.inputs.items()} | {"input_ids": row[:, :-1]}
+        logits: Tensor = session(inputs)["logits"]
         nats += float(torch.nn.functional.cross_entropy(logits[0], row[0, 1:], reduction="sum"))
         count += row.shape[1] - 1
     return math.exp(nats / max(1, count))

@@ -1,1 +1,1 @@
-"""`model:` -> Blueprint: one page per thought, from the pattern of layers to heads and initialization."""
+"""Resolution of `model:` to a Blueprint, from the pattern of layers to heads and initialization."""

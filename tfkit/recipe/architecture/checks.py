@@ -16,7 +16,7 @@ from tfkit.core.slots import AttentionFacts
 from tfkit.recipe.architecture.context import written_masks
 from tfkit.recipe.architecture.layers import DistinctLayers, LayerResolver
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node, given, mapping
+from tfkit.recipe.text.node import Node, mapping, node_at
 
 # masks are evaluated for NEAR x NEAR tokens; if nothing is visible, for both ends of FAR tokens
 NEAR, FAR = 128, 1 << 20
@@ -42,13 +42,13 @@ def check_sight(layers: DistinctLayers, plan: StackPlan, is_memory: bool) -> Non
     if plan.max_length == 1:
         if is_memory or any(map(mixes, plan.layers)):
             node = stack.keys.get("max_length") or stack.keys.get("position") or stack.node
-            text = "texts of one token: what would look at another, attention or a recurrence, never learns"
+            text = "texts have one token, so attention or a recurrence over other tokens never learns"
             stack.faults.warn(node, text)
         return
     for layer, node in zip(plan.layers, layers.nodes, strict=True):
         masks = written_masks(stack, mapping(node))
         if masks and _chooses(layer) and mask_sight(layer, plan) == NOTHING:
-            text = "each token sees only itself: its attention is a choice of one, and queries and keys never learn"
+            text = "each token sees only itself, so queries and keys of its attention never learn"
             stack.faults.warn(masks[-1], text)
 
 
@@ -81,11 +81,11 @@ def mask_sight(layer: LayerPlan, plan: StackPlan) -> Sight:
         return BOTH
     last = min(plan.max_length or FAR, FAR) - 1
     near = torch.arange(min(last + 1, NEAR))
-    seen = _shown(rules, near, near)
-    return seen if seen != NOTHING else _shown(rules, torch.tensor([0, last]), torch.arange(last + 1))
+    seen = _visible(rules, near, near)
+    return seen if seen != NOTHING else _visible(rules, torch.tensor([0, last]), torch.arange(last + 1))
 
 
-def _shown(rules: Sequence[Any], query: Tensor, key: Tensor) -> Sight:
+def _visible(rules: Sequence[Any], query: Tensor, key: Tensor) -> Sight:
     """Return the visibility under these rules between some query and key positions."""
     query, key = query[None, :, None], key[None, None]
     visible = torch.ones(1, query.shape[1], key.shape[2], dtype=torch.bool)
@@ -95,7 +95,7 @@ def _shown(rules: Sequence[Any], query: Tensor, key: Tensor) -> Sight:
 
 
 def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
-    """Refuse a stack with a memory that none of its layers attends to; `plan` has the layers."""
+    """Refuse a stack with a memory to which none of its layers attends; `plan` has the layers."""
     if plan.memory_width is None or any(sub.memory for layer in plan.layers for sub in layer.sublayers):
         return
     memory = layers.stack.keys.get("memory")
@@ -104,10 +104,10 @@ def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
     way = f"cross_attention: {{type: multi_head, num_heads: {heads}}}"
     node = memory or next(_left_out(layers))
     if node.path.endswith("cross_attention"):
-        way += ", or leave it out for one like the layer's attention"
+        way += ", or omit it for one like the layer's attention"
     else:
-        way += " in the layer: without one it is as the layer's attention, and there is none"
-    layers.faults.unlearnable(node, f"no layer of the {plan.side} reads {what}; say {way}")
+        way += " in the layer, which has no attention to copy"
+    layers.faults.unlearnable(node, f"no layer of the {plan.side} reads {what}; set {way}")
 
 
 def _left_out(layers: LayerResolver) -> Iterator[Node]:
@@ -122,15 +122,15 @@ def _left_out(layers: LayerResolver) -> Iterator[Node]:
 
 
 NEEDS = "the decoder starts from the encoder's last states"
-RECURRENT = "say mixer: lstm, gru or rnn"
+RECURRENT = "use mixer: lstm, gru or rnn"
 
 
 def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults) -> StackPlan:
     """Return the encoder without the parts after its last layer; refuse them if set for the encoder itself."""
     for name in ("final_norm", "final_dropout"):
-        node = given(keys, name)
+        node = node_at(keys, name)
         if node is not None and node.value and node.path.startswith("model.encoder."):
-            faults.add(node, f"{NEEDS}, and nothing reads what follows; leave {name} out", at_key=True)
+            faults.add(node, f"{NEEDS}, and nothing reads {name}; remove it", at_key=True)
     return replace(encoder, last_state=True, final_norm=None, final_dropout=0.0)
 
 
@@ -141,7 +141,7 @@ class LastStates:
         self.plans: dict[Side, StackPlan] = {"encoder": encoder, "decoder": decoder}
         self.layers = layers
         self.faults = layers["decoder"].faults
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def check(self) -> None:
         """Report layers without state, different depths, and different recurrences; each once."""
@@ -151,8 +151,8 @@ class LastStates:
         encoder, decoder = self.plans["encoder"], self.plans["decoder"]
         if encoder.num_layers != decoder.num_layers:
             node, place = self._depth("decoder"), self._depth("encoder").place
-            text = f"{NEEDS}, layer by layer: it has {decoder.num_layers} layers and the encoder has "
-            self.faults.add(node, f"{text}{encoder.num_layers} (see {place}); give both the same number")
+            text = f"{NEEDS}, layer by layer: it has {decoder.num_layers} layers and the encoder "
+            self.faults.add(node, f"{text}{encoder.num_layers} (see {place}); use equal numbers")
             return
         seen: set[tuple[int, int]] = set()
         for index, pair in enumerate(zip(encoder.order, decoder.order, strict=True)):
@@ -173,36 +173,36 @@ class LastStates:
             lacking = [sub for sub in mixers if not self._widths(side, layer, sub)] or others * (not mixers)
             if mixers and not lacking:
                 continue
-            node, what = self._node(side, kind, *(sub.name for sub in lacking)), "there is no recurrence"
+            node, what = self._node(side, kind, *(sub.name for sub in lacking)), "no recurrence"
             if lacking:
                 part = lacking[0].config.part
-                what = f"{part.part_slot} '{part.part_name}' hands over no last state"
-            if node.path not in self._told:  # both may have it from `model.layer`
+                what = f"{part.part_slot} '{part.part_name}' has no last state to hand over"
+            if node.path not in self._reported:  # both may have it from `model.layer`
                 self.faults.add(node, f"{what}, and {NEEDS}; {RECURRENT} (and attention: none)")
-            self._told.add(node.path)
+            self._reported.add(node.path)
             return False
         return True
 
-    def _fits(self, index: int, ours: int, theirs: int) -> bool:
+    def _fits(self, index: int, first: int, second: int) -> bool:
         """True if the recurrences of two layers at the same depth agree in kind and width."""
-        kinds: dict[Side, int] = {"encoder": ours, "decoder": theirs}
+        kinds: dict[Side, int] = {"encoder": first, "decoder": second}
         sides = {side: self.plans[side].layers[kind] for side, kind in kinds.items()}
         pair = {side: list(self._recurrences(side, layer)) for side, layer in sides.items()}
-        names = {side: [sub.config.part.part_name for sub, _ in found] for side, found in pair.items()}
+        names = {side: [sub.config.part.part_name for sub, _ in recurrences] for side, recurrences in pair.items()}
         if names["encoder"] != names["decoder"]:
-            words = {side: " and ".join(f"'{name}'" for name in found) for side, found in names.items()}
+            words = {side: " and ".join(f"'{name}'" for name in recurrences) for side, recurrences in names.items()}
             text = f"layer {index} of the encoder has the recurrence {words['encoder']} and that of the decoder "
-            node = self._node("encoder", ours, pair["encoder"][0][0].name)
-            self.faults.add(node, f"{text}{words['decoder']}, and {NEEDS}; say the same in both")
+            node = self._node("encoder", first, pair["encoder"][0][0].name)
+            self.faults.add(node, f"{text}{words['decoder']}, and {NEEDS}; use the same in both")
             return False
-        for (sub, width), (other, wanted) in zip(pair["encoder"], pair["decoder"], strict=True):
-            if width != wanted:
-                ways = "" if sides["encoder"].causal else ", reading both ways,"
+        for (sub, width), (other, required) in zip(pair["encoder"], pair["decoder"], strict=True):
+            if width != required:
+                ways = "" if sides["encoder"].causal else ", bidirectional,"
                 text = f"layer {index} of the encoder{ways} carries {width[0]} numbers and that of the decoder"
-                place = self._node("decoder", theirs, other.name).place
+                place = self._node("decoder", second, other.name).place
                 self.faults.add(
-                    self._node("encoder", ours, sub.name),
-                    f"{text} {wanted[0]} (see {place}), and {NEEDS}; set d_hidden so that both are equal",
+                    self._node("encoder", first, sub.name),
+                    f"{text} {required[0]} (see {place}), and {NEEDS}; set d_hidden so that both are equal",
                 )
                 return False
         return True
@@ -219,7 +219,7 @@ class LastStates:
             after.append("its last norm")
         if after:
             text = f"{NEEDS}, and nothing reads {' and '.join(after)} of the encoder's last layer, which never learns"
-            self.faults.warn(self._node("encoder", kind, *after), f"{text}; let a kind for that layer leave it out")
+            self.faults.warn(self._node("encoder", kind, *after), f"{text}; remove it in a kind for that layer")
 
     def _recurrences(self, side: Side, layer: LayerPlan) -> Iterator[tuple[SublayerPlan, tuple[int, ...]]]:
         for sub in layer.sublayers:

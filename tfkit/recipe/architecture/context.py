@@ -13,9 +13,9 @@ from tfkit.core.slots import AttentionFacts, MaskFacts, PositionFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer, validated
 from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.overlays import merge
-from tfkit.recipe.rules import FACTS, Part, asked_by, reason
+from tfkit.recipe.rules import FACTS, Part, reason, requirements_of
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node, given, items, one_or_list
+from tfkit.recipe.text.node import Node, items, node_at, one_or_list
 
 
 class Masks(NamedTuple):
@@ -46,11 +46,11 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
         stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
     first = of_kind(by_type, MaskFacts.Config)
     rules = tuple(dict.fromkeys([*([] if first is None else [first]), *texts]))
-    spelled = [texts[rule] for rule in spelled_masks(rules, stack.causal)]
-    return Masks(rules, one_or_list(keys.get("mask", stack.keys.get("mask")), spelled), written)
+    explicit = [texts[rule] for rule in explicit_masks(rules, stack.causal)]
+    return Masks(rules, one_or_list(keys.get("mask", stack.keys.get("mask")), explicit), written)
 
 
-def spelled_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:
+def explicit_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:
     """Return the rules to be written; `causal` is set if the model's type implies that rule."""
     return [rule for rule in masks if not (causal and rule.part.part_name == "causal")]
 
@@ -65,15 +65,15 @@ def read_positions(
     node: Node | None, preparer: Preparer, shape: Shape | None = None
 ) -> tuple[list[tuple[Node, PositionFacts.Config]], Node | None]:
     """Parse one or several positions; return the valid ones with their nodes, and the parsed text."""
-    found, written = [], []
+    valid, written = [], []
     for item in items(node):
         config, text = (None, item) if item.value is None else preparer.read(item, "position", shape)
         written.append(text)
         if item.value is None:
-            preparer.faults.add(item, "none stands alone, as in position: none; a list names positions")
+            preparer.faults.add(item, "none cannot be in a list of positions; use position: none")
         if (position := of_kind(config, PositionFacts.Config)) is not None:
-            found.append((item, position))
-    return found, one_or_list(node, written)
+            valid.append((item, position))
+    return valid, one_or_list(node, written)
 
 
 def stack_positions(
@@ -87,37 +87,37 @@ def stack_positions(
     served = [layer.sublayers for layer in plan.layers if layer.position is None]
     dims = sorted({dim for sublayers in served for dim in head_dims(sublayers, plan.shape())})
     attends = any(attentions_of(sublayers) for sublayers in served)
-    found, written = read_positions(node, preparer)
-    for item, config in found:
+    valid, written = read_positions(node, preparer)
+    for item, config in valid:
         # biases and rotations are only checked if the layers have no faults
         if plan.layers or not {"bias", "rotation"} & config.part.hooks():
             faults.problems(item, config.check(replace(plan.shape(), d_model=width)))
             faults.problems(item, (problem for dim in dims for problem in config.check_head_dim(dim)))
         if served and not attends and "embed" not in config.part.hooks():
-            faults.add(item, "no layer that it serves has an attention over its own tokens to take it")
-    if node is not None and sum("rotation" in config.part.hooks() for _, config in found) > 1:
+            faults.add(item, "no layer that uses it has self-attention")
+    if node is not None and sum("rotation" in config.part.hooks() for _, config in valid) > 1:
         faults.add(node, "two positions that rotate queries and keys cannot be combined")
-    return tuple(config for _, config in found), written
+    return tuple(config for _, config in valid), written
 
 
 def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionFacts.Config, ...] | None:
     """Return the layer's own positions, merged over the stack's; None if it uses the stack's."""
-    node, below = layer.keys.get("position"), given(layer.stack.keys, "position")
+    node, below = layer.keys.get("position"), node_at(layer.stack.keys, "position")
     if node is None:
         return None
     if below is not None and node.value is not None and not isinstance(below.value, list):
         node = node if isinstance(node.value, list) else merge(below, node, layer.faults.found)
     shape = replace(layer.shape, num_heads=agreed_heads(sublayers))
-    found, written = read_positions(node, layer.preparer, shape)
-    for item, config in found:
+    valid, written = read_positions(node, layer.preparer, shape)
+    for item, config in valid:
         if "embed" in config.part.hooks():
-            text = f"'{config.part.part_name}' is added to the embeddings; it stands in the stack, not in a layer"
+            text = f"'{config.part.part_name}' is added to the embeddings; set it in the stack, not in a layer"
             layer.faults.add(item, text)
             continue
         for dim in head_dims(sublayers, shape):
             layer.faults.problems(item, config.check_head_dim(dim))
     layer.written["position"] = written or node
-    return tuple(config for _, config in found if "embed" not in config.part.hooks())
+    return tuple(config for _, config in valid if "embed" not in config.part.hooks())
 
 
 def attentions_of(sublayers: Sequence[SublayerPlan]) -> list[AttentionFacts.Config]:
@@ -142,7 +142,7 @@ def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
     own_positions, faults = items(layer.keys.get("position")), layer.faults
     if {"causal", "reverse_causal"} <= {rule.part.part_name for rule in plan.mask}:
         nodes = (node for node, rule in reversed(masks.written) if rule.part.part_name == "reverse_causal")
-        faults.add(next(nodes, layer.node), "causal and reverse_causal on one layer leave each token only itself")
+        faults.add(next(nodes, layer.node), "with causal and reverse_causal in one layer each token sees only itself")
     if plan.position is None:  # the faults of the stack's are reported for the stack
         positions, _ = read_positions(layer.stack.keys.get("position"), Preparer(Faults()))
     else:
@@ -160,13 +160,13 @@ def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
         faults.add(_text(layer, "residual"), reason(memory, plan.residual.part))
     askers: list[tuple[Node, Config]] = [*masks.written, *positions]
     # a mask that makes the layer causal is already reported for the layer
-    asked = [(place, one, rule) for place, one in askers for rule in asked_by(one)]
-    for place, asker, rule in asked:
+    requirements = [(place, one, rule) for place, one in askers for rule in requirements_of(one)]
+    for place, asker, rule in requirements:
         for part, node in own if rule.capability != direction.capability else ():
             if rule.refuses(part):
                 faults.add(node, f"{reason(rule, part, asker.part)} (see {place.place})")
     if not any(part.part_slot == "attention" for part, _ in own):
-        text = "the layer has no attention over its own tokens, so nothing would take this position; say position: none"
+        text = "the layer has no self-attention to use this position; set position: none"
         for item in own_positions:
             faults.add(item, text)
 

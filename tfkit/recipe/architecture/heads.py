@@ -15,7 +15,7 @@ from tfkit.recipe.architecture.checks import MIXING, NOTHING, mixes, sight
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm
 from tfkit.recipe.architecture.stack import WIDTH_LIMIT
 from tfkit.recipe.text.faults import Faults, is_whole, shown
-from tfkit.recipe.text.node import Node, given, mapping, shorten
+from tfkit.recipe.text.node import Node, mapping, node_at, shorten
 
 SPECIAL = ("pad", "start", "end")
 
@@ -34,18 +34,18 @@ class HeadResolver:
 
     def head(self) -> HeadFacts.Config | None:
         """Return the head that computes the model's logits."""
-        node = given(mapping(self.model), "head")
+        node = node_at(mapping(self.model), "head")
         return None if node is None else self._head(node)
 
     def named(self) -> tuple[tuple[str, HeadFacts.Config], ...]:
         """Return the additional heads by name."""
-        node = given(mapping(self.model), "heads")
+        node = node_at(mapping(self.model), "heads")
         if node is not None and not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping of names to heads")
         heads = []
         for name, child in mapping(node).items():
             if not name.isidentifier() or hasattr(nn.ModuleDict, name):
-                text = f"'{shorten(name)}' cannot name a head; take a plain word of your own"
+                text = f"'{shorten(name)}' cannot name a head; use a plain word"
                 self.faults.add(child, text, at_key=True)
             config = None if child.value is None else self._head(child)
             if config is not None:
@@ -53,7 +53,7 @@ class HeadResolver:
         return tuple(heads)
 
     def _head(self, node: Node) -> HeadFacts.Config | None:
-        reads = given(mapping(node), "reads")
+        reads = node_at(mapping(node), "reads")
         side: Any = self.blueprint.last.side if reads is None else reads.value
         if side not in ("encoder", "decoder"):
             Preparer(self.faults).config(node, "head")  # reports what is wrong with it
@@ -64,35 +64,37 @@ class HeadResolver:
             return None
         keys = self.stacks[plan.side]
         preparer = Preparer(self.faults, stack_norm(keys))
-        found, self.written[node.path] = preparer.read(node, "head", plan.shape(plan.num_layers))
-        config = of_kind(found, HeadFacts.Config)
+        parsed, self.written[node.path] = preparer.read(node, "head", plan.shape(plan.num_layers))
+        config = of_kind(parsed, HeadFacts.Config)
         self._check_table(config, plan, node)
         return config
 
     def _check_table(self, config: HeadFacts.Config | None, plan: StackPlan, node: Node) -> None:
         """Require ids for a tied head or one searching for a token; check the norm against the table width."""
-        embedding = given(self.stacks[plan.side], "embedding")  # one with faults counts as a table
+        embedding = node_at(self.stacks[plan.side], "embedding")  # one with faults counts as a table
         if embedding is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None):
             if config is not None and config.is_tied() and plan.embedding is not None:
                 width = plan.embedding.table_width(plan.shape())
                 self.faults.problems(node, check_norm("norm", config.table_norm(), width))
             return
         if config is not None and config.is_tied():
-            self.faults.add(mapping(node).get("tied", node), f"tied to a token table, and the {plan.side} has none")
+            self.faults.add(mapping(node).get("tied", node), f"tied to a token table, but the {plan.side} has none")
         if config is not None and config.end_token() is not None:
-            self.faults.add(mapping(node).get("until", node), f"looks for a token, and the {plan.side} reads vectors")
+            self.faults.add(
+                mapping(node).get("until", node), f"searches for a token, but the {plan.side} reads vectors"
+            )
 
     def shared_embedding(self) -> bool:
-        """Return True if both stacks share one token table; report contradictory sizes."""
+        """True if both stacks share one token table; report contradictory sizes."""
         plans = list(self.blueprint.stacks())
-        wanted = [plan for plan in plans if plan.embedding is not None and plan.embedding.is_shared()]
-        if not wanted:
+        sharing = [plan for plan in plans if plan.embedding is not None and plan.embedding.is_shared()]
+        if not sharing:
             return False
-        node = mapping(self.stacks[wanted[0].side].get("embedding")).get("shared", self.model)
+        node = mapping(self.stacks[sharing[0].side].get("embedding")).get("shared", self.model)
         if len(plans) == 1:
-            self.faults.add(node, "there is one stack, nothing to share its token table with")
-        elif len(wanted) == 1:
-            self.faults.add(node, f"shared by the {wanted[0].side} only; say it in model.embedding, for both")
+            self.faults.add(node, "the model has only one stack; there is no other token table to share")
+        elif len(sharing) == 1:
+            self.faults.add(node, f"shared by the {sharing[0].side} only; set it in model.embedding, for both")
         else:
             tables = [self._table(plan) for plan in plans]
             for option in tables[0]:
@@ -100,18 +102,18 @@ class HeadResolver:
                 if sizes[0][0] != sizes[1][0]:
                     both = " and ".join(f"{size} ({written.place})" for size, written in sizes)
                     self.faults.add(node, f"one table cannot have {option} {both}")
-        return len(wanted) == 2
+        return len(sharing) == 2
 
     def _table(self, plan: StackPlan) -> dict[str, tuple[int | None, Node]]:
         """Return the sizes of a stack's token table, each with the node that sets it."""
         keys = self.stacks[plan.side]
         width = None if plan.embedding is None else plan.embedding.table_width(plan.shape())
-        own = given(mapping(keys.get("embedding")), "d_embedding") or keys.get("d_model", self.model)
+        own = node_at(mapping(keys.get("embedding")), "d_embedding") or keys.get("d_model", self.model)
         return {"vocab_size": (plan.vocab_size, keys.get("vocab_size", self.model)), "width": (width, own)}
 
     def special_ids(self, size: int | None) -> tuple[tuple[str, int], ...]:
         """Return the ids in `special_ids` by name; they must be below `size`, if known."""
-        found = []
+        ids = []
         for name, child in mapping(mapping(self.model).get("special_ids")).items():
             if name not in SPECIAL:
                 self.faults.unknown_key(child, SPECIAL)
@@ -119,8 +121,8 @@ class HeadResolver:
                 bound = "" if size in (None, WIDTH_LIMIT) else f" below vocab_size {size}"
                 self.faults.add(child, f"expected a token id{bound}, got {shown(child.plain())}")
             else:
-                found.append((name, child.value))
-        return tuple(found)
+                ids.append((name, child.value))
+        return tuple(ids)
 
 
 # pooling of a head -> direction its token must see, and the pooling whose token sees it
@@ -134,7 +136,7 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
     readers += [(head, named[name]) for name, head in blueprint.heads]
     for head, node in readers if last.last_state else ():
         if head.reads == "encoder":
-            text = "the encoder hands over its last states alone; leave reads out, or memory: last_state"
+            text = "the encoder hands over only its last states; remove reads, or memory: last_state"
             faults.add(mapping(node).get("reads", node), text)
     if blueprint.head is not None and all(blueprint.read_by(head) is not last for head, _ in readers):
         node = readers[0][1]
@@ -161,14 +163,14 @@ def _check_tokens(
         blind = next((count for count, seen in enumerate(reversed(sights)) if getattr(seen, side)), len(sights))
         if blind == len(sights):
             text = f"the {pool} token sees nothing {side} it in this {plan.side}"
-            faults.unlearnable(place, f"{text}; say pool: {other}, or mean")
+            faults.unlearnable(place, f"{text}; use pool: {other}, or mean")
         elif only and blind:
             which = "layer" if blind == 1 else f"{blind} layers"
             text = f"the {pool} token sees nothing {side} it in the last {which}, where queries and keys never learn"
-            faults.warn(place, f"{text}; say pool: {other}, or mean")
+            faults.warn(place, f"{text}; use pool: {other}, or mean")
         elif only and _ends_in_two_ways(plan):
-            text = "one half of the last recurrence has read nothing, and never learns to carry anything on"
-            faults.warn(place, f"at the {pool} token {text}; say pool: mean")
+            text = "one half of the last recurrence has read nothing, and never learns"
+            faults.warn(place, f"at the {pool} token {text}; use pool: mean")
 
 
 def _at_an_end(head: HeadFacts.Config) -> bool:

@@ -27,7 +27,7 @@ from tfkit.recipe.architecture.sublayers import (
 from tfkit.recipe.keys import LAYER, default_part
 from tfkit.recipe.overlays import merge
 from tfkit.recipe.text.faults import plain
-from tfkit.recipe.text.node import Node, given, mapping
+from tfkit.recipe.text.node import Node, mapping, node_at
 
 MAX_KINDS = 256  # each is validated separately
 RESIDUAL = default_part(LAYER["residual"])
@@ -41,13 +41,13 @@ class LayerResolver:
         self.stack = stack
         self.faults = stack.faults
         self._written: dict[int, tuple[Node, Node]] = {}  # by the id of the layer's node, which stays alive
-        node, named = stack.keys.get("layer"), given(stack.keys, "layers")
+        node, named = stack.keys.get("layer"), node_at(stack.keys, "layers")
         if node is None:
-            self.faults.add(stack.node, "needs a layer: what each layer is made of")
+            self.faults.add(stack.node, "needs a layer, which describes each layer")
         elif not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping that describes a layer")
         if named is not None and not isinstance(named.value, dict):
-            self.faults.add(named, "expected a mapping of names to what differs from `layer`")
+            self.faults.add(named, "expected a mapping of names to changes of `layer`")
         self.base = node if node is not None and isinstance(node.value, dict) else None  # None: cannot be a layer
         self.kinds = {name: kind for name, kind in mapping(named).items() if kind.value is not None}
         if stack.plan.memory_width is None:
@@ -61,11 +61,11 @@ class LayerResolver:
         """Report invalid keys in `layer` or a kind; return False if the layers cannot be resolved."""
         if len(self.kinds) > MAX_KINDS:
             node = self.stack.keys["layers"]
-            self.faults.add(node, f"names {len(self.kinds):,} kinds; at most {MAX_KINDS:,} can be told apart")
+            self.faults.add(node, f"names {len(self.kinds):,} kinds; the limit is {MAX_KINDS:,}")
             return False
         for kind in self.kinds.values():
             if not isinstance(kind.value, dict):
-                self.faults.add(kind, "expected a mapping of what differs from `layer`; {} for no change")
+                self.faults.add(kind, "expected a mapping of changes of `layer`; {} for none")
         resolvable = True
         for text in (self.base, *self.kinds.values()):  # used or not
             for key, child in mapping(text).items():
@@ -97,12 +97,12 @@ class LayerResolver:
         keys = mapping(node)
         masks = layer_masks(self.stack, keys)
         shape = replace(self.stack.plan.shape(), causal=masks.causal)
-        norm_node = given(keys, "norm")
+        norm_node = node_at(keys, "norm")
         layer = LayerText(self.stack, node, shape, Preparer(self.faults, norm_node))
         norm = None if norm_node is None else layer.config(norm_node, "norm")
-        laid = keys.get("residual", replace(node, value=RESIDUAL))
-        laid = replace(laid, value="plain") if laid.value is None else laid
-        residual = of_kind(layer.config(laid, "residual", default=RESIDUAL), ResidualFacts.Config)
+        residual_node = keys.get("residual", replace(node, value=RESIDUAL))
+        residual_node = replace(residual_node, value="plain") if residual_node.value is None else residual_node
+        residual = of_kind(layer.config(residual_node, "residual", default=RESIDUAL), ResidualFacts.Config)
         sublayers = SublayerResolver(layer, norm).resolve()
         position = layer_positions(layer, sublayers)
         values: dict[str, Any] = {key.field: plain(key.kind, keys.get(key.name), self.faults) for key in PLAIN}
@@ -137,7 +137,7 @@ class DistinctLayers:
         self.plans: list[LayerPlan] = []
         self.nodes: list[Node] = []
         self.texts: list[Node] = []  # of every layer, including equal ones
-        self._alike: dict[str, list[int]] = {}  # indices of plans by repr
+        self._by_text: dict[str, list[int]] = {}  # indices of plans by repr
 
     def order(self, entries: Sequence[PatternEntry]) -> list[int]:
         """Return the plan index of each layer; empty if one has a fault."""
@@ -150,38 +150,38 @@ class DistinctLayers:
             return []
         numbers: dict[object, int | None] = {}  # by kinds and values per layer, which determine the text
         nodes: dict[object, Node] = {}
-        settled: dict[tuple[str, ...], int | None] = {}  # kinds whose layers are all equal
+        constant: dict[tuple[str, ...], int | None] = {}  # kinds whose layers are all equal
         order: list[int | None] = []
         wrong = 0
         for entry in entries:
-            if entry.kinds in settled:
+            if entry.kinds in constant:
                 self.texts.append(nodes[entry.kinds, ()])
-                order.append(settled[entry.kinds])
+                order.append(constant[entry.kinds])
                 continue
             picked = turns.values(entry.kinds)
-            alike = entry.kinds, picked
-            if alike not in numbers:
-                nodes[alike] = turns.text(entry.kinds)
-                number = self._number(nodes[alike])
+            key = entry.kinds, picked
+            if key not in numbers:
+                nodes[key] = turns.text(entry.kinds)
+                number = self._number(nodes[key])
                 wrong += number is None
                 if number is not None or not picked:  # a wrong value in a list is reported at each index
-                    numbers[alike] = number
+                    numbers[key] = number
             turns.step(entry.kinds)
-            self.texts.append(nodes[alike])
-            order.append(number := numbers.get(alike))
+            self.texts.append(nodes[key])
+            order.append(number := numbers.get(key))
             if turns.fixed(entry.kinds):
-                settled[entry.kinds] = number
+                constant[entry.kinds] = number
             if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
                 self._refuse_more(turns.first)
                 return []
-        found = [number for number in order if number is not None]
+        indices = [number for number in order if number is not None]
         self._check_shared(dict.fromkeys(zip([entry.number for entry in entries], order, strict=True)))
-        return found if len(found) == len(entries) else []
+        return indices if len(indices) == len(entries) else []
 
     def _check_shared(self, pairs: Iterable[tuple[int, int | None]]) -> None:
         """Report differences by `per_layer` within shared parts of an entry; `pairs` are entries and plans."""
         firsts: dict[int, LayerPlan] = {}
-        text = "is shared, so per_layer cannot change what it is made of"
+        text = "is shared, so per_layer cannot change its options"
         for entry, number in pairs:
             if number is None:
                 continue
@@ -198,16 +198,16 @@ class DistinctLayers:
         plan = self.layers.plan(node)
         if plan is None:
             return None
-        for number in self._alike.setdefault(repr(plan), []):  # avoids comparing a thousand plans in pairs
+        for number in self._by_text.setdefault(repr(plan), []):  # avoids comparing a thousand plans in pairs
             if self.plans[number] == plan:
                 return number
         self.plans.append(plan)
         self.nodes.append(node)
-        self._alike[repr(plan)].append(len(self.plans) - 1)
+        self._by_text[repr(plan)].append(len(self.plans) - 1)
         return len(self.plans) - 1
 
     def _refuse_more(self, node: Node) -> None:
-        self.faults.add(node, f"more than {MAX_DIFFERENT:,} layers of this stack differ; let some be equal")
+        self.faults.add(node, f"more than {MAX_DIFFERENT:,} layers of this stack differ; make some equal")
 
 
 def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: Sequence[int]) -> tuple[int, ...]:

@@ -34,8 +34,8 @@ class Parametrizer:
         chosen = self._read(blueprint)
         if chosen is None or len(self.faults.found) > count:
             return blueprint
-        found = self._spelled(blueprint, chosen)
-        return blueprint if len(self.faults.found) > count else found
+        result = self._with_factors(blueprint, chosen)
+        return blueprint if len(self.faults.found) > count else result
 
     def _read(self, blueprint: Blueprint) -> Parametrization | None:
         keys = mapping(self.node)
@@ -44,10 +44,10 @@ class Parametrizer:
                 self.faults.unknown_key(child, list(KEYS))
         kind, base = keys.get("type"), keys.get("base")
         if kind is None or kind.value != "mup":
-            self.faults.add(kind or self.node, f"there is one parametrization besides the standard one: {EXAMPLE}")
+            self.faults.add(kind or self.node, f"unknown parametrization; the only one is {EXAMPLE}")
             return None
         if base is None or not mapping(base):
-            self.faults.add(base or self.node, f"needs base, the sizes at which nothing is changed: {EXAMPLE}")
+            self.faults.add(base or self.node, f"needs base, the sizes of the unchanged model: {EXAMPLE}")
             return None
         exponent = self._exponent(keys.get("depth_exponent"))
         sizes = {key: node for key, node in mapping(base).items() if self._is_size(node)}
@@ -57,7 +57,7 @@ class Parametrizer:
         sides = {plan.side for plan in blueprint.stacks()}
         for key, node in sizes.items():
             if not sides.intersection(DEPTHS.get(key, sides)):
-                self.faults.add(node, f"this model has one stack, the {blueprint.last.side}; say num_layers")
+                self.faults.add(node, f"this model has one stack, the {blueprint.last.side}; use num_layers")
         depths = {side: node.value for key, node in sizes.items() for side in DEPTHS.get(key, ()) if side in sides}
         written = tuple((key, int(str(node.value))) for key, node in sizes.items())
         return Parametrization(small, tuple((side, int(str(n))) for side, n in depths.items()), exponent, written)
@@ -65,14 +65,14 @@ class Parametrizer:
     def _exponent(self, node: Node | None) -> float | None:
         value = 1.0 if node is None else node.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.5 <= value <= 1:
-            self.faults.add(node or self.node, "depth_exponent is a number from 0.5 to 1 (CompleteP: 1)")
+            self.faults.add(node or self.node, "depth_exponent must be from 0.5 to 1 (CompleteP: 1)")
             return None
         return float(value)
 
     def _is_size(self, node: Node) -> bool:
         if is_whole(node.value) and node.value > 0:
             return True
-        self.faults.add(node, "a size of the base is a whole number from 1")
+        self.faults.add(node, "a size of the base must be a whole number from 1")
         return False
 
     def _base(self, sizes: dict[str, Node]) -> Blueprint | None:
@@ -84,11 +84,11 @@ class Parametrizer:
             root = merge(root, nested(path, node.moved(path)), self.faults.found)
         return self.resolve(mapping(root)["model"])
 
-    def _spelled(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:
+    def _with_factors(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:
         """Apply the factors that the parts have options for."""
         stacks = {plan.side: plan for plan in chosen.base.stacks()}
-        found = {plan.side: self._stack(plan, stacks[plan.side], blueprint, chosen) for plan in blueprint.stacks()}
-        own, small = ({side: pair[index] for side, pair in found.items()} for index in (0, 1))
+        pairs = {plan.side: self._stack(plan, stacks[plan.side], blueprint, chosen) for plan in blueprint.stacks()}
+        own, small = ({side: pair[index] for side, pair in pairs.items()} for index in (0, 1))
         base = replace(chosen.base, encoder=small.get("encoder"), decoder=small.get("decoder"))
         return replace(
             blueprint,
@@ -125,7 +125,7 @@ class Parametrizer:
     def _layer(self, layer: LayerPlan, plan: StackPlan, small: LayerPlan, base: StackPlan, branch: float) -> LayerPlan:
         residual = layer.residual
         if branch != 1.0 and residual.part.init_gain.__func__ is not ResidualFacts.init_gain.__func__:  # type: ignore[attr-defined]
-            self._add(f"'{residual.part.part_name}' follows the depth by itself; leave num_layers out of base")
+            self._add(f"'{residual.part.part_name}' already scales with depth; remove num_layers from base")
         if branch != 1.0 and residual.branch_scale == 1.0:
             residual = residual.model_copy(update={"branch_scale": branch})
         pairs = zip(layer.sublayers, small.sublayers, strict=True)
@@ -144,10 +144,10 @@ class Parametrizer:
         if width == before or isinstance(scale, int | float):
             return config
         if width is None or before is None or "scale" not in type(config).model_fields:
-            self._add(f"attention '{config.part.part_name}' has no option `scale`; give its heads one width in both")
+            self._add(f"attention '{config.part.part_name}' has no option `scale`; use one head width in both")
             return config
-        wanted = math.sqrt(before) / width if scale is None else scale_factor(str(scale), base.d_model) * before / width
-        return config.model_copy(update={"scale": wanted})
+        factor = math.sqrt(before) / width if scale is None else scale_factor(str(scale), base.d_model) * before / width
+        return config.model_copy(update={"scale": factor})
 
     def _head(self, head: HeadFacts.Config, blueprint: Blueprint, chosen: Parametrization) -> HeadFacts.Config:
         """Return the head with logits scaled by 1 / width."""
@@ -158,7 +158,7 @@ class Parametrizer:
             return head
         if "scale" not in type(head).model_fields:
             if head.is_tied():
-                self._add(f"head '{head.part.part_name}' has no option `scale`; write tied: false")
+                self._add(f"head '{head.part.part_name}' has no option `scale`; set tied: false")
             return head
         small = chosen.base.read_by(head)
         return head.model_copy(update={"scale": scale_factor(scale, small.d_model) / ratio})  # type: ignore[arg-type]

@@ -38,11 +38,11 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
     if pattern is None or pattern.value is None:
         return [PatternEntry((), 1, 0)] * (num_layers or 0)
     if not isinstance(pattern.value, list) or not pattern.value:
-        faults.add(pattern, "a pattern is a list of kinds, such as [local*5, global]")
+        faults.add(pattern, "expected a list of kinds, such as [local*5, global]")
         return []
     inner = [index for index, node in enumerate(pattern.value) if isinstance(node.value, list)]
     if len(inner) > 1:
-        faults.add(pattern.value[inner[1]], "a pattern has at most one inner list, the part that repeats")
+        faults.add(pattern.value[inner[1]], "a pattern can have only one inner list, the part that repeats")
         return []
     numbers = count()
     parsed = [
@@ -56,11 +56,11 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
     if any(entry is None for group in parsed for entry in group):
         return []
     if any(not group for group in groups):
-        faults.add(pattern.value[inner[0]], "an inner list names the kinds that repeat, such as [local*5, global]")
+        faults.add(pattern.value[inner[0]], "an inner list needs kinds to repeat, such as [local*5, global]")
         return []
     once = sum(entry.count for group in groups for entry in group)
     if once > MAX_LAYERS:
-        faults.add(pattern, f"the pattern taken once has {once:,} layers; a stack has at most {MAX_LAYERS:,}")
+        faults.add(pattern, f"a single pass of the pattern has {once:,} layers; a stack has at most {MAX_LAYERS:,}")
         return []
     before = _flat(groups[: inner[0]] if inner else [])
     cycle = _flat([groups[inner[0]]] if inner else groups)
@@ -83,8 +83,8 @@ def _cycle(kinds: Sequence[str]) -> Sequence[str]:
 
 def _counted(kinds: Sequence[str]) -> list[str]:
     """Run-length encode the kinds."""
-    found = [(kind, len(list(same))) for kind, same in groupby(kinds)]
-    return [kind if times == 1 else f"{kind}*{times}" for kind, times in found]
+    runs = [(kind, len(list(same))) for kind, same in groupby(kinds)]
+    return [kind if times == 1 else f"{kind}*{times}" for kind, times in runs]
 
 
 def _fill(
@@ -98,13 +98,13 @@ def _fill(
 ) -> list[PatternEntry]:
     if num_layers is None:
         if inner:
-            faults.add(pattern, "an inner list repeats to fill num_layers; say num_layers")
+            faults.add(pattern, "an inner list repeats to fill num_layers; set num_layers")
             return []
         return cycle
     room = num_layers - len(before) - len(after)
     if room < len(cycle):
         once = len(before) + len(cycle) + len(after)
-        faults.add(pattern, f"the pattern taken once has {once:,} layers, num_layers is {num_layers:,}")
+        faults.add(pattern, f"a single pass of the pattern has {once:,} layers, but num_layers is {num_layers:,}")
         return []
     turns = -(-room // len(cycle))
     return before + (cycle * turns)[:room] + after
@@ -113,7 +113,7 @@ def _fill(
 def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> PatternEntry | None:
     match = ITEM.fullmatch(node.value) if isinstance(node.value, str) else None
     if match is None:
-        faults.add(node, "an entry of a pattern is a kind, such as local, local*3 or global+first")
+        faults.add(node, "expected a kind, such as local, local*3 or global+first")
         return None
     names, times = tuple(match["kinds"].split("+")), int(match["count"] or 1)
     for name in names:
@@ -125,7 +125,7 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Pat
             )
             return None
     if not 1 <= times <= MAX_LAYERS:
-        faults.add(node, f"a kind is repeated 1 to {MAX_LAYERS:,} times, got {times}")
+        faults.add(node, f"a kind can be repeated 1 to {MAX_LAYERS:,} times, got {times}")
         return None
     return PatternEntry(names, times, number)
 
@@ -134,7 +134,7 @@ def _flat(groups: list[list[PatternEntry]]) -> list[PatternEntry]:
     return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]
 
 
-NO_PARTS = "per_layer gives numbers, words or booleans; parts vary by kinds (`layers:` and `pattern:`)"
+NO_PARTS = "per_layer supports numbers, words and booleans; vary parts by kinds (`layers:` and `pattern:`)"
 _IN_KIND = re.compile(r"\.layers\.(\w+)\.")
 Kinds = tuple[str, ...]
 
@@ -176,19 +176,19 @@ class Turns:
 
     @property
     def first(self) -> Node:
-        """The first list."""
+        """First list."""
         return next(chain.from_iterable(self._choices.values()))
 
     def check(self, faults: Faults) -> bool:
-        """Return True if each list has one value per layer that it applies to; add faults otherwise."""
+        """True if each list has one value per layer that it applies to; add faults otherwise."""
         before = len(faults.found)
         for choice in chain.from_iterable(self._choices.values()):
             values, kind = choice.entries["per_layer"], self._kind(choice)
             if len(choice.entries) > 1 or not isinstance(values.value, list):
-                faults.add(choice, "per_layer stands alone, with a list: {per_layer: [32, 64]}")
+                faults.add(choice, "per_layer must be the only key, with a list: {per_layer: [32, 64]}")
             elif len(values.value) != self._counts[kind]:
                 text = f"kind '{kind}'" if kind else "`layer`"
-                faults.add(values, f"has {len(values.value)} values, {text} describes {self._counts[kind]} layers")
+                faults.add(values, f"has {len(values.value)} values, but {text} describes {self._counts[kind]} layers")
             else:
                 for value in (value for value in values.value if isinstance(value.value, (dict, list))):
                     faults.add(value, NO_PARTS)
@@ -196,8 +196,8 @@ class Turns:
 
     def _kind(self, choice: Node) -> str:
         """Return the kind that contains the list, "" if none."""
-        found = _IN_KIND.search(f"{choice.path}.")
-        return found[1] if found and found[1] in self._counts else ""
+        match = _IN_KIND.search(f"{choice.path}.")
+        return match[1] if match and match[1] in self._counts else ""
 
     def values(self, kinds: Kinds) -> tuple[object, ...]:
         """Return the values selected by the next layer, of these kinds, which determine its text. True is not 1."""

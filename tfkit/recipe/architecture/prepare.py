@@ -17,14 +17,14 @@ from tfkit.core.shape import Shape
 from tfkit.recipe.architecture.pattern import is_per_layer
 from tfkit.recipe.overlays import as_part, merge
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node, given, mapping, under
+from tfkit.recipe.text.node import Node, mapping, node_at, under
 from tfkit.recipe.text.options import OptionFacts, config_class, options_of
 from tfkit.recipe.text.source import from_value
 
 
 def stack_norm(keys: Mapping[str, Node]) -> Node | None:
     """Return the norm of the stack `keys` (R12): that of its layer, if common to all layers."""
-    norm = given(mapping(keys.get("layer")), "norm")
+    norm = node_at(mapping(keys.get("layer")), "norm")
     return None if norm is None or is_per_layer(norm) else norm
 
 
@@ -41,7 +41,7 @@ class Preparer:
 
     def of_corpora(self, data: Node | None) -> Preparer:
         """Return the preparer for the corpora of the section `data`."""
-        base = given(mapping(data), "folder")
+        base = node_at(mapping(data), "folder")
         return (
             self if base is None or not isinstance(base.value, str) else Preparer(self.faults, self.norm, _path(base))
         )
@@ -51,7 +51,7 @@ class Preparer:
         return self.read(node, slot, shape, default)[0]
 
     def read(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> tuple[Config | None, Node]:
-        """Like `config`, and return the text that was validated: `node` with contextual defaults filled in."""
+        """Return the Config like `config`, and the validated text: `node` with contextual defaults."""
         filled = self.part(with_type(node, default), slot)
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:
@@ -90,12 +90,12 @@ class Preparer:
         return self._filled(child, option.schema(child))
 
     def _norm(self, child: Node | None, option: OptionFacts) -> Node | None:
-        """Return a norm outside `layer.norm`: true = that one; a name or mapping is merged over it."""
+        """Return a norm outside `layer.norm`: true is that one; a name or mapping is merged over it."""
         if child is None:
             return self.norm if option.has_default else None
         if child.value is True:
             if self.norm is None:
-                self.faults.add(child, "true means the stack's norm, and layer.norm gives none")
+                self.faults.add(child, "true means the stack's norm, but layer.norm is not set")
                 return replace(child, value=None)
             return replace(as_part(self.norm), place=child.place, path=child.path)
         if child.value is None or child.value is False or self.norm is None:
@@ -143,12 +143,12 @@ Part = str | Mapping[str, Any] | Config
 Parts = Part | Sequence[Part]
 
 
-def parts_of(slot: str, given: Parts) -> tuple[Config, ...]:
+def parts_of(slot: str, parts: Parts) -> tuple[Config, ...]:
     """Return the Configs of one or several parts: names, mappings with a type, or Configs.
 
     Raises RecipeError with every fault, and UsageError for a Config of another slot.
     """
-    several = [given] if isinstance(given, (str, Mapping, Config)) else list(given)
+    several = [parts] if isinstance(parts, (str, Mapping, Config)) else list(parts)
     faults = Faults()
     configs = [_part(slot, part, f"{slot}[{index}]", faults) for index, part in enumerate(several)]
     if faults.found:
@@ -156,9 +156,9 @@ def parts_of(slot: str, given: Parts) -> tuple[Config, ...]:
     return tuple(config for config in configs if config is not None)
 
 
-def part_at(slot: str, given: Part, place: str, path: str) -> Config:
+def part_at(slot: str, part: Part, place: str, path: str) -> Config:
     """Return the Config of a part given at `place`, such as a command line option; raise RecipeError."""
-    node, found = from_value(given, Place(place), path)
+    node, found = from_value(part, Place(place), path)
     faults = Faults(found)
     config = None if found else Preparer(faults).config(node, slot)
     if config is None:

@@ -24,7 +24,7 @@ from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY
 from tfkit.recipe.keys import LAYER, MODEL, STACK, default_part
 from tfkit.recipe.overlays import merge
 from tfkit.recipe.text.faults import Faults, plain
-from tfkit.recipe.text.node import Node, given, items, mapping
+from tfkit.recipe.text.node import Node, items, mapping, node_at
 
 SIDES = ("encoder", "decoder")
 # values that the Blueprint stores as written
@@ -75,7 +75,7 @@ class ModelResolver:
         if not all(plan.layers for plan in plans.values()):
             return None
         check_readers(self.node, self.partial, self.faults)
-        if given(mapping(self.node), "parametrization") is not None:
+        if node_at(mapping(self.node), "parametrization") is not None:
             self.partial = Parametrizer(self.node, self.faults, self._resolve_base).applied(self.partial)
         return self.partial
 
@@ -94,13 +94,13 @@ class ModelResolver:
 
     def _check_keys(self, sides: Mapping[Side, bool]) -> None:
         model, paired = mapping(self.node), len(sides) > 1
-        known = [*(key for key in MODEL if key not in SIDES), *STACK, *(sides if paired else ())]
+        allowed = [*(key for key in MODEL if key not in SIDES), *STACK, *(sides if paired else ())]
         for key, child in model.items():
-            if key in SIDES and key not in known:
-                text = f"a model of type '{next(iter(sides))}' has one stack; say its keys in model itself"
+            if key in SIDES and key not in allowed:
+                text = f"a model of type '{next(iter(sides))}' has one stack; set its keys in model itself"
                 self.faults.add(child, text, at_key=True)
-            elif key not in known:
-                self.faults.unknown_key(child, known)
+            elif key not in allowed:
+                self.faults.unknown_key(child, allowed)
         for side in sides if paired else ():
             for key, child in mapping(model.get(side)).items():
                 if key not in STACK:
@@ -108,11 +108,11 @@ class ModelResolver:
 
     def _stack_keys(self, side: Side, own: dict[str, Node], alone: bool) -> Mapping[str, Node]:
         """Return the stack keys of one side: `own` of `model:` with `encoder:` or `decoder:` merged over (R8)."""
-        over = given(mapping(self.node), side)
+        over = node_at(mapping(self.node), side)
         if alone or over is None:
             return own
         if not isinstance(over.value, dict):
-            self.faults.add(over, f"expected a mapping of the {side}'s own keys")
+            self.faults.add(over, f"expected a mapping of the {side}'s keys")
             return own
         return mapping(merge(replace(self.node, value=own), over, self.faults.found))
 
@@ -123,7 +123,7 @@ class ModelResolver:
             # the mask of a stack may be dropped by every layer
             yield from (node for key, node in keys.items() if layers is None or key not in ("layer", "layers", "mask"))
             if layers is not None:
-                yield from {id(text): text for text in layers.texts}.values()  # each once
+                yield from {id(text): text for text in layers.texts}.values()  # without duplicates
                 yield from (layers.layers.merged((kind,)) for kind in layers.layers.kinds)
 
     # one stack
@@ -169,7 +169,7 @@ class ModelResolver:
         """Add embedding, position and final norm, which depend on the layers."""
         keys = text.keys
         preparer = Preparer(self.faults, stack_norm(keys))
-        node, config = given(keys, "embedding"), None
+        node, config = node_at(keys, "embedding"), None
         if node is not None:
             config, text.written["embedding"] = preparer.read(node, "embedding", plan.shape())
         embedding = of_kind(config, EmbeddingFacts.Config)
@@ -194,7 +194,7 @@ class ModelResolver:
             node = norm if ends else None
         elif node.value is True:
             if norm is None:
-                self.faults.add(node, "true means the stack's norm, and layer.norm gives none")
+                self.faults.add(node, "true means the stack's norm, but layer.norm is not set")
             node = norm
         elif node.value is not None and norm is not None:
             node = merge(norm, node, self.faults.found)
@@ -219,7 +219,7 @@ class ModelResolver:
         default = default_part(MODEL["init"])
         node = mapping(self.node).get("init", replace(self.node, value=default, path="model.init"))
         if node.value is None:
-            self.faults.add(node, "weights have to begin somehow; leave init out for xavier, the original's")
+            self.faults.add(node, "an init is required; remove init to use xavier, the original's")
             return None
         return Preparer(self.faults).config(node, "init", default=default)
 
@@ -244,8 +244,8 @@ def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Fau
         return
     found, known = _Forms(faults.found), len(faults.found)
     # a kind is merged over the layer, and a norm over the layer's
-    wanted = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
-    _read({key: node for key, node in keys.items() if key in wanted}, found)
+    checked = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
+    _read({key: node for key, node in keys.items() if key in checked}, found)
     faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
 
 

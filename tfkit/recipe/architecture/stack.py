@@ -13,7 +13,7 @@ from tfkit.core.keys import Key, SizeValue
 from tfkit.core.shape import Shape, Side
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.text.faults import Faults, plain, shown
-from tfkit.recipe.text.node import Node, given, mapping
+from tfkit.recipe.text.node import Node, mapping, node_at
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StackText:
 
     @property
     def node(self) -> Node:
-        """Node for faults of the whole stack: its first key."""
+        """First key, for faults of the whole stack."""
         return replace(next(iter(self.keys.values()), self.model), path="model")
 
 
@@ -72,12 +72,12 @@ class Vocabulary:
     """Meaning of `vocab_size: tokenizer`: `size` is None until a tokenizer is trained."""
 
     size: VocabSize | None = None
-    asked: list[Node] = field(default_factory=list)  # nodes with the value `tokenizer`
+    requests: list[Node] = field(default_factory=list)  # nodes with the value `tokenizer`
     unknown: set[Side] = field(default_factory=set)  # stacks whose size is requested but unknown
 
     def ask(self, node: Node, side: Side) -> int | None:
         """Return the size for a stack: an encoder reads sources, a decoder generates targets."""
-        self.asked.append(node)
+        self.requests.append(node)
         size = self.size[side == "decoder"] if isinstance(self.size, tuple) else self.size
         self.unknown |= {side} if size is None else set()
         return size
@@ -113,7 +113,7 @@ class Sizes:
 
     def vocabulary(self, vocabulary: Vocabulary, side: Side) -> int | None:
         """Parse the vocabulary size; an invalid one becomes the maximum, to avoid follow-up faults."""
-        node = given(self.keys, "vocab_size")
+        node = node_at(self.keys, "vocab_size")
         if node is None:
             return None
         if node.value == "tokenizer":
@@ -128,10 +128,10 @@ class Sizes:
         if node is None or node.value is None or (not alone and node.path == "model.memory"):
             return None  # in a model of two stacks reported for the decoder
         if not alone:
-            self.faults.add(node, "an encoder has no memory; it is the decoder that reads it", at_key=True)
+            self.faults.add(node, "an encoder has no memory; only a decoder reads one", at_key=True)
             return None
         if is_last_state(node):
-            text = "a model of one stack has no encoder to start from; give the width: memory: {d_model: 768}"
+            text = "a model of one stack has no encoder; set the width: memory: {d_model: 768}"
             self.faults.add(node, text)
             return None
         inner = mapping(node)
@@ -139,7 +139,7 @@ class Sizes:
             if key != "d_model":
                 self.faults.unknown_key(child, ["d_model"])
         if "d_model" not in inner:
-            self.faults.add(node, "memory needs its width: memory: {d_model: 768}")
+            self.faults.add(node, "memory needs a width: memory: {d_model: 768}")
             return None
         return Sizes(node, inner, self.faults).read("d_model")
 
@@ -149,10 +149,10 @@ class Sizes:
             return encoder.d_model
         if is_last_state(node) and node.path != "model.memory":
             return None
-        text = "the decoder's memory is its encoder's output; `memory:` is for models of one stack"
+        text = "the decoder's memory is the encoder's output; `memory:` is only for models of one stack"
         if isinstance(node.value, str):
-            text = f"expected {LAST_STATE}, got {shown(node.plain())}; left out, the memory is the encoder's output"
+            text = f"expected {LAST_STATE}, got {shown(node.plain())}; the default is the encoder's output"
         if is_last_state(node):
-            text = "it is the decoder that starts from its encoder's last states; say it in decoder:"
+            text = "only the decoder can start from the encoder's last states; set it in decoder:"
         self.faults.add(node, text, at_key=True)
         return None

@@ -14,7 +14,7 @@ from tfkit.recipe.keys import SUBLAYERS
 from tfkit.recipe.overlays import merge
 from tfkit.recipe.rules import FACTS, reason
 from tfkit.recipe.text.faults import Faults, shown
-from tfkit.recipe.text.node import Node, given
+from tfkit.recipe.text.node import Node, node_at
 
 # keys of a sublayer in a layer: attention, feedforward_2, cross_attention_norm, feedforward_2_norm
 SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
@@ -37,15 +37,15 @@ class SublayerResolver:
                 text = f"`sublayers` names {match['base']} fewer than {match['number']} times"
                 self.layer.faults.add(child, text, at_key=True)
         plans = [self._sublayer(name, base) for name, base in names]
-        found = [plan for plan in plans if plan is not None]
-        if not found and not self.layer.faults.found:
-            self.layer.faults.add(self.layer.node, f"a layer has at least one sublayer: {', '.join(SUBLAYERS)}")
-        return found
+        valid = [plan for plan in plans if plan is not None]
+        if not valid and not self.layer.faults.found:
+            self.layer.faults.add(self.layer.node, f"a layer needs at least one sublayer: {', '.join(SUBLAYERS)}")
+        return valid
 
     def _names(self) -> list[tuple[str, str]]:
         """Return the sublayer names in order, each with its base key: feedforward_2, feedforward."""
-        order = given(self.layer.keys, "sublayers")
-        described = [base for base in SUBLAYERS if given(self.layer.keys, base) is not None]
+        order = node_at(self.layer.keys, "sublayers")
+        described = [base for base in SUBLAYERS if node_at(self.layer.keys, base) is not None]
         if self.memory_width is None:
             described = [base for base in described if base != "cross_attention"]
         if order is None:
@@ -57,7 +57,7 @@ class SublayerResolver:
         names = self._numbered(order.value)
         for base in described:
             if base not in [used for _, used in names]:
-                text = f"leaves out {base}, which the layer describes; say {base}: none to do without it"
+                text = f"omits {base}, which the layer describes; set {base}: none to drop it"
                 self.layer.faults.add(order, text)
         return names
 
@@ -66,7 +66,7 @@ class SublayerResolver:
         names: list[tuple[str, str]] = []
         for item in order:
             if not isinstance(item.value, str) or item.value not in SUBLAYERS:
-                text = f"{shown(item.plain())} is no sublayer; there are: {', '.join(SUBLAYERS)}"
+                text = f"{shown(item.plain())} is not a sublayer; expected {', '.join(SUBLAYERS)}"
                 self.layer.faults.add(item, text)
                 continue
             count = sum(base == item.value for _, base in names) + 1
@@ -79,7 +79,7 @@ class SublayerResolver:
             node = over if node is None else merge(node, over, self.layer.faults.found)
         if node is None or node.value is None:
             place = self.layer.keys.get("sublayers", self.layer.node)
-            self.layer.faults.add(place, f"names {name}, and the layer describes no {base}")
+            self.layer.faults.add(place, f"names {name}, but the layer has no {base}")
             return None
         memory = base == "cross_attention"
         shape = replace(self.layer.shape, memory_width=self.memory_width) if memory else self.layer.shape
@@ -119,7 +119,7 @@ def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[Sublayer
             text = one_for_all if None in own or not names else f"the layer has no {subject}"
             layer.faults.add(child, text, at_key=True)
     if names and norm is None and "norm" not in layer.keys:
-        text = f"the layout '{layout}' needs a norm: say norm in the layer, or norm: none"
+        text = f"the layout '{layout}' needs a norm; set norm in the layer, or norm: none"
         layer.faults.add(layer.keys.get("residual", layer.stack.node), text)
 
 
@@ -144,12 +144,12 @@ def without_cross_attention(layer: Node, stack: StackText, faults: Faults) -> No
         if not key.startswith("cross_attention") or node.value is None:
             continue
         if stack.plan.last_state:
-            text = "the decoder starts from the encoder's last states and attends to nothing; leave out this, or memory"
+            text = "the decoder starts from the encoder's last states and attends to nothing; remove this, or memory"
             faults.add(node, text, at_key=True)
         elif stack.alone:
-            faults.add(node, "there is no memory to attend to; say memory: {d_model: ...} in the model", at_key=True)
+            faults.add(node, "no memory to attend to; set memory: {d_model: ...} in the model", at_key=True)
         elif node.path.startswith("model.encoder."):
-            faults.add(node, "an encoder has nothing to attend to; it is the decoder that reads it", at_key=True)
+            faults.add(node, "an encoder has no memory to attend to; only a decoder has one", at_key=True)
     kept = {key: child for key, child in layer.value.items() if not key.startswith("cross_attention")}
     order = kept.get("sublayers")
     if order is not None and isinstance(order.value, list) and not stack.alone:

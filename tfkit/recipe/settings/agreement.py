@@ -13,9 +13,9 @@ from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.core.plugins import is_shipped
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
-from tfkit.recipe.rules import FACTS, asked_by, reason
+from tfkit.recipe.rules import FACTS, reason, requirements_of
 from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node, given, mapping
+from tfkit.recipe.text.node import Node, mapping, node_at
 from tfkit.recipe.text.options import values_of
 
 
@@ -43,10 +43,10 @@ class Agreement:
 
     def check(self) -> None:
         """Run all checks: the rule table on each part and those it has requirements on, and each part's own."""
-        asked = [*self.parts, *self._decoding()]
+        candidates = [*self.parts, *self._decoding()]
         for asker in self.parts:
-            for rule in asked_by(asker.config):
-                refused = next((other for other in asked if rule.refuses(other.config)), None)
+            for rule in requirements_of(asker.config):
+                refused = next((other for other in candidates if rule.refuses(other.config)), None)
                 if refused is not None:
                     text = reason(rule, refused.config, asker.config.part)
                     self.tell(asker.path, [Problem("", f"{text} (see {spot(self.root, refused.path)[0].place})")])
@@ -136,15 +136,15 @@ SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair read or
 def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dict[str, Config]]:
     """Return the valid tokenizers by path and the valid corpora by split, of a section with faults."""
     preparer, keys = Preparer(Faults()), mapping(data)  # their faults are reported for the section
-    tokenizer = given(keys, "tokenizer")
+    tokenizer = node_at(keys, "tokenizer")
     sides = [side for name in ("source", "target") if (side := mapping(tokenizer).get(name)) is not None]
     tokenizers, corpora = {}, {}
     for node in [tokenizer] if "type" in mapping(tokenizer) or not sides else sides:
-        found = None if node is None else of_kind(preparer.config(node, "tokenizer"), TokenizerFacts.Config)
-        if node is not None and found is not None:
-            tokenizers[node.path] = found
+        choice = None if node is None else of_kind(preparer.config(node, "tokenizer"), TokenizerFacts.Config)
+        if node is not None and choice is not None:
+            tokenizers[node.path] = choice
     for split in ("train", "valid", "test", "longer"):
-        corpus = given(keys, split)
+        corpus = node_at(keys, split)
         config = None if corpus is None else preparer.of_corpora(data).config(corpus, "corpus")
         if config is not None:
             corpora[split] = config
@@ -163,42 +163,42 @@ class Contradictions:
 
     def check_objective(self, objective: ObjectiveFacts.Config) -> None:
         """Check the direction and the heads of the model against the objective."""
-        wanted, has, name = objective.part.reads, direction_of(self.blueprint), objective.part.part_name
-        if wanted is not None and has != wanted and has not in objective.part.also:
+        required, has, name = objective.part.reads, direction_of(self.blueprint), objective.part.part_name
+        if required is not None and has != required and has not in objective.part.also:
             place = self._near("model.type").place
-            text = f"'{name}' trains {WANTED[wanted]}; this model is {WANTED[has]}, see {place}"
+            text = f"'{name}' trains {WANTED[required]}; this model is {WANTED[has]}, see {place}"
             self.faults.add(self._near("objective.type"), text)
         for head, types in [(objective.trained_head(), objective.part.heads), *objective.part.beside.items()]:
             self._check_head(objective, head, types)
 
-    def _check_head(self, objective: ObjectiveFacts.Config, name: str | None, wanted: Sequence[str]) -> None:
+    def _check_head(self, objective: ObjectiveFacts.Config, name: str | None, required: Sequence[str]) -> None:
         """Check that the model's head, or that called `name`, is on the last stack and trained by the objective."""
         head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
         written = at(self.root, "model", *(("head",) if name is None else ("heads", name)))
         if head is None and written is not None and written.value is not None:
             return  # a head with faults of its own
         last = self.blueprint.last
-        if wanted and (head is None or not serves(head.part, wanted)):
+        if required and (head is None or not serves(head.part, required)):
             what = "head" if name is None else f"head '{name}'"
             has = f"the model has no {what}" if head is None else f"the {what} is '{head.part.part_name}'"
-            types = " or ".join(wanted)
+            types = " or ".join(required)
             text = f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}"
             self.faults.add(written or self._near("model"), text)
         elif written and head and is_shipped(objective.part) and self.blueprint.read_by(head) is not last:
-            text = f"'{objective.part.part_name}' trains it on the {last.side}; say reads: {last.side}, or leave it out"
+            text = f"'{objective.part.part_name}' trains it on the {last.side}; set reads: {last.side}, or remove it"
             self.faults.add(at(written, "reads") or written, text)
 
-    def check_labels(self, asked: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
+    def check_labels(self, nodes: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
         """Check that `num_classes: labels` is in the head trained by an objective with labels."""
         name = None if objective is None else objective.trained_head()
         trains = "head" if name is None else f"heads.{name}"
-        for node in asked:
+        for node in nodes:
             if objective is None or not objective.part.rows_type.labelled:
                 why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
-                text = f"labels are those that an objective learns from the corpus, and {why}; say a number"
+                text = f"labels are learned by an objective from the corpus, but {why}; use a number"
                 self.faults.add(node, text)
             elif node.path != f"model.{trains}.num_classes":
-                self.faults.add(node, f"labels are those of model.{trains}, which the objective trains; say a number")
+                self.faults.add(node, f"labels belong to model.{trains}, which the objective trains; use a number")
 
     def check_calls(self, objective: ObjectiveFacts.Config) -> None:
         """Check that the objective passes the required call inputs and that all parts support its batches."""
@@ -211,7 +211,7 @@ class Contradictions:
         for part in sorted(parts, key=lambda part: (part.part_slot, part.part_name)):
             for need in sorted(part.needs - gives):
                 who = f"{part.part_slot} '{part.part_name}'"
-                self.faults.add(node, f"'{name}' hands over no {need}, which {who} needs with every call")
+                self.faults.add(node, f"'{name}' does not provide {need}, which {who} needs in every call")
             if "attention_mask" in gives and (rule := FACTS["a batch with padding"]).refuses(part):
                 self.faults.add(node, f"{reason(rule, part)}; '{name}' makes such batches")
             if packed is not None and (rule := FACTS["a packed batch"]).refuses(part):
@@ -222,12 +222,12 @@ class Contradictions:
         node = self._near("data.tokenizer")
         if objective is not None and "two_vocabularies" not in objective.part.capabilities:
             place = self._near("objective.type").place
-            text = f"'{objective.part.part_name}' writes what it reads (see {place}) with one tokenizer; name one"
+            text = f"'{objective.part.part_name}' writes its input (see {place}) with one tokenizer; set only one"
             self.faults.add(node, text, at_key=True)
         if self.blueprint.shared_embedding:
             shared = at(self.root, "model", "embedding", "shared") or self._near("model")
             text = f"one token table cannot serve the two vocabularies of data.tokenizer, see {node.place}"
-            self.faults.add(shared, f"{text}; leave shared out, or name one tokenizer")
+            self.faults.add(shared, f"{text}; remove shared, or use one tokenizer")
 
     def check_tokenizers(self, tokenizers: Mapping[str, TokenizerFacts.Config]) -> None:
         """Check that the vocabulary of the tokenizer fits the model."""
@@ -240,24 +240,24 @@ class Contradictions:
                     continue
                 node = at(self.root, *path.split("."), "vocab_size") or self._near("data")
                 place = self._near(f"model.{plan.side}.vocab_size").place
-                text = f"the tokenizer may have {size} tokens, the model's vocab_size is {plan.vocab_size}, see {place}"
+                text = f"the tokenizer may have {size} tokens, but vocab_size is {plan.vocab_size}, see {place}"
                 self.faults.add(node, text)
 
     def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
         """Check that every corpus provides the fields that the objective needs."""
-        given = {split: set(corpus.build().fields) for split, corpus in corpora.items()}
-        wanted = set(objective.part.rows_type.read_fields(given.get("train", set())))
-        for split, fields in given.items():
-            if not wanted <= fields:
-                missing, has = ", ".join(sorted(wanted - fields)), ", ".join(sorted(fields))
-                text = f"'{objective.part.part_name}' needs the fields {missing}; this one gives {has}"
+        provided = {split: set(corpus.build().fields) for split, corpus in corpora.items()}
+        required = set(objective.part.rows_type.read_fields(provided.get("train", set())))
+        for split, fields in provided.items():
+            if not required <= fields:
+                missing, has = ", ".join(sorted(required - fields)), ", ".join(sorted(fields))
+                text = f"'{objective.part.part_name}' needs the fields {missing}; this corpus has {has}"
                 self.faults.add(self._near(f"data.{split}"), text)
 
 
-def serves(head: type[Component], wanted: Sequence[str]) -> bool:
+def serves(head: type[Component], accepted: Sequence[str]) -> bool:
     """True if the head has or extends one of the types, or is a user's own with a loss."""
     types = {base.part_name for base in head.__mro__ if issubclass(base, Component)}
-    return bool(types.intersection(wanted)) or (not is_shipped(head) and hasattr(head, "loss"))
+    return bool(types.intersection(accepted)) or (not is_shipped(head) and hasattr(head, "loss"))
 
 
 def direction_of(blueprint: Blueprint) -> str:

@@ -31,8 +31,8 @@ def missing_files(root: Node, sections: Mapping[str, Any], blueprint: Blueprint)
     A user's own parts read their files themselves.
     """
     owners = [(value, path) for path, value in sections.items() if isinstance(value, BaseModel)]
-    found = [named for owner, path in [*owners, *model_parts(blueprint)] for named in named_paths(owner, path)]
-    faults = [_missing(root, named) for named in found if _is_read_here(named.owner)]
+    paths = [named for owner, path in [*owners, *model_parts(blueprint)] for named in named_paths(owner, path)]
+    faults = [_missing(root, named) for named in paths if _is_read_here(named.owner)]
     return by_place(fault for fault in faults if fault is not None)
 
 
@@ -43,8 +43,8 @@ def _is_read_here(owner: BaseModel) -> bool:
 def _near(path: Path) -> str | None:
     """Return an entry with a similar name in the folder of the missing `path`."""
     with contextlib.suppress(OSError, ValueError):
-        found = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 10_000)])
-        return None if found is None else str(path.parent / found)
+        name = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 10_000)])
+        return None if name is None else str(path.parent / name)
     return None
 
 
@@ -57,11 +57,11 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
     place = _place(root, node, full)
     if not os.path.exists(path):
         other = ", or of all --set data.folder=PATH" * full.startswith(CORPORA)
-        text = f"there is no {kind} {path}" + f"; to name another: --set {full}=PATH{other}" * ("[" not in full)
+        text = f"no such {kind}: {path}" + f"; to use another: --set {full}=PATH{other}" * ("[" not in full)
         return Fault(place, full, text, _near(Path(path)))
     if is_file and not os.path.isdir(path):
         return None  # a pipe
-    return Fault(place, full, f"{path} is a {'folder' if is_file else 'file'}; a {kind} is expected")
+    return Fault(place, full, f"{path} is a {'folder' if is_file else 'file'}; expected a {kind}")
 
 
 def _place(root: Node, node: Node, path: str) -> Place:
@@ -75,5 +75,5 @@ def unused_folder(data: Data) -> Iterator[Problem]:
     """Report a `data.folder` that contains no corpus file of `data`."""
     paths = [Path(named.path) for _, corpus in data.splits() for named in named_paths(corpus)]
     if not any(path.is_relative_to(str(data.folder)) for path in paths):
-        text = "no path of a corpus is relative to it"
-        yield Problem("folder", f"{text}; leave it out, or write a corpus's file without its folder", at="data")
+        text = "no corpus path is relative to it"
+        yield Problem("folder", f"{text}; remove it, or write a corpus path without its folder", at="data")

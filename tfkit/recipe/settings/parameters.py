@@ -34,20 +34,20 @@ def freeze_problems(
         return
     frozen = {id(parameter) for pattern in written for parameter in named(pattern, parameters)}
     trained = [
-        parameter for name, parameter in parameters.items() if not name.startswith(_idle_heads(blueprint, objective))
+        parameter for name, parameter in parameters.items() if not name.startswith(_unused_heads(blueprint, objective))
     ]
     if all(id(parameter) in frozen for parameter in trained if parameter.requires_grad):
-        yield Problem("freeze", "there is nothing to train: every parameter is frozen", at="train")
+        yield Problem("freeze", "nothing to train: every parameter is frozen", at="train")
 
 
-def _idle_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> tuple[str, ...]:
+def _unused_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> tuple[str, ...]:
     """Return the name prefixes of heads that the objective does not train."""
     if objective is None:
         return ()
     own = objective.trained_head()
     trained = {own, *objective.part.beside}
-    idle = [f"heads.{name}." for name, _ in blueprint.heads if name not in trained]
-    return (*idle, *(["head."] if own is not None else []))
+    unused = [f"heads.{name}." for name, _ in blueprint.heads if name not in trained]
+    return (*unused, *(["head."] if own is not None else []))
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -63,10 +63,10 @@ def named(written: str, parameters: Mapping[str, nn.Parameter]) -> list[nn.Param
 
 def unknown(written: str, names: Iterable[str]) -> tuple[str, str | None]:
     """Return the message about a pattern or prefix without match, and a suggestion."""
-    found, firsts = meant(written.rstrip(".*"), names)
-    there = "" if found else f"; the names begin with {', '.join(firsts)}"
-    verb = "is like" if _is_pattern(written) else "begins with"
-    return f"no parameter's name {verb} '{written}'{there}", found
+    suggestion, firsts = meant(written.rstrip(".*"), names)
+    hint = "" if suggestion else f"; the names begin with {', '.join(firsts)}"
+    verb = "matches" if _is_pattern(written) else "begins with"
+    return f"no parameter's name {verb} '{written}'{hint}", suggestion
 
 
 def _is_pattern(written: str) -> bool:
@@ -82,7 +82,7 @@ def meant(beginning: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
 ADAM = ("adam", "adamw", "nadam", "radam", "adamax")  # optimizers for which muP defines rates
-TRAINED = "model."  # beginning of names where an objective trains a module beside the model
+TRAINED = "model."  # name prefix of modules that an objective trains next to the model
 OUTER = ("embedding", "position", "head")  # slots whose matrices are not hidden matrices
 
 
@@ -149,17 +149,17 @@ def rate_of(
     rate = 1.0
     for group in groups:
         rate *= group.rate if parameter.is_in(group) else 1.0
-    found = LAYER.match(parameter.names[0])
-    if layer_decay is not None and found is not None:
-        layer = -1 if found[2] is None else int(found[2])
-        rate *= layer_decay ** (depths[found[1]] - layer)
+    match = LAYER.match(parameter.names[0])
+    if layer_decay is not None and match is not None:
+        layer = -1 if match[2] is None else int(match[2])
+        rate *= layer_decay ** (depths[match[1]] - layer)
     return rate
 
 
 def decay_of(parameter: Parameter, groups: Sequence[ParameterGroup]) -> float | None:
     """Return the weight decay of the last selecting group that sets one, or None."""
-    found = [group.weight_decay for group in groups if group.weight_decay is not None and parameter.is_in(group)]
-    return found[-1] if found else None
+    decays = [group.weight_decay for group in groups if group.weight_decay is not None and parameter.is_in(group)]
+    return decays[-1] if decays else None
 
 
 def depths_of(blueprint: Blueprint) -> dict[str, int]:
@@ -172,7 +172,7 @@ def parametrization_problems(train: Train, blueprint: Blueprint, chosen: Paramet
     options = dict(train.optimizer)
     name = str(options.get("name", train.optimizer.part.part_name))
     if name.lower() not in ADAM:
-        text = f"model.parametrization gives the rates of Adam, not of {name}; take adam or adamw"
+        text = f"model.parametrization defines learning rates for Adam, not for {name}; use adam or adamw"
         yield Problem("", text, at="train.optimizer")
     init = blueprint.init.part
     if issubclass(init, InitFacts) and (fault := init.without_std()):

@@ -58,7 +58,7 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
     data, objective, train, generate = sections
     if data is not None:
         if data.batch.pack and data.batch.length is None:
-            yield Problem("length", "packed rows have a length; say here how many tokens", at="data.batch")
+            yield Problem("length", "packed rows need a length in tokens; set it here", at="data.batch")
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
     yield from step_problems(train, data)
@@ -76,13 +76,13 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
 
 def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
     """Require a tokenizer if texts are read, refuse it otherwise."""
-    given = data.fields()
-    texts = given - {"vectors"} if objective is None else objective.part.rows_type.text_fields(given)
-    is_read = bool(texts) or "vectors" not in given
+    fields = data.fields()
+    texts = fields - {"vectors"} if objective is None else objective.part.rows_type.text_fields(fields)
+    is_read = bool(texts) or "vectors" not in fields
     if data.tokenizer is None and is_read:
         yield Problem("", "needs the option 'tokenizer'", at="data")
     if data.tokenizer is not None and not is_read and objective is not None:
-        text = f"'{objective.part.part_name}' of vectors reads no text; leave the tokenizer out"
+        text = f"'{objective.part.part_name}' of vectors reads no text; remove the tokenizer"
         yield Problem("", text, at="data.tokenizer")
 
 
@@ -92,40 +92,42 @@ def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
         return
     checkpoints = _times(train.steps, train.checkpoint_every)
     if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
-        text = f"the mean is over {train.keep.mean} checkpoints, and {train.steps} steps make {checkpoints}"
-        yield Doubt("keep.mean", f"{text}; say fewer, or a smaller checkpoint_every", at="train")
+        text = f"the mean is over {train.keep.mean} checkpoints, but {train.steps} steps make only {checkpoints}"
+        yield Doubt("keep.mean", f"{text}; use fewer, or a smaller checkpoint_every", at="train")
     if data is None or data.valid is None:
         return
     validations = _times(train.steps, train.evaluate_every)
-    if _is_given(train, "evaluate_every") and train.evaluate_every > train.steps:
-        text = f"there are {train.steps} steps, so there is one validation, after the last"
+    if _is_set(train, "evaluate_every") and train.evaluate_every > train.steps:
+        text = f"with {train.steps} steps the only validation is after the last"
         yield Doubt("evaluate_every", text, at="train")
     if train.patience is not None and train.patience >= validations:
-        text = f"training never stops early: it makes {validations} validations"
-        yield Doubt("patience", f"{text}; say fewer, or a smaller evaluate_every", at="train")
+        text = f"training never stops early: it has only {validations} validations"
+        yield Doubt("patience", f"{text}; use fewer, or a smaller evaluate_every", at="train")
 
 
 def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
     if train.patience is not None:
-        text = "counts validations without a better loss, and there is no data.valid"
+        text = "needs validations, but there is no data.valid"
         yield Problem("patience", text, at="train")
-    if _is_given(train, "validate"):
-        yield Problem("validate", "there is no data.valid to measure on", at="train")
-    if _is_given(train, "evaluate_every"):
-        yield Doubt("evaluate_every", "nothing is validated: there is no data.valid", at="train")
+    if _is_set(train, "validate"):
+        yield Problem("validate", "no data.valid to measure on", at="train")
+    if _is_set(train, "evaluate_every"):
+        yield Doubt("evaluate_every", "no validations: data.valid is not set", at="train")
     if train.metrics and not data.measured():
-        text = "are measured on data.test or data.valid when training ends, and there is neither"
+        text = "are measured on data.test or data.valid after training, but neither is set"
         yield Doubt("metrics", text, at="train")
 
 
 def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Problem]:
     """Yield settings of generation without effect."""
-    given = [name for name in Generate.model_fields if _is_given(generate, name)]
+    changed = [name for name in Generate.model_fields if _is_set(generate, name)]
     if not writes(blueprint):
-        text = "changes nothing: this model writes no texts, as it has no decoder with a head such as language_model"
-        yield from (Doubt(name, text, at="generate") for name in given)
-    elif blueprint.encoder is None and "length_ratio" in given:
-        text = "changes nothing: there is no source whose length it could be a ratio to; say max_new_tokens"
+        text = (
+            "has no effect: this model does not generate text, as it has no decoder with a head such as language_model"
+        )
+        yield from (Doubt(name, text, at="generate") for name in changed)
+    elif blueprint.encoder is None and "length_ratio" in changed:
+        text = "has no effect: there is no source to relate the length to; use max_new_tokens"
         yield Doubt("length_ratio", text, at="generate")
 
 
@@ -135,7 +137,7 @@ def writes(blueprint: Blueprint) -> bool:
     return blueprint.decoder is not None and head is not None and serves(head.part, ("language_model", "masked_lm"))
 
 
-def _is_given(section: Train | Generate, name: str) -> bool:
+def _is_set(section: Train | Generate, name: str) -> bool:
     """True if the section changes the default."""
     return bool(getattr(section, name) != getattr(type(section)(), name))
 
@@ -154,10 +156,10 @@ def teacher_problems(
     yield from _layer_problems(teacher.attention, f"{at}.attention", blueprint)
     yield from _attention_problems(teacher, blueprint)
     if not teacher.is_read and teacher.sequences is None:
-        yield Problem("weight", "the teacher teaches nothing; say a weight above 0, or teacher: none", at=at)
+        yield Problem("weight", "the teacher has no effect; set a weight above 0, or teacher: none", at=at)
     if teacher.is_read and objective is not None and "soft_targets" not in objective.part.capabilities:
-        able = [name for name, part in REGISTRY.load("objective").items() if "soft_targets" in part.capabilities]
-        text = f"'{objective.part.part_name}' cannot learn from a teacher; objectives that can: {', '.join(able)}"
+        supported = [name for name, part in REGISTRY.load("objective").items() if "soft_targets" in part.capabilities]
+        text = f"'{objective.part.part_name}' cannot learn from a teacher; objectives that can: {', '.join(supported)}"
         yield Problem("", text, at=at)
     if teacher.sequences is not None:
         yield from _sequence_problems(teacher.sequences, objective)
@@ -167,10 +169,10 @@ def _sequence_problems(strategy: Config, objective: ObjectiveFacts.Config | None
     """Report objectives without targets to rewrite, and sampling strategies."""
     at = "train.teacher.sequences"
     if objective is not None and "continuations" not in objective.part.capabilities:
-        text = f"'{objective.part.part_name}' has no targets that a teacher could write; seq2seq and completion have"
+        text = f"'{objective.part.part_name}' has no targets that a teacher could rewrite; use seq2seq or completion"
         yield Problem("", text, at=at)
     if "draws" in strategy.part.able(strategy):
-        text = f"'{strategy.part.part_name}' draws at random, and targets are written once; say beam or greedy"
+        text = f"'{strategy.part.part_name}' samples, but targets are generated only once; use beam or greedy"
         yield Problem("", text, at=at)
 
 
@@ -180,8 +182,8 @@ def _attention_problems(teacher: Teacher, blueprint: Blueprint) -> Iterator[Prob
     for pair in layer_pairs(teacher.attention, blueprint.last.side):
         plan = plans.get(pair.side)
         if plan is not None and pair.own < plan.num_layers and not shows_attention(plan, pair.own):
-            text = f"layer {pair.own} of the {pair.side} has no attention that hands out its weights"
-            yield Problem("", f"{text}; leave it out", at=f"train.teacher.attention{pair.at}")
+            text = f"layer {pair.own} of the {pair.side} has no attention that exposes its weights"
+            yield Problem("", f"{text}; remove it", at=f"train.teacher.attention{pair.at}")
 
 
 def shows_attention(plan: StackPlan, layer: int) -> bool:
@@ -197,9 +199,9 @@ def _layer_problems(layers: Mapping[str, Any], at: str, blueprint: Blueprint) ->
         if pair.side not in plans:
             yield Problem("", f"the model has no {pair.side}; its stack is the {blueprint.last.side}", at=at + pair.at)
         elif len(plans) > 1 and pair.at.count(".") == 1:
-            text = f"the model has two stacks; say which: {{{pair.side}: {{{pair.own}: {pair.other}}}}}"
+            text = f"the model has two stacks; select one: {{{pair.side}: {{{pair.own}: {pair.other}}}}}"
             yield Problem("", text, at=at + pair.at)
         elif pair.own >= plans[pair.side].num_layers:
             count = plans[pair.side].num_layers
-            text = f"there is no layer {pair.own}: the {pair.side} has layers 0 to {count - 1}"
+            text = f"no layer {pair.own}: the {pair.side} has layers 0 to {count - 1}"
             yield Problem("", text, at=at + pair.at)

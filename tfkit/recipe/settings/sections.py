@@ -37,18 +37,18 @@ def value_problem(key: str) -> str:
     """Return why `key` cannot be changed for evaluating a trained model; empty if it can."""
     section, dot, _ = key.partition(".")
     if not dot or section not in SECTIONS:
-        return f"what can be set of a trained model begins with {', '.join(f'{name}.' for name in SECTIONS)}"
-    made = next((name for name in MADE if key == name or key.startswith(f"{name}.")), None)
-    return "" if made is None else f"the model was trained with its {made}"
+        return f"keys for a trained model begin with {', '.join(f'{name}.' for name in SECTIONS)}"
+    fixed = next((name for name in MADE if key == name or key.startswith(f"{name}.")), None)
+    return "" if fixed is None else f"the model was trained with its {fixed}"
 
 
 def _checked(evaluations: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for name, values in evaluations.items():
         if not NAME.fullmatch(name) or name in TAKEN:
             taken = ", ".join(TAKEN)
-            raise ValueError(f"'{name}' names no evaluation: use small letters, digits and _; {taken} are taken")
+            raise ValueError(f"'{name}' is not a valid name: use lowercase letters, digits and _; {taken} are reserved")
         if not values:
-            raise ValueError(f"{name}: give at least one value by key, as in objective.block: 512")
+            raise ValueError(f"{name}: set at least one value by key, as in objective.block: 512")
         for key in values:
             if problem := value_problem(key):
                 raise ValueError(f"{name}: {key}: {problem}")
@@ -81,13 +81,13 @@ class Section(BaseModel):
 class Batch(Section):
     """Batching of examples: exactly one of `tokens` (rows times the longest, including padding) and `size` (rows)."""
 
-    tokens: PositiveInt | None = Field(
-        None, description="padded tokens per batch; 4096 where neither this nor size is set"
-    )
+    tokens: PositiveInt | None = Field(None, description="padded tokens per batch; 4096 if size is not set either")
     size: RowCount | None = Field(None, description="rows per batch, instead of tokens")
     by_length: bool = Field(True, description="group examples of similar length, in random order")
-    pack: bool = Field(False, description="put several short examples into one row, kept apart by their segments")
-    length: PositiveInt | None = Field(None, description="longest example in tokens; the row length when packed")
+    pack: bool = Field(False, description="pack several short examples into one row, separated by segments")
+    length: PositiveInt | None = Field(
+        None, description="maximum length of an example in tokens; the row length if packed"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -99,7 +99,7 @@ class Batch(Section):
     @model_validator(mode="after")
     def _one_budget(self) -> Batch:
         if self.tokens is not None and self.size is not None:
-            raise ValueError(f"tokens: {self.tokens} and size: {self.size} are both set; write `none` for one of them")
+            raise ValueError(f"tokens: {self.tokens} and size: {self.size} are both set; set one of them to none")
         if self.tokens is not None and self.length is not None and self.length > self.tokens:
             raise ValueError(f"an example of length: {self.length} does not fit into a batch of tokens: {self.tokens}")
         return self
@@ -108,8 +108,8 @@ class Batch(Section):
 class SideTokenizers(Section):
     """A tokenizer with its own vocabulary for each side of a pair."""
 
-    source: Tokenizer = Field(description="splits what the encoder reads")
-    target: Tokenizer = Field(description="splits what the decoder writes")
+    source: Tokenizer = Field(description="tokenizer of the encoder's input")
+    target: Tokenizer = Field(description="tokenizer of the decoder's output")
 
 
 def _tokenizer_form(value: Any) -> str:
@@ -122,23 +122,20 @@ class Data(Section):
     """The data, its tokenization and batching."""
 
     folder: FolderPath | None = Field(
-        None, description="where the files of the corpora are, but for paths that --set says; none: beside the recipe"
+        None, description="folder of the corpus files, except for paths from --set; none: the recipe's folder"
     )
     tokenizer: Annotated[
         Annotated[Tokenizer | None, Tag("one")] | Annotated[SideTokenizers, Tag("sides")],
         Discriminator(_tokenizer_form),
     ] = Field(
         None,
-        description="how text is split into tokens; {source: ..., target: ...}: each side in its own way; "
-        "none where the corpora give vectors and no text",
+        description="the tokenizer; {source: ..., target: ...}: one for each side; none for corpora of vectors",
     )
-    train: Corpus = Field(description="the examples that the model learns from")
-    valid: Corpus | None = Field(None, description="the examples that choose the best weights while training")
-    test: Corpus | None = Field(None, description="the examples that evaluate measures on")
-    longer: Corpus | None = Field(
-        None, description="examples beyond those of training, such as longer ones, measured beside test"
-    )
-    batch: Batch = Field(Batch(tokens=4096), description="how examples become batches")
+    train: Corpus = Field(description="training examples")
+    valid: Corpus | None = Field(None, description="validation examples, which select the best weights")
+    test: Corpus | None = Field(None, description="test examples for evaluate")
+    longer: Corpus | None = Field(None, description="further test examples, such as longer ones")
+    batch: Batch = Field(Batch(tokens=4096), description="batching of the examples")
 
     @property
     def source_tokenizer(self) -> TokenizerFacts.Config | None:
@@ -162,54 +159,55 @@ class Data(Section):
 
     def measured(self) -> list[str]:
         """Return the splits measured at the end of training: test, or else valid; and longer."""
-        found = dict(self.splits())
-        return [split for split in ("test" if "test" in found else "valid", "longer") if split in found]
+        splits = dict(self.splits())
+        return [split for split in ("test" if "test" in splits else "valid", "longer") if split in splits]
 
     def splits(self) -> list[tuple[str, Config]]:
         """Return the configured corpora by split."""
-        found = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
-        return [(name, config) for name, config in found if config is not None]
+        corpora = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
+        return [(name, config) for name, config in corpora if config is not None]
 
 
 class Mean(Section):
     """Keep the mean of the last checkpoints."""
 
-    mean: PositiveInt = Field(description="how many of the last checkpoints are averaged")
+    mean: PositiveInt = Field(description="number of last checkpoints to average")
 
 
 class InitFrom(Section):
     """Initialize from the weights of a run: all tensors must match, except those named here."""
 
-    run: RunPath = Field(description="the run's folder")
-    new: Names = Field((), description="tensors of this model that may be new: names, where * stands for anything")
-    unused: Names = Field((), description="tensors of the run that may be left: names, where * stands for anything")
+    run: RunPath = Field(description="the run folder")
+    new: Names = Field((), description="tensors of this model that may be new: names, with * as wildcard")
+    unused: Names = Field((), description="tensors of the run that may be unused: names, with * as wildcard")
     layers: Layers = Field(
-        {}, description="the run's layer that each layer starts from, {0: 0, 1: 2}; none: the one of the same number"
+        {}, description="initial layer of the run for each layer, {0: 0, 1: 2}; none: the layer with the same number"
     )
 
 
 class Teacher(Section):
     """A trained model to distill from, in addition to the objective (Hinton et al. 2015, arXiv 1503.02531)."""
 
-    run: RunPath = Field(description="the teacher's folder, of the same vocabulary; its weights stay as they are")
+    run: RunPath = Field(description="the teacher's run folder; it needs the same vocabulary and is not trained")
     temperature: PositiveFloat = Field(2.0, description="T: soft targets are softmax(logits / T), their loss times T^2")
     weight: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.5, description="share of the soft targets in the loss; the rest is the objective's own loss"
+        0.5, description="share of the soft targets in the loss; the rest is the objective's loss"
     )
     cosine: NonNegativeFloat = Field(
-        0.0, description="factor on 1 - cosine of the last hidden states of both (DistilBERT, arXiv 1910.01108)"
+        0.0, description="weight of 1 - cosine of both last hidden states (DistilBERT, arXiv 1910.01108)"
     )
     hidden: Layers = Field(
-        {}, description="layers whose hidden states follow the teacher's, {student: teacher} (TinyBERT: 1909.10351)"
+        {}, description="layers whose hidden states match the teacher's, {student: teacher} (TinyBERT: 1909.10351)"
     )
-    hidden_weight: PositiveFloat = Field(1.0, description="factor on the mean squared error of each of these layers")
-    attention: Layers = Field({}, description="layers whose attention weights do the same, {student: teacher}")
-    attention_weight: PositiveFloat = Field(1.0, description="factor on the mean squared error of each of these")
+    hidden_weight: PositiveFloat = Field(1.0, description="weight of the mean squared error of each of these layers")
+    attention: Layers = Field({}, description="layers whose attention weights match the teacher's, {student: teacher}")
+    attention_weight: PositiveFloat = Field(1.0, description="weight of the mean squared error of each of these")
     projection: bool = Field(
-        False, description="where widths differ, learn a projection of the student's states, dropped after training"
+        False, description="learn a projection of the student's states to the teacher's width, dropped after training"
     )
     sequences: Strategy | None = Field(
-        None, description="rewrite the targets of training by the teacher, such as by beam (Kim and Rush: 1606.07947)"
+        None,
+        description="strategy of the teacher to rewrite training targets, such as beam (Kim and Rush: 1606.07947)",
     )
 
     @property
@@ -227,14 +225,12 @@ ParameterKind = Literal[
 class ParameterGroup(Section):
     """Parameters with their own learning rate or weight decay, selected by `names` and `kind`."""
 
-    names: Names = Field((), description="names of parameters, where * stands for anything; by default all")
+    names: Names = Field((), description="names of parameters, with * as wildcard; all by default")
     kind: ParameterKind | None = Field(
-        None, description="the slot of the part that they are in; or bias, vector, or matrix: those of hidden layers"
+        None, description="slot of the containing part; or bias, vector, or matrix (of hidden layers)"
     )
-    rate: PositiveFloat = Field(1.0, description="factor on the learning rate; several groups multiply theirs")
-    weight_decay: NonNegativeFloat | None = Field(
-        None, description="in place of the optimizer's; the last group's counts"
-    )
+    rate: PositiveFloat = Field(1.0, description="factor on the learning rate; those of several groups are multiplied")
+    weight_decay: NonNegativeFloat | None = Field(None, description="overrides the optimizer's; the last group wins")
 
     @model_validator(mode="after")
     def _selects(self) -> ParameterGroup:
@@ -246,30 +242,30 @@ class ParameterGroup(Section):
 class GenerationRate(Section):
     """Benchmark of greedy generation from random prompts."""
 
-    batch: RowCount = Field(8, description="sequences at once")
-    prompt: PositiveInt = Field(32, description="tokens of each prompt, or source")
-    new: PositiveInt = Field(64, description="tokens generated after each prompt")
+    batch: RowCount = Field(8, description="sequences per batch")
+    prompt: PositiveInt = Field(32, description="tokens per prompt or source")
+    new: PositiveInt = Field(64, description="new tokens per prompt")
 
 
 class Validate(Section):
     """Measurements of each validation besides the loss."""
 
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="computed at each validation"
+        (), description="metrics computed at each validation"
     )
     samples: NonNegativeInt = Field(0, description="sample outputs shown at each validation")
-    limit: PositiveInt | None = Field(None, description="how many examples metrics are computed on; none: all")
+    limit: PositiveInt | None = Field(None, description="number of examples for the metrics; none: all")
     best: str = Field(
         "loss",
-        description="what keep: best and patience go by: loss, or one of these metrics; of equal values the first",
+        description="criterion of keep: best and patience: loss, or one of these metrics; the first of equal values",
     )
 
     @model_validator(mode="after")
     def _measured(self) -> Validate:
         names = list(self.names)
         if self.best not in ("loss", *names):
-            known = ", ".join(["loss", *names])
-            raise ValueError(f"best: '{self.best}' is not measured at validations; there are: {known}")
+            available = ", ".join(["loss", *names])
+            raise ValueError(f"best: '{self.best}' is not measured at validations; available: {available}")
         return self
 
     @property
@@ -290,56 +286,56 @@ with warnings.catch_warnings():
         """A section with `validate:`."""
 
         validate: Validate = Field(  # type: ignore[assignment]
-            Validate(), description="what each validation measures and shows besides the loss"
+            Validate(), description="measurements and samples of each validation, besides the loss"
         )
 
 
 class Train(Validated):
     """Settings of training."""
 
-    seed: Seed = Field(0, description="seed of all random numbers: weights, order of examples, dropout")
-    device: DeviceName = Field("auto", description="auto takes CUDA where there is one; or cpu, cuda, cuda:1")
+    seed: Seed = Field(0, description="seed of weights, order of examples and dropout")
+    device: DeviceName = Field("auto", description="auto (CUDA if available), cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the computation; weights and their averages stay float32"
+        "float32", description="dtype of the computation; weights and their averages stay float32"
     )
-    steps: PositiveInt | None = Field(None, description="optimizer steps in all; 10,000 if epochs is not set either")
+    steps: PositiveInt | None = Field(None, description="number of optimizer steps; 10,000 if epochs is not set either")
     epochs: PositiveInt | None = Field(None, description="passes over the training data, instead of steps")
-    optimizer: Optimizer = Field("adam", description="how gradients change the weights")  # type: ignore[assignment]
+    optimizer: Optimizer = Field("adam", description="the optimizer")  # type: ignore[assignment]
     schedule: Schedule = Field(  # type: ignore[assignment]
-        "inverse_square_root", description="the learning rate of each step"
+        "inverse_square_root", description="schedule of the learning rate"
     )
-    clip_norm: PositiveFloat | None = Field(None, description="largest norm of all gradients")
-    accumulate: PositiveInt = Field(1, description="batches whose gradients make one step")
+    clip_norm: PositiveFloat | None = Field(None, description="maximum global norm of the gradients")
+    accumulate: PositiveInt = Field(1, description="batches per optimizer step, whose gradients are accumulated")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
-    keep: Literal["best", "last"] | Mean = Field("best", description="which weights model.safetensors holds")
+    keep: Literal["best", "last"] | Mean = Field("best", description="the weights saved in model.safetensors")
     patience: PositiveInt | None = Field(None, description="stop after this many validations without a better loss")
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="computed on the validation set when training ends, and by evaluate"
+        (), description="metrics computed after training, and by evaluate"
     )
     evaluations: Evaluations = Field(
         default_factory=dict,
-        description="more evaluations when training ends, by name: the values by key that each is made with",
+        description="further evaluations after training by name, each with its overrides by key",
     )
     generation_rate: GenerationRate | None = Field(
-        None, description="measure, when training ends, how many tokens per second the model generates"
+        None, description="measure tokens per second of generation after training"
     )
-    samples: NonNegativeInt = Field(5, description="sample outputs shown when training ends")
+    samples: NonNegativeInt = Field(5, description="sample outputs shown after training")
     changed_data: Literal["refuse", "accept"] = Field(
-        "refuse", description="what --resume does when the data is not what the run began with"
+        "refuse", description="behaviour of --resume if the data have changed"
     )
     init_from: RunPath | InitFrom | None = Field(
-        None, description="a run whose weights training starts from, all of them; or the same with what may differ"
+        None, description="run with the initial weights; or a mapping that also lists tensors that may differ"
     )
     teacher: Teacher | None = Field(
-        None, description="a run that the model learns from as well, by soft targets, hidden states or its own texts"
+        None, description="run to distill from, by soft targets, hidden states or its own texts"
     )
-    freeze: Names = Field((), description="parameters that stay as they are: beginnings of names, or patterns with *")
+    freeze: Names = Field((), description="frozen parameters: prefixes of names, or patterns with *")
     groups: Annotated[tuple[ParameterGroup, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="parameters with a rate or a weight decay of their own"
+        (), description="parameters with an individual learning rate or weight decay"
     )
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="factor on the rate of each layer below the last; embeddings are one layer more"
+        None, description="factor on the learning rate per layer below the last; embeddings count as one layer"
     )
 
     @model_validator(mode="before")
@@ -371,16 +367,16 @@ StopRules = Annotated[tuple[StopRule, ...], BeforeValidator(_one_or_many, json_s
 class Generate(Section):
     """Defaults of generation."""
 
-    max_new_tokens: PositiveInt = Field(256, description="stop after so many tokens")
+    max_new_tokens: PositiveInt = Field(256, description="maximum number of new tokens")
     length_ratio: NonNegativeFloat | None = Field(
-        None, description="for translation: at most ratio * source + 10 tokens"
+        None, description="limit relative to the source, for translation: ratio * source + 10 tokens"
     )
-    strategy: Strategy = Field("greedy", description="how the next token is chosen")  # type: ignore[assignment]
-    seed: Seed | None = Field(None, description="makes what is drawn repeatable; none: another each time")
-    logits: LogitsRules = Field((), description="rules that change the scores of the next token, in their order")
+    strategy: Strategy = Field("greedy", description="the decoding strategy")  # type: ignore[assignment]
+    seed: Seed | None = Field(None, description="seed of sampling; none: a different one each time")
+    logits: LogitsRules = Field((), description="rules that modify the scores of the next token, in order")
     stop: StopRules = Field(
         ("end_token",),  # type: ignore[arg-type]
-        description="rules that end a text, any of them; a list of one's own leaves end_token out unless it names it",
+        description="stop rules, of which any ends a text; a custom list has end_token only if it names it",
     )
 
 

@@ -28,48 +28,54 @@ Key = Annotated[str, Field(min_length=1)]
 class Match(Section):
     """A quantity equalized between the variants and the baseline by solving for a key: exactly one of these."""
 
-    parameters: Key | None = Field(None, description="a key, such as model.layer.feedforward.d_ff: equal parameters")
-    flops: Key | None = Field(None, description="a key: equal FLOPs of a token; with train.steps, of the training")
-    tokens: PositiveInt | None = Field(None, description="tokens that each run reads: train.steps is solved for")
-    seconds: PositiveFloat | None = Field(None, description="seconds that each run trains: train.steps is solved for")
+    parameters: Key | None = Field(
+        None, description="a key, such as model.layer.feedforward.d_ff, solved for equal parameters"
+    )
+    flops: Key | None = Field(
+        None, description="a key, solved for equal FLOPs per token; with train.steps, of the training"
+    )
+    tokens: PositiveInt | None = Field(None, description="tokens read by each run; train.steps is solved for")
+    seconds: PositiveFloat | None = Field(
+        None, description="training time of each run in seconds; train.steps is solved for"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Match:
-        given = [name for name in Match.model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
+        chosen = [name for name in Match.model_fields if getattr(self, name) is not None]
+        if len(chosen) != 1:
             names = ", ".join(Match.model_fields)
-            raise ValueError(f"match one of {names}" + (f", not {' and '.join(given)}" if given else ""))
+            raise ValueError(f"match one of {names}" + (f", not {' and '.join(chosen)}" if chosen else ""))
         return self
 
     @property
     def what(self) -> str:
-        """The equalized quantity: parameters, flops, tokens or seconds."""
+        """Equalized quantity: parameters, flops, tokens or seconds."""
         return next(name for name in Match.model_fields if getattr(self, name) is not None)
 
     @property
     def key(self) -> str:
-        """The key to solve for."""
+        """Key to solve for."""
         return self.parameters or self.flops or STEPS
 
 
 class PaperClaim(Section):
     """A paper's claim about the variants, tested on the runs."""
 
-    paper: str = Field("", description="where the claim is made")
-    says: str = Field(description="two variants and how their values compare: norm=pre_norm < norm=post_norm")
-    on: str = Field("valid.loss", description="the measure that is compared")
+    paper: str = Field("", description="source of the claim")
+    says: str = Field(description="two variants and the comparison of their values: norm=pre_norm < norm=post_norm")
+    on: str = Field("valid.loss", description="the compared measure")
 
     @model_validator(mode="after")
     def _compares(self) -> PaperClaim:
         if CLAIM.fullmatch(self.says) is None or len(re.findall(r"[<>]", self.says)) != 1:
-            raise ValueError(f"says: '{self.says}': write two variants with < or > between them")
+            raise ValueError(f"says: '{self.says}': expected two variants with < or > between them")
         return self
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The variant with the smaller value according to the claim, and the other."""
-        found = CLAIM.fullmatch(self.says)
-        first, sign, second = ("", "<", "") if found is None else found.groups()
+        """Variant with the smaller value according to the claim, and the other."""
+        match = CLAIM.fullmatch(self.says)
+        first, sign, second = ("", "<", "") if match is None else match.groups()
         return (first, second) if sign == "<" else (second, first)
 
 
@@ -77,12 +83,10 @@ class ProbeMeasure(Section):
     """A probe trained next to each run with the same architecture; the measure is its accuracy on the test split."""
 
     probe: Key | dict[str, Any] = Field(
-        description="a corpus of pairs that is made here, such as induction, or {type: induction} with its options"
+        description="a generated corpus of pairs, such as induction, or {type: induction} with options"
     )
-    steps: PositiveInt | None = Field(None, description="optimizer steps of the probe; none: as many as the study's")
-    set: dict[str, Any] = Field(
-        default_factory=dict, description="values by key that its training has in place of the study's"
-    )
+    steps: PositiveInt | None = Field(None, description="optimizer steps of the probe; none: the study's")
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides by key for the training of the probe")
 
     @model_validator(mode="after")
     def _named(self) -> ProbeMeasure:
@@ -116,25 +120,25 @@ Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=
 class Study(Section):
     """The compared variants, the seeds, and the measures."""
 
-    about: str = Field("", description="the question that the study answers, printed on its page")
-    compare: Names = Field((), description="variants, axes of variants, or several of them joined with +")
-    cross: Names = Field((), description="variants and axes of which every combination is compared")
+    about: str = Field("", description="question that the study answers, shown on its page")
+    compare: Names = Field((), description="variants, axes, or several of them joined with +")
+    cross: Names = Field((), description="variants and axes to compare in every combination")
     baseline: str | dict[str, Any] = Field(
-        default_factory=dict, description="what they are compared with: the recipe, a variant of it, or values by key"
+        default_factory=dict, description="the baseline: the recipe, a variant, or values by key"
     )
-    seeds: Seeds = Field(3, description="how many seeds each variant is trained with, or the seeds themselves")
-    match: Match | None = Field(None, description="what the variants have as much of as the baseline")
+    seeds: Seeds = Field(3, description="number of seeds per variant, or a list of seeds")
+    match: Match | None = Field(None, description="quantity equalized between the variants and the baseline")
     tune: dict[str, Values] = Field(
-        default_factory=dict, description="values by key, of which each variant gets its best, on the first seed"
+        default_factory=dict, description="values by key to tune for each variant, on the first seed"
     )
     measure: Annotated[tuple[str | ProbeMeasure, ...], BeforeValidator(as_tuple)] = Field(
-        ("valid.loss",), min_length=1, description="what is compared: a score or a cost of the runs, or {probe: NAME}"
+        ("valid.loss",), min_length=1, description="measures: scores or costs of the runs, or {probe: NAME}"
     )
     equal_within: dict[str, PositiveFloat] = Field(
-        default_factory=dict, description="by measure, the difference that does not matter: {valid.loss: 0.01}"
+        default_factory=dict, description="largest irrelevant difference by measure: {valid.loss: 0.01}"
     )
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="what papers claim of it"
+        (), description="claims of papers to test"
     )
 
     @property
@@ -149,7 +153,7 @@ class Study(Section):
 
     @property
     def seed_list(self) -> tuple[int, ...]:
-        """The seeds."""
+        """List of the seeds."""
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     @property
@@ -195,8 +199,8 @@ def parts_of(entry: str) -> tuple[str, ...]:
 
 def options_of(name: str, variants: Mapping[str, Variant]) -> list[str]:
     """Return the variants of an entry of `compare` or `cross`: itself, or the choices of an axis."""
-    found = variants.get(name)
-    return found.written() if isinstance(found, Axis) else [name]
+    variant = variants.get(name)
+    return variant.written() if isinstance(variant, Axis) else [name]
 
 
 def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequence[str]) -> Iterator[Problem]:
@@ -206,7 +210,7 @@ def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequ
     yield from _measure_problems(study, measures)
     yield from _value_problems(study)
     if len(set(study.seed_list)) < len(study.seed_list):
-        yield Problem("seeds", "names a seed twice", at="study")
+        yield Problem("seeds", "repeats a seed", at="study")
     if not wrong:
         yield from _claim_problems(study, list(arms_in(study, variants)))
 
@@ -214,22 +218,22 @@ def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequ
 def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[Problem]:
     """Yield problems of the compared variants."""
     if not study.compare and not study.cross:
-        yield Problem("compare", "names nothing to compare with the baseline", at="study")
+        yield Problem("compare", "is empty; list variants to compare with the baseline", at="study")
     for key in ("compare", "cross"):
         for place, entry in enumerate(getattr(study, key)):
             yield from _unknown(entry, variants, f"study.{key}[{place}]", alone=key == "cross")
     for name in study.base_variants:
         yield from _unknown(name, variants, "study.baseline", whole=True)
     if len(set(study.cross)) < len(study.cross):
-        yield Problem("cross", "names a variant twice", at="study")
+        yield Problem("cross", "repeats a variant", at="study")
     counts = [math.prod(len(options_of(name, variants)) for name in parts_of(entry)) for entry in study.compare]
     crossed_count = math.prod(len(crossed(name, variants)) for name in study.cross) if study.cross else 0
     arms, grid = 1 + sum(counts) + crossed_count, math.prod(map(len, study.tune.values()))
     if arms > ARMS.most:
-        text = f"makes {arms:,} variants with the baseline; at most {ARMS.most:,} are taken"
+        text = f"makes {arms:,} variants with the baseline; the limit is {ARMS.most:,}"
         yield Problem("cross" if study.cross else "compare", text, at="study")
     elif arms * grid > TRIALS.most:
-        text = f"tries {grid:,} combinations of values on {arms:,} variants; at most {TRIALS.most:,} trials are made"
+        text = f"tries {grid:,} combinations of values on {arms:,} variants; the limit is {TRIALS.most:,} trials"
         yield Problem("tune", text, at="study")
 
 
@@ -238,9 +242,9 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
         if isinstance(measure, str):
             yield from _unmeasured(measure, measures, f"study.measure[{place}]")
     if not isinstance(study.measure[0], str):
-        yield Problem("", "the first measure is one of the runs' own, which tuning goes by", at="study.measure[0]")
+        yield Problem("", "the first measure must be one of the runs', as tuning uses it", at="study.measure[0]")
     if len(set(study.names)) < len(study.names):
-        yield Problem("measure", "names a measure twice", at="study")
+        yield Problem("measure", "repeats a measure", at="study")
     for name in study.equal_within:
         if name not in study.names:
             text = f"'{name}' is not among study.measure"
@@ -251,20 +255,18 @@ def _value_problems(study: Study) -> Iterator[Problem]:
     """Yield invalid keys of tuning, matching, and the baseline."""
     match = study.match
     if match is not None and match.parameters is not None and not match.parameters.startswith("model."):
-        yield Problem(
-            "parameters", f"'{match.parameters}' changes no parameters; name a key of model", at="study.match"
-        )
+        yield Problem("parameters", f"'{match.parameters}' changes no parameters; use a key of model", at="study.match")
     if match is not None and match.key in study.tune:
-        yield Problem(match.key, "is solved for by study.match, and cannot be tuned too", at="study.tune")
+        yield Problem(match.key, "is solved for by study.match and cannot be tuned", at="study.tune")
     if "train.seed" in study.tune or "train.seed" in study.base_values:
-        yield Problem("seeds", "the study gives each run its seed; train.seed cannot be set in it", at="study")
+        yield Problem("seeds", "the study sets the seed of each run; remove train.seed", at="study")
     for section, keys in (("tune", study.tune), ("baseline", study.base_values)):
         for key in keys:
             if not key or key.partition(".")[0] in ("study", "extends", "variants"):
-                yield Problem("", f"'{key}' is no key that makes another run", at=f"study.{section}")
+                yield Problem("", f"'{key}' is not a key that changes a run", at=f"study.{section}")
     for key, values in study.tune.items():
         if len({repr(value) for value in values}) < len(values):
-            yield Problem(key, "names a value twice", at="study.tune")
+            yield Problem(key, "repeats a value", at="study.tune")
 
 
 def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
@@ -274,7 +276,7 @@ def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
             yield Problem("on", f"'{claim.on}' is not among study.measure", nearest(claim.on, [*study.names]), at=where)
         for side in claim.sides:
             if side not in arms:
-                text = f"'{side}' is not compared; there are: {', '.join(arms)}"
+                text = f"'{side}' is not compared; available: {', '.join(arms)}"
                 yield Problem("says", text, nearest(side, list(arms)), at=where)
         if claim.sides[0] == claim.sides[1]:
             yield Problem("says", f"compares '{claim.sides[0]}' with itself", at=where)
@@ -282,7 +284,7 @@ def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
 
 def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[str, ...]]:
     """Return the compared variants by name, the baseline first, each with the variants that it combines."""
-    found: dict[str, tuple[str, ...]] = {BASELINE: ()}
+    arms: dict[str, tuple[str, ...]] = {BASELINE: ()}
     joined = [
         one for entry in study.compare for one in product(*(options_of(name, variants) for name in parts_of(entry)))
     ]
@@ -291,8 +293,8 @@ def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[st
     for parts in joined:
         chosen = tuple(part for part in parts if part)
         if chosen:
-            found.setdefault("+".join(chosen), chosen)
-    return found
+            arms.setdefault("+".join(chosen), chosen)
+    return arms
 
 
 def crossed(name: str, variants: Mapping[str, Variant]) -> list[str]:
@@ -305,29 +307,31 @@ def _unknown(
 ) -> Iterator[Problem]:
     """Yield unknown variants in an entry. A `whole` entry needs the choice of an axis; `alone` forbids +."""
     if entry in variants and (entry == BASELINE or "+" in entry or "=" in entry):
-        why = "is what the others are compared with" if entry == BASELINE else "has a + or = in it"
-        yield Problem("", f"'{entry}' {why}; call the variant otherwise", at=at)
+        why = "is the name of the baseline" if entry == BASELINE else "contains a + or ="
+        yield Problem("", f"'{entry}' {why}; rename the variant", at=at)
         return
     if alone and "+" in entry:
-        yield Problem("", f"'{entry}': an entry of cross is one variant or axis; all combinations are made", at=at)
+        yield Problem(
+            "", f"'{entry}': an entry of cross must be one variant or axis; all combinations are compared", at=at
+        )
         return
     parts = parts_of(entry)
     names = [part.partition("=")[0].strip() for part in parts]
     if len(set(names)) < len(names):
-        yield Problem("", f"'{entry}' names a variant twice", at=at)
+        yield Problem("", f"'{entry}' repeats a variant", at=at)
     for text, name in zip(parts, names, strict=True):
-        found = variants.get(name)
-        if found is None:
-            known = ", ".join(variants) or "none"
-            yield Problem("", f"unknown variant '{name}'; there are: {known}", nearest(name, list(variants)), at=at)
-        elif isinstance(found, Axis) and ("=" in text or whole) and text not in found.written():
-            yield Problem("", f"'{text}' is no choice of '{name}'; there are: {', '.join(found.written())}", at=at)
-        elif "=" in text and not isinstance(found, Axis):
+        variant = variants.get(name)
+        if variant is None:
+            available = ", ".join(variants) or "none"
+            yield Problem("", f"unknown variant '{name}'; available: {available}", nearest(name, list(variants)), at=at)
+        elif isinstance(variant, Axis) and ("=" in text or whole) and text not in variant.written():
+            yield Problem("", f"'{text}' is not a choice of '{name}'; available: {', '.join(variant.written())}", at=at)
+        elif "=" in text and not isinstance(variant, Axis):
             yield Problem("", f"'{name}' has no values to choose from", at=at)
 
 
 def _unmeasured(measure: str, measures: Sequence[str], at: str) -> Iterator[Problem]:
-    known = [*measures, *COSTS]
-    if measure not in known:
-        text = f"'{measure}' is not measured by these runs; there are: {', '.join(known)}"
-        yield Problem("", text, nearest(measure, known), at=at)
+    available = [*measures, *COSTS]
+    if measure not in available:
+        text = f"'{measure}' is not measured by these runs; available: {', '.join(available)}"
+        yield Problem("", text, nearest(measure, available), at=at)

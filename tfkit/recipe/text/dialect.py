@@ -10,7 +10,7 @@ from typing import Any
 from tfkit.core.errors import Place
 from tfkit.recipe.text.node import TOO_DEEP, Scalar, shorten
 
-EMPTY = "an empty value; write {} for no change, none to leave out"
+EMPTY = "an empty value; use {} for no change, or none"
 LONGEST_NUMBER = 100
 _WORDS: dict[str, bool | None] = {
     "none": None,
@@ -39,9 +39,9 @@ def resolve(text: str) -> Scalar:
     if word in _YAML_1_1_WORDS:
         raise Refused(f"'{text}' is ambiguous in YAML; write true or false, or quote it if it is text")
     if word == "none":
-        raise Refused(f"'{text}': write none (no such thing), or quote it if it is text")
+        raise Refused(f"'{text}': write none, or quote it if it is text")
     if _NOT_FINITE.fullmatch(text):
-        raise Refused(f"{text}: a number in a recipe is finite")
+        raise Refused(f"{text}: numbers must be finite")
     return _number(text) if text[0] in "+-.0123456789" else text
 
 
@@ -62,11 +62,11 @@ def _number(text: str) -> int | float | str:
     is_decimal, has_base = _DECIMAL.fullmatch(text), _OTHER_BASE.fullmatch(text)
     if not (is_decimal or has_base or _FLOAT.fullmatch(text)):
         return text
-    # Python takes quadratic time for long ones, and refuses more than 4,300 digits.
+    # Python takes quadratic time for long ones, and refuses more than 4,300 digits
     if len(text) > LONGEST_NUMBER:
-        raise Refused(f"a number of {len(text):,} characters; quote it if it is text")
+        raise Refused(f"a number with {len(text):,} characters; quote it if it is text")
     if is_decimal and _LEADING_ZERO.match(text):
-        raise Refused(f"{text} begins with a zero; write {int(text)}, or '{text}' in quotes if it is text")
+        raise Refused(f"{text} starts with a zero; write {int(text)}, or '{text}' in quotes if it is text")
     if is_decimal or has_base:
         return int(text, 0 if has_base else 10)
     value = float(text)
@@ -77,13 +77,13 @@ def _number(text: str) -> int | float | str:
     return value
 
 
-_TAB = "a tab stands in the indentation; YAML indents with spaces"
+_TAB = "a tab in the indentation; YAML needs spaces"
 _DEPTH = "maximum nesting depth"  # of the C parser since PyYAML 6.0.4, which detects it first by look-ahead
-# Parser message (C and Python differ) -> our message; the first match wins.
+# parser message (C and Python differ) -> our message; the first match wins
 _SENTENCES = (
     (_DEPTH, TOO_DEEP),
     ("found a tab character", _TAB),
-    ("mapping values are not allowed", "a ':' cannot stand here: check this line's indentation, or quote the text"),
+    ("mapping values are not allowed", "a ':' is not allowed here: check this line's indentation, or quote the text"),
     ("could not find expected ':'", "expected ':' and a value after this key"),
     ("',' or ']'", "expected ',' or ']' in this list"),
     ("',' or '}'", "expected ',' or '}' in this mapping"),
@@ -92,16 +92,16 @@ _SENTENCES = (
     ("did not find expected '-'", "this does not fit the list above: check the indentation"),
     ("document start", "unexpected text after the end of the recipe"),
     ("unknown escape", "unknown escape after '\\' in double quotes; use single quotes, or write '\\\\'"),
-    ("invalid Unicode character escape", "this escape names no character"),
+    ("invalid Unicode character escape", "invalid escape"),
     ("undefined tag handle", "tags are refused: a recipe is plain data"),
-    ("expected node content", "a value is missing here"),
-    ("expected the node content", "a value is missing here"),
+    ("expected node content", "missing value"),
+    ("expected the node content", "missing value"),
 )
-# Likewise, by the parser's context.
+# likewise, by the parser's context
 _CONTEXTS = (
-    ("scanning an alias", "'*' begins an alias; quote the text"),
-    ("scanning an anchor", "'&' begins an anchor; quote the text"),
-    ("scanning a directive", "'%' begins a directive; quote the text"),
+    ("scanning an alias", "'*' starts an alias; quote the text"),
+    ("scanning an anchor", "'&' starts an anchor; quote the text"),
+    ("scanning a directive", "'%' starts a directive; quote the text"),
 )
 
 
@@ -115,13 +115,13 @@ def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) ->
         return locate(_Start), "", f"this is not YAML: {problem.splitlines()[0]}"
     at_end = not text[mark.index :].strip()
     if opened is not None and "quoted scalar" in context and "unexpected" in problem:
-        return locate(opened), "", "this quote is never closed"
+        return locate(opened), "", "this quote is not closed"
     if opened is not None and at_end and "flow" in context and _DEPTH not in problem:
-        return locate(opened), "", "this bracket is never closed"
+        return locate(opened), "", "this bracket is not closed"
     place = locate(mark)
     sentence = _sentence(problem, context, text[mark.index : mark.index + 1])
     if opened is not None and "flow" in context and place.line:
-        sentence += f", which opens at line {opened.line + 1}, column {opened.column + 1}"
+        sentence += f", opened at line {opened.line + 1}, column {opened.column + 1}"
     return place, "", sentence
 
 
@@ -135,7 +135,7 @@ class _Start:
 
 def _sentence(problem: str, context: str, letter: str) -> str:
     if "cannot start any token" in problem:
-        return _TAB if letter == "\t" else f"a value cannot begin with '{letter}'; quote it"
+        return _TAB if letter == "\t" else f"a value cannot start with '{letter}'; quote it"
     for key, sentence in _CONTEXTS:
         if key in context:
             return sentence

@@ -79,8 +79,8 @@ class Faults:
         near = nearest(name, list(known))
         cut = near is not None and near.startswith(name)  # metric for metrics
         suggestion = near if meant is None or (cut and "." in meant) else meant or None
-        there = f"there are: {', '.join(sorted(known))}" if known else "there are none here"
-        listing = "" if suggestion else f"; {there}"
+        hint = f"available: {', '.join(sorted(known))}" if known else "none is supported here"
+        listing = "" if suggestion else f"; {hint}"
         self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)
 
     def problems(self, node: Node, problems: Iterable[Problem]) -> None:
@@ -101,8 +101,8 @@ class Faults:
             place, rest = find(node, detail["loc"])
             key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
             if detail["type"] == "extra_forbidden":
-                known = schema_at(node, model, detail["loc"][:-1])
-                self.unknown_key(place, list(known.model_fields) if known else [])
+                schema = schema_at(node, model, detail["loc"][:-1])
+                self.unknown_key(place, list(schema.model_fields) if schema else [])
             else:
                 by_node.setdefault(key, []).append((place, {**detail, "rest": rest}))
         for details in by_node.values():
@@ -165,7 +165,7 @@ def dropped_note(node: Node, option: str) -> str:
     """Describe where an option was dropped by a change of type."""
     for lost in node.dropped:
         if lost.path.rpartition(".")[2] == option:
-            return f" (it was dropped with the other options when the type changed; it stood at {lost.place})"
+            return f" (dropped with the other options of the previous type; it was set at {lost.place})"
     return ""
 
 
@@ -210,13 +210,13 @@ def plain(kind: Kind, node: Node | None, faults: Faults) -> Any:
     value: Any = None if node is None else node.value
     match kind:
         case SizeValue():
-            wanted, fits = f"a whole number from 1 to {kind.limit:,}", is_whole(value) and 1 <= value <= kind.limit
+            expected, fits = f"a whole number from 1 to {kind.limit:,}", is_whole(value) and 1 <= value <= kind.limit
         case RateValue():
-            wanted, fits = "a rate of at least 0 and below 1", type(value) in (int, float) and 0 <= value < 1
+            expected, fits = "a rate of at least 0 and below 1", type(value) in (int, float) and 0 <= value < 1
         case _:
-            wanted, fits = "true or false", isinstance(value, bool)
+            expected, fits = "true or false", isinstance(value, bool)
     if fits:
         return float(value) if isinstance(kind, RateValue) else value
     if node is not None and value is not None:
-        faults.add(node, f"expected {wanted}, got {shown(node.plain())}")
+        faults.add(node, f"expected {expected}, got {shown(node.plain())}")
     return None if isinstance(kind, SizeValue) else 0.0 if isinstance(kind, RateValue) else False

@@ -14,7 +14,7 @@ from tfkit.core.errors import Fault, Place
 MAX_DEPTH = 64
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 MAX_NODES = 100_000
-# Paths take memory too: long keys over many values would expand a small file to gigabytes.
+# paths take memory too: long keys over many values would expand a small file to gigabytes
 MAX_PATH_LETTERS = 20_000_000
 # characters forbidden in recipes, or that break or reorder a line
 _MISREAD = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
@@ -153,14 +153,14 @@ def inline(value: Any) -> str:
             return re.sub(r"e([-+]?)0*(\d)", _exponent, repr(value))
 
 
-def _exponent(found: re.Match[str]) -> str:
+def _exponent(match: re.Match[str]) -> str:
     """Format exponents as 1e-9 and 1e16 instead of 1e-09 and 1e+16."""
-    return f"e{found[1].strip('+')}{found[2]}"
+    return f"e{match[1].strip('+')}{match[2]}"
 
 
 def quoted(text: str) -> str:
     """Quote a text; characters that are forbidden or affect the line are escaped."""
-    return _MISREAD.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
+    return _MISREAD.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def _reads_back(text: str) -> bool:
@@ -169,7 +169,7 @@ def _reads_back(text: str) -> bool:
 
 
 class Stop(Exception):
-    """Reading cannot continue after `.fault`."""
+    """Signal that reading cannot continue after `.fault`."""
 
     def __init__(self, place: Place, path: str, message: str) -> None:
         self.fault = Fault(place, path, message)
@@ -193,7 +193,7 @@ class Budget:
             raise Stop(place, shorten(path, 80), f"too large: more than {MAX_NODES:,} values once aliases are expanded")
 
 
-def given(keys: Mapping[str, Node], name: str) -> Node | None:
+def node_at(keys: Mapping[str, Node], name: str) -> Node | None:
     """Return the node of `name`; None if missing or `none`."""
     node = keys.get(name)
     return None if node is None or node.value is None else node

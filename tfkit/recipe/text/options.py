@@ -44,13 +44,13 @@ def options_of(model: type[BaseModel]) -> Mapping[str, OptionFacts]:
 
 
 def _option(field: FieldInfo) -> OptionFacts:
-    found = [*field.metadata, *_types_in(field.annotation)]
-    slot = next((mark.slot for mark in found if isinstance(mark, Slot)), "")
-    sections = (one for one in found if isinstance(one, type) and issubclass(one, BaseModel))
+    metadata = [*field.metadata, *_types_in(field.annotation)]
+    slot = next((mark.slot for mark in metadata if isinstance(mark, Slot)), "")
+    sections = (one for one in metadata if isinstance(one, type) and issubclass(one, BaseModel))
     return OptionFacts(
         slot,
         field.default if slot and isinstance(field.default, str) else "",
-        next((mark for mark in found if isinstance(mark, PathMark)), None),
+        next((mark for mark in metadata if isinstance(mark, PathMark)), None),
         tuple(one for one in sections if not issubclass(one, Config)),
         not field.is_required() and field.default is not None,
     )
@@ -100,7 +100,7 @@ class NamedPath(NamedTuple):
 
 def path_values(config: BaseModel) -> tuple[str, ...]:
     """Return the paths in the options of a part, including nested parts."""
-    return tuple(dict.fromkeys(found.path for found in named_paths(config)))
+    return tuple(dict.fromkeys(named.path for named in named_paths(config)))
 
 
 def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:

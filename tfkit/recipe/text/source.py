@@ -37,7 +37,7 @@ from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, un
 LANGUAGE = 1  # the version of the recipe language
 MAX_BYTES = 1_000_000
 MAPPING = "<mapping>"  # place of values from Python
-# The C parser yields events one by one and is stopped at the first one too deep (beyond that it is quadratic).
+# the C parser yields events one by one and is stopped at the first one too deep (beyond that it is quadratic)
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # can be escaped, but not stored in file names or text
@@ -58,18 +58,18 @@ def read_bytes(path: str | Path) -> bytes:
     place = Place(str(path))
     try:
         if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
-            raise OSError("it is not a regular file")  # a pipe may block forever
+            raise OSError("not a regular file")  # a pipe may block forever
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise RecipeError([Fault(place, "", "no such file", near_file(Path(path)))]) from None
     except IsADirectoryError:
-        raise RecipeError([Fault(place, "", "this is a folder, not a recipe file", near_file(Path(path)))]) from None
+        raise RecipeError([Fault(place, "", "is a folder, not a recipe file", near_file(Path(path)))]) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise RecipeError([Fault(place, "", f"cannot be read: {reason}")]) from None
     if len(content) > MAX_BYTES:
-        raise RecipeError([Fault(place, "", f"larger than {MAX_BYTES:,} bytes: this is no recipe")])
+        raise RecipeError([Fault(place, "", f"larger than {MAX_BYTES:,} bytes, the limit for a recipe")])
     return content
 
 
@@ -83,10 +83,10 @@ def near_file(path: Path) -> str | None:
         return None
     if is_folder:
         return str(folder / names[0]) if len(names) == 1 else None
-    found = nearest(path.name, names) or nearest(path.stem, [Path(name).stem for name in names])
-    if found is None:
+    suggestion = nearest(path.name, names) or nearest(path.stem, [Path(name).stem for name in names])
+    if suggestion is None:
         return None
-    return str(folder / next(name for name in names if found in (name, Path(name).stem)))
+    return str(folder / next(name for name in names if suggestion in (name, Path(name).stem)))
 
 
 def parse(source: str | bytes, file: str, via: str = "") -> tuple[Node, list[Fault]]:
@@ -139,7 +139,7 @@ def _decoded(source: str | bytes, file: str) -> str:
     """Decode the text without a byte order mark; raise Stop at the first invalid byte or character."""
     size = len(source)
     if size > MAX_BYTES or (isinstance(source, str) and len(source.encode(errors="replace")) > MAX_BYTES):
-        raise Stop(Place(file), "", f"larger than {MAX_BYTES:,} bytes: this is no recipe")
+        raise Stop(Place(file), "", f"larger than {MAX_BYTES:,} bytes, the limit for a recipe")
     try:
         text = (source if isinstance(source, str) else source.decode("utf-8")).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -153,10 +153,10 @@ def _decoded(source: str | bytes, file: str) -> str:
 
 
 def _refuse_unprintable(text: str, locate: Callable[[int, int], Place], path: str) -> None:
-    found = _UNPRINTABLE.search(text)
-    if found:
-        place = locate(*_line_and_column(text, found.start()))
-        raise Stop(place, path, f"the character U+{ord(found[0]):04X} may not stand in a recipe")
+    match = _UNPRINTABLE.search(text)
+    if match:
+        place = locate(*_line_and_column(text, match.start()))
+        raise Stop(place, path, f"the character U+{ord(match[0]):04X} is not allowed in a recipe")
 
 
 def _line_and_column(text: str, index: int) -> tuple[int, int]:
@@ -183,7 +183,7 @@ class _Builder:
         root = self._node(event, "", 0)
         self._finish("")
         if not isinstance(root.value, dict):
-            self._fault(root.place, "", f"a recipe is a mapping of keys to values, this is {kind(root)}")
+            self._fault(root.place, "", f"expected a mapping of keys to values, got {kind(root)}")
             return Node(None, root.place)
         return root
 
@@ -198,13 +198,13 @@ class _Builder:
         node = self._node(event, path, 0, place)
         end = self._end
         if unbraced:
-            raise Stop(place, path, "a mapping is written {key: value}; quote text that holds ': '")
+            raise Stop(place, path, "write a mapping as {key: value}; quote text that contains ': '")
         if not isinstance(self._next(), SequenceEndEvent):
-            raise Stop(place, path, "several values; a list is written [a, b], text with a comma in quotes")
+            raise Stop(place, path, "several values; write a list as [a, b], and quote text with a comma")
         self._finish(path)
         rest = self.text[end:-2].strip()
         if rest:
-            raise Stop(place, path, f"'{shorten(rest)}' would be lost; quote the value if it is text")
+            raise Stop(place, path, f"'{shorten(rest)}' would be ignored; quote the value if it is text")
         return node
 
     def _first(self) -> Event | None:
@@ -218,7 +218,9 @@ class _Builder:
         self._next()
         event = self._next()
         if isinstance(event, DocumentStartEvent):
-            self._fault(self.locate(event.start_mark), path, "a second document begins here; a recipe is one document")
+            self._fault(
+                self.locate(event.start_mark), path, "a second document starts here; a recipe must be a single document"
+            )
 
     def _next(self) -> Event:
         try:
@@ -240,12 +242,12 @@ class _Builder:
         if not isinstance(event, ScalarEvent | CollectionStartEvent):
             raise TypeError(f"no value begins with {event}")
         if event.tag is not None:
-            self._fault(place, path, f"the tag {_tag(event.tag)} is refused: a recipe is plain data")
+            self._fault(place, path, f"the tag {_tag(event.tag)} is not allowed: a recipe is plain data")
         if event.anchor is not None:
             self._anchors[event.anchor] = None
         value: Scalar | list[Node] | dict[str, Node]
         if isinstance(event, ScalarEvent):
-            # The parser places an empty value before the next word; its key is the better place.
+            # the parser places an empty value before the next word; its key is the better place
             value = self._scalar(event, place if event.value or key_place is None else key_place, path)
         else:
             is_mapping = isinstance(event, MappingStartEvent)
@@ -292,11 +294,11 @@ class _Builder:
                 self._refuse_twice(key, own[key].key_place, place, path)
             elif key is not None:
                 own[key] = node
-        return merged | own  # as in YAML: the mapping's own keys win, independent of the order
+        return merged | own  # as in YAML, the mapping's own keys win, in any order
 
     def _refuse_twice(self, key: str, first: Place | None, place: Place, path: str) -> None:
         if first is not None:
-            self._fault(place, under(path, key), f"said twice, first at {first}")
+            self._fault(place, under(path, key), f"duplicate key, first set at {first}")
 
     def _key(self, event: Event, path: str, depth: int) -> str | None:
         """Return the key starting with `event`, or None after a fault."""
@@ -306,7 +308,7 @@ class _Builder:
             self._node(event, path, depth + 1)
             return None
         if event.tag is not None or event.anchor is not None:
-            self._fault(place, path, "a key takes no tag and no anchor")
+            self._fault(place, path, "tags and anchors of keys are not allowed")
         try:
             return event.value if event.style else dialect.resolve_key(event.value)
         except dialect.Refused as refused:
@@ -316,25 +318,25 @@ class _Builder:
 
     def _merge_key(self, path: str, depth: int, place: Place) -> dict[str, Node]:
         """Return the keys merged by `<<: *anchor` or `<<: [*one, *two]`; the first mapping wins."""
-        # A list of mappings is one level deeper than its contents, hence the same depth for both.
-        given = self._node(self._next(), path, depth, place)
-        mappings = given.value if isinstance(given.value, list) else [given]
-        found: dict[str, Node] = {}
+        # a list of mappings is one level deeper than its contents, hence the same depth for both
+        value = self._node(self._next(), path, depth, place)
+        mappings = value.value if isinstance(value.value, list) else [value]
+        merged: dict[str, Node] = {}
         for mapping in mappings:
             if not isinstance(mapping.value, dict):
-                message = f"<< takes a mapping or a list of them, not {kind(mapping)}"
+                message = f"<< needs a mapping or a list of mappings, not {kind(mapping)}"
                 self._fault(mapping.place, under(path, "<<"), message)
                 continue
-            found = mapping.moved(path).value | found  # type: ignore[operator]
-        return found
+            merged = mapping.moved(path).value | merged  # type: ignore[operator]
+        return merged
 
     def _alias(self, name: str, place: Place, path: str, depth: int, key_place: Place | None) -> Node:
         if name not in self._anchors:
-            self._fault(place, path, f"no anchor &{name} stands before this alias")
+            self._fault(place, path, f"no anchor &{name} before this alias")
             return Node(None, place, path, key_place)
         anchored = self._anchors[name]
         if anchored is None:
-            self._fault(place, path, f"the alias *{name} stands inside what it names")
+            self._fault(place, path, f"the alias *{name} is inside its own anchor")
             return Node(None, place, path, key_place)
         for inner_depth, inner in anchored.walk(depth):
             self._budget.charge(place, path, inner_depth, len(path) + len(inner.path) - len(anchored.path))
@@ -366,32 +368,32 @@ class _Converter:
         return Node(value, self._place, path, self._place)
 
     def _mapping(self, data: Mapping[Any, Any], path: str, depth: int) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+        children: dict[str, Node] = {}
         for key, item in data.items():
             if type(key) is str or (type(key) is int and key >= 0):
                 word = str(key)
-                found[word] = self.node(item, under(path, word), depth + 1)
+                children[word] = self.node(item, under(path, word), depth + 1)
             else:
                 self._fault(path, f"a key must be a word, not {shorten(repr(key))}")
-        return found
+        return children
 
     def _scalar(self, data: Any, path: str) -> Scalar:
         if data is None or data == "none":
             return None
         if isinstance(data, PurePath):
             return str(data)
-        # Exact types: an enum or a numpy number would be serialized differently.
+        # exact types: an enum or a numpy number would be serialized differently
         if type(data) not in (bool, int, float, str):
             self._fault(
                 path,
-                f"{with_article(type(data).__name__)} is no recipe value; give a str, int, float, bool, list or dict",
+                f"{with_article(type(data).__name__)} is not a recipe value; use a str, int, float, bool, list or dict",
             )
             return None
         if type(data) is float and not math.isfinite(data):
-            self._fault(path, f"{data}: a number in a recipe is finite")
+            self._fault(path, f"{data}: numbers must be finite")
             return None
         if type(data) is int and abs(data) >= 10**dialect.LONGEST_NUMBER:
-            self._fault(path, f"a number of more than {dialect.LONGEST_NUMBER} digits")
+            self._fault(path, f"a number with more than {dialect.LONGEST_NUMBER} digits")
             return None
         if type(data) is str and _UNSTORABLE.search(data):
             self._fault(path, _NO_CHARACTER)

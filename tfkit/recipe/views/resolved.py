@@ -10,7 +10,7 @@ from typing import Any
 from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
-from tfkit.recipe.architecture.context import spelled_masks
+from tfkit.recipe.architecture.context import explicit_masks
 from tfkit.recipe.architecture.stack import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK, SUBLAYERS
 from tfkit.recipe.text.node import quoted, shorten
@@ -25,7 +25,7 @@ RESERVED = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 def resolved_text(name: str, recipe: RecipeRow) -> str:
     """Format `resolved.yaml`; loads to an equal Blueprint."""
-    title = f"# {one_line(name)}, every value spelled out; after each stands where it comes from."
+    title = f"# {one_line(name)}, every value explicit, with its origin."
     return "\n".join([title, *_lines(recipe, 0)]) + "\n"
 
 
@@ -114,11 +114,11 @@ def layer_columns(plan: LayerPlan) -> dict[str, Any]:
 
 
 def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str, Any]:
-    """Return the keys of one layer in recipe notation, without what holds by default; with `every`, all keys."""
+    """Return the keys of one layer in recipe notation, without defaults; with `every`, all keys."""
     columns = layer_columns(plan)
     norms = {f"{sublayer.name}_norm" for sublayer in plan.sublayers if sublayer.norm == plan.norm}
     unset = {*norms, *(name for name in ("position", "shared") if columns[name] in (None, False))}
-    columns["mask"] = one_or_many(spelled_masks(plan.mask, causal))
+    columns["mask"] = one_or_many(explicit_masks(plan.mask, causal))
     columns["position"] = one_or_many(plan.position)
     if every:
         return dict.fromkeys(SUBLAYERS) | columns

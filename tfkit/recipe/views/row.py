@@ -125,7 +125,7 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a value. Without a place it is the default, described by `sentence`."""
+    """Origin of the value. Without a place it is the default, described by `sentence`."""
 
     place: Place | None
     sentence: str = ""

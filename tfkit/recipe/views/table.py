@@ -14,7 +14,7 @@ from tfkit.core.shape import Side
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.keys import MODEL, STACK, TOP, sentence
-from tfkit.recipe.text.node import Node, given, inline, items, mapping
+from tfkit.recipe.text.node import Node, inline, items, mapping, node_at
 from tfkit.recipe.text.source import LANGUAGE, parse
 from tfkit.recipe.views.resolved import (
     causal_by_type,
@@ -51,7 +51,7 @@ class RecipeTable:
 
     @cached_property
     def plans(self) -> dict[Side, StackPlan]:
-        """The stacks by side."""
+        """Stacks by side."""
         return {plan.side: plan for plan in self.blueprint.stacks()}
 
     @cached_property
@@ -82,7 +82,7 @@ class RecipeTable:
         found = {name: node for name, node in keys.items() if name in STACK and name not in OF_LAYERS} | text.written
         if "pattern" in keys:
             found.setdefault("num_layers", keys["pattern"])
-        held = _held(keys.get("position"), plan.max_length) if given(keys, "max_length") is None else None
+        held = _held(keys.get("position"), plan.max_length) if node_at(keys, "max_length") is None else None
         if held is not None:
             found["max_length"] = held
         layers = [self._layer_node(plan.side, plan.order.index(kind), layer) for kind, layer in enumerate(plan.layers)]
@@ -120,7 +120,7 @@ class RecipeTable:
         """
         steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
         if not steps or _dotted(steps) != key.strip():
-            raise UsageError(f"'{key}' is no dotted key like model.layer.dropout")
+            raise UsageError(f"'{key}' is not a dotted key, such as model.layer.dropout")
         if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
             steps = ["model", *steps]  # parameter-style names: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
@@ -144,7 +144,7 @@ class RecipeTable:
         sides, rest = list(self.plans), list(steps[1:])
         if rest and rest[0] in ("encoder", "decoder"):
             if rest[0] not in sides:
-                raise UsageError(f"{path}: this model has no {rest[0]}; it has the {sides[0]} alone")
+                raise UsageError(f"{path}: this model has no {rest[0]}, only the {sides[0]}")
             sides, rest = [side for side in sides if side == rest[0]], rest[1:]
         return self._model(sides, rest, path) if rest else self._whole(sides, path)
 
@@ -169,7 +169,7 @@ class RecipeTable:
                 return self._below(rows, rest, path)
             if name.isdecimal():
                 depths = " and ".join(f"the {side} has {self.plans[side].num_layers:,}" for side in sides)
-                raise UsageError(f"{path}: layers are counted from 0, and {depths}")
+                raise UsageError(f"{path}: layers count from 0; {depths}")
             rest = [name, *rest]
         if key not in STACK:
             raise self._unknown(path, key)
@@ -244,7 +244,7 @@ class RecipeTable:
         dropped = () if row is None else row.dropped
         for lost in dropped:
             if lost.path.rpartition(".")[2] == step:
-                written = f"it said {inline(lost.plain())} at {lost.place}"
+                written = f"it was {inline(lost.plain())} at {lost.place}"
                 old = inline(dropped[0].plain())
                 return UsageError(f"{path}: was dropped when the type changed from {old}; {written}")
         near = _nearest_key(path, list(self._known()))
@@ -277,5 +277,5 @@ def _dotted(steps: Sequence[str]) -> str:
 
 def _held(positions: Node | None, length: int | None) -> Node | None:
     """Return a position's `max_length` if equal to `length`."""
-    nodes = (given(mapping(item), "max_length") for item in items(positions))
+    nodes = (node_at(mapping(item), "max_length") for item in items(positions))
     return next((node for node in nodes if node is not None and node.value == length), None)

@@ -151,7 +151,7 @@ class Llama(Family):
             types = [period[index % len(period)] for index in range(count)]
         unknown = sorted(set(types) - {FULL, SLIDING})
         if unknown:
-            raise DataError(f"config.json: layer_types: {unknown[0]!r} is not known here; known are {FULL}, {SLIDING}")
+            raise DataError(f"config.json: layer_types: {unknown[0]!r} is not supported; expected {FULL}, {SLIDING}")
         return types
 
     @classmethod

@@ -1,0 +1,133 @@
+"""The files of a report: a table of all runs, exact data, and a page in Markdown and HTML, which opens offline."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from tfkit.core.errors import RunError, UsageError
+from tfkit.core.extras import installing
+from tfkit.reports.formats import html_page, markdown, markdown_table
+from tfkit.storage.files import write_json, write_text
+from tfkit.training.folder import RunFolder
+from tfkit.training.history import read_history
+from tfkit.training.progress import duration
+
+KINDS = {"within the noise": "noise", "equal": "noise", "not held": "not-held"}  # style of a verdict
+WORDS = (
+    *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
+    "differs in",
+)  # heads of columns that are aligned left
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """Section of a page: lines, a table with the `kinds` of its rows' last cells, and a picture."""
+
+    title: str
+    lines: Sequence[str] = ()
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    kinds: Sequence[str] = ()
+    picture: Callable[[], str] | None = None  # SVG; empty if it could not be drawn
+
+    def markdown_lines(self) -> Iterator[str]:
+        """Yield the section as Markdown, without its picture."""
+        yield from [f"## {markdown(self.title)}", ""]
+        for line in self.lines:
+            yield from [markdown(line), ""]
+        if self.rows:
+            yield from [*markdown_table(self.heads, self.rows), ""]
+
+
+class ReportFiles(ABC):
+    """Results as files of these names."""
+
+    CSV: ClassVar[str]
+    JSON: ClassVar[str]
+    MARKDOWN: ClassVar[str]
+    HTML: ClassVar[str]
+    OF: ClassVar[str]  # title of the recipe's text
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Title of the page."""
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """Text of the recipe."""
+
+    @abstractmethod
+    def lead(self) -> Iterator[str]:
+        """Yield the lines below the title, the first one the most important."""
+
+    @abstractmethod
+    def sections(self) -> Iterator[PageSection]:
+        """Yield the sections of the page."""
+
+    @abstractmethod
+    def csv(self) -> str:
+        """Format a line for each run."""
+
+    @abstractmethod
+    def as_data(self) -> dict[str, object]:
+        """Return the contents of the JSON file."""
+
+    def write(self, folder: Path) -> None:
+        """Write all four files, the page last. Raises UsageError for a missing package before writing any."""
+        check_packages()
+        write_text(folder / self.CSV, self.csv())
+        write_json(folder / self.JSON, self.as_data())
+        write_text(folder / self.MARKDOWN, self.markdown())
+        write_text(folder / self.HTML, self.html())
+
+    def html(self) -> str:
+        """Render the page."""
+        sections = [(one, one.picture and one.picture()) for one in self.sections()]
+        words = {"title": self.title, "lead": list(self.lead()), "of": self.OF, "text": self.text, "words": WORDS}
+        return html_page(Path(__file__).with_name("page.html"), sections=sections, **words)
+
+    def markdown(self) -> str:
+        """Render the page in Markdown, without the pictures and the recipe."""
+        lines = [f"# {markdown(self.title)}", ""]
+        lines += [text for line in self.lead() for text in (markdown(line), "")]
+        lines += [line for one in self.sections() if not one.picture for line in one.markdown_lines()]
+        return "\n".join(lines)
+
+
+def lists(found: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[PageSection]:
+    """Yield a section of names and texts for each title with any."""
+    for title, pairs in found.items():
+        if rows := list(pairs):
+            yield PageSection(title, heads=["", ""], rows=rows)
+
+
+def check_packages() -> None:
+    """Raise UsageError for packages that a report needs, before anything is trained."""
+    missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"a study needs the packages {', '.join(missing)}: {installing('study')}")
+
+
+def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
+    """Return the distinct versions, machines, devices and threads of the runs, and their total time."""
+    found: dict[str, dict[str, None]] = {}
+    seconds = 0.0
+    for folder in folders:
+        try:
+            history = read_history(folder)
+        except RunError:
+            continue
+        for start in history.starts if history is not None else ():
+            facts = {**start.versions, **{key: str(value) for key, value in start.machine.items() if key != "memory"}}
+            for name, value in {**facts, "device": start.device, "threads": str(start.threads)}.items():
+                found.setdefault(name, {})[value] = None
+        seconds += history.seconds if history is not None else 0.0
+    told = [(name, ", ".join(values)) for name, values in found.items()]
+    return [*told, ("time of all runs", duration(seconds))] if told else []
