@@ -23,9 +23,10 @@ _CALLS = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "fsync", "c
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-def shares(every: int) -> Any:
-    """Parametrizes `share`: every so many events in the quick suite, all of them in the slow one."""
-    some, whole = pytest.param(every, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)
+def shares(every: int, slow: int = 1) -> Any:
+    """Parametrizes `share`: every so many events in the quick suite, and `slow` in the slow one."""
+    some = pytest.param(every, id="some")
+    whole = pytest.param(slow, id="all" if slow == 1 else "more", marks=pytest.mark.slow)
     return pytest.mark.parametrize("share", [some, whole])
 
 

@@ -88,7 +88,7 @@ def _mean_of_means(*args: Any, **more: Any) -> Any:
     ("promise", "place", "name", "wrong"),
     [
         ("saved = loaded", proving, "load_weights", lambda *_: None),
-        ("resumed = unbroken", checkpoint.random_state, "restore", lambda *_: None),
+        ("resumed = unbroken", checkpoint, "load_weights", lambda *_: None),
         ("accumulated = one batch", proving_training, "accumulate", _mean_of_means),
         ("bfloat16 near float32", proving_training, "ROUNDED", 1e-9),
     ],

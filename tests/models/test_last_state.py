@@ -139,7 +139,7 @@ def test_decoding_from_a_state_is_as_reading_the_whole_text(mixer, encoder):
 
 @pytest.mark.parametrize("strategy", ["greedy", {"type": "beam", "num_beams": 3}])
 def test_a_search_keeps_the_state_of_each_hypothesis(strategy):
-    model, sources = built("lstm", init={"type": "normal", "std": 1.0}), [[1, 2, 3], [4], [1, 2, 3]]
+    model, sources = built("lstm", init={"type": "normal", "std": 1.5}), [[1, 2, 3], [4], [1, 2, 3]]
     found = [
         best(model, [[1]] * 3, 6, strategy=strategy, sources=sources, use_cache=cached) for cached in (True, False)
     ]

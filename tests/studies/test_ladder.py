@@ -155,8 +155,11 @@ def test_a_ladder_says_what_it_does_predicts_and_is_right(ended: tuple[Path, Res
 
 
 @pytest.mark.slow
-def test_the_forecast_is_there_before_the_largest_size_is_trained(tmp_path: Path) -> None:
+def test_the_forecast_is_there_before_the_largest_size_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And what the largest size does cannot change it."""
+    replaced(monkeypatch)
     recipe(tmp_path)
     Trained.failing = LARGEST
     printed = tfkit(*LINE, folder=tmp_path)
@@ -188,7 +191,8 @@ def test_the_same_line_repeats_nothing(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_size_that_failed_is_told_and_the_largest_waits(tmp_path: Path) -> None:
+def test_a_size_that_failed_is_told_and_the_largest_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced(monkeypatch)
     recipe(tmp_path)
     Trained.failing = "4x1-4"
     printed = tfkit(*LINE, folder=tmp_path)

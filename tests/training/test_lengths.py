@@ -90,7 +90,7 @@ def test_longer_alone_is_measured_beside_valid() -> None:
 
 def test_what_longer_lacks_is_told_before_training(tmp_path: Path) -> None:
     few = recipe(longer={"type": "copying", "split": "longer", "symbols": 1, "longest": 14})
-    with pytest.raises(DataError, match="longer has only 2 different pairs"):
+    with pytest.raises(DataError, match="longer has only 2 distinct pairs"):
         trained(few, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -20,6 +20,7 @@ from tfkit.storage.files import read_json, write_json
 from tfkit.training import device as device_module
 from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.device import check_memory, choose_device
+from tfkit.training.division import Division
 from tfkit.training.feed import Feed
 from tfkit.training.folder import RunFolder
 from tfkit.training.initial import freeze
@@ -27,7 +28,7 @@ from tfkit.training.loop import NotFinite, Trainer
 from tfkit.training.progress import ProgressMeter, Reporter, duration
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
-from tfkit.training.step import accumulate, scale_gradients, tokens_read
+from tfkit.training.step import accumulate, computing, scale_gradients, tokens_read
 from tfkit.training.validation import mean_loss
 from tfkit.training.weights import Weights
 
@@ -157,7 +158,8 @@ def test_training_learns(tmp_path: Path) -> None:
 def gradients(task: Task, feed: Feed, count: int, clip: float | None = None) -> tuple[float, float, list[torch.Tensor]]:
     task.model.zero_grad()
     task.model.eval()  # without dropout, so that halves can equal the whole
-    sums = accumulate(task.model, feed, iter(feed.order()), count, "float32")
+    division = Division(task.model, computing(task.model, feed, "float32"))
+    sums = accumulate(division, feed, iter(feed.order()), count)
     parameters = list(task.model.parameters())
     norm = scale_gradients(parameters, sums.factor, clip)
     return sums.loss, norm, [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]

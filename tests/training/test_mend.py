@@ -171,6 +171,6 @@ def test_a_log_that_is_a_link_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["a: " + "[" * 5000 + "]" * 5000, "a: [", "- 1", "a: 2026-99-99"])
 def test_the_resolved_recipe_of_a_run_from_elsewhere_is_data(text: str, tmp_path: Path) -> None:
     (tmp_path / "resolved.yaml").write_text(text)
-    with pytest.raises(RunError, match=r"resolved\.yaml: (cannot be read|holds no mapping)"):
+    with pytest.raises(RunError, match=r"resolved\.yaml: (cannot be read|not a mapping)"):
         read_yaml(tmp_path / "resolved.yaml")
     assert any("resolved.yaml: " in line for line in mend(RunFolder(tmp_path)))

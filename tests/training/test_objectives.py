@@ -11,6 +11,7 @@ import tfkit.training.objective
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.registry import REGISTRY
+from tfkit.data.token_ids import Stream, TokenIds
 from tfkit.data.tokenizer import Character, Tokenizer
 from tfkit.models import build_model
 from tfkit.recipe.load import load_recipe
@@ -179,13 +180,18 @@ class TestSeq2Seq:
 
 class TestCausalLm:
     def test_blocks_meet_each_target_once(self):
-        stream = np.arange(10)
-        for size in range(1, 12):
-            rows = blocks(stream, size)
-            assert [t for row in rows for t in row[1:]] == list(range(1, 10))
-            assert all(2 <= len(row) <= size + 1 for row in rows)
-            assert rejoined(rows).tolist() == stream.tolist()
-        assert blocks(stream[:1], 4) == []
+        for texts, end in (([range(10)], None), ([range(3), [], range(4, 8), [9]], 3), ([[0], range(2, 10)], 1)):
+            for size in range(1, 12):
+                rows = [item["text"] for item in blocks(Stream(TokenIds.of(texts), end), size)]
+                joined = [text for text in texts if len(text)]
+                stream = [
+                    id_ for text in joined for id_ in ([] if end is None or text is joined[0] else [end]) + [*text]
+                ]
+                assert [t for row in rows for t in row[1:]] == stream[1:]
+                assert all(2 <= len(row) <= size + 1 for row in rows)
+                assert rejoined(rows, 100).tolist() == stream
+                assert rejoined(rows, 4).tolist()[:4] == stream[:4]
+        assert not len(blocks(Stream(TokenIds.of([[1]]), None), 4)) and not len(blocks(Stream(TokenIds.of([]), 0), 4))
 
     def test_texts_are_joined_by_the_end_token(self):
         words, objective = tokenizer(), part(CausalLm, block=8)
@@ -193,7 +199,7 @@ class TestCausalLm:
         end = words.special_ids["end"]
         ids = [words.encode(example["text"]) for example in TEXTS]
         stream = [*ids[0], end, *ids[1], end, *ids[2]]
-        assert rejoined([item["text"] for item in items]).tolist() == stream
+        assert rejoined([item["text"] for item in items], 100).tolist() == stream
         assert objective.rows.lengths(items).tolist() == [8, 8, 8, 8, 4]
         assert (
             len(objective.rows.prepare(TEXTS, words, 36)) == 5

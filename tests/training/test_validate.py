@@ -90,7 +90,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
         value = next(left)
         return ValidationScores({"chrf": value, "perplexity": value})
 
-    monkeypatch.setattr("tfkit.run.training._during", measure)
+    monkeypatch.setattr("tfkit.run.training._validation_scores", measure)
 
 
 @pytest.mark.parametrize(("by", "best"), [("chrf", 3), ("perplexity", 2)])

@@ -29,12 +29,17 @@ def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Re
     """Train the model of RECIPE (a shipped name or a path)."""
     if resume and force:
         raise click.UsageError("--resume continues a run and --force replaces it; use one of them")
-    from tfkit.core.errors import RecipeError
+    from tfkit.cli.main import WRONG
+    from tfkit.core.errors import RecipeError, TfkitError
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun; torch would warn that all parameters are used
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         loaded = reading.recipe(recipe)
-    except RecipeError as error:
-        raise _with_a_task(error, recipe) from None
+    except TfkitError as error:
+        if os.environ.get("RANK", "0") != "0":
+            raise SystemExit(WRONG) from None  # the first process says it
+        raise _with_a_task(error, recipe) if isinstance(error, RecipeError) else error from None
     from tfkit.run import train
 
     train(loaded, out=out, resume=resume, force=force, accept_changes=reading.accept_changes)

@@ -45,7 +45,7 @@ class ObjectiveTrial:
         # different lengths, to get padding
         return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
 
-    def items(self) -> list[Item]:
+    def items(self) -> Sequence[Item]:
         """Return the tokenized examples."""
         return self.objective.rows.prepare(self.examples, self.tokenizer, MAX_LENGTH)
 

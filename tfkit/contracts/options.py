@@ -138,8 +138,8 @@ def _example(part: type[Component]) -> dict[str, Any]:
 
 def _undefaulted(part: type[Component], present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the missing options without a default."""
-    known = file_options(part) | dict(present)
-    return {**known, **TestedSampler().options(part.Config, known)}
+    known = dict(file_options(part)) | dict(present)
+    return {**known, **_Tried().options(part.Config, known)}
 
 
 class Sampler:
@@ -190,8 +190,8 @@ class Sampler:
         return self.choose(self.plain.get(origin, (None,)))
 
 
-class TestedSampler(Sampler):
-    """Values to test a part with. Raises Broken for plain values without a name in SIZES."""
+class _Tried(Sampler):
+    """Values that a part can be tried with; raises Broken for a plain value that only the author of the part knows."""
 
     def part(self, slot: str) -> object:
         chosen = PARTS.get(slot) or REGISTRY.names(slot)[0]

@@ -15,6 +15,7 @@ from torch import Tensor
 from tfkit.contracts.expect import EQUAL, far
 from tfkit.contracts.proving import LONGEST, TEXTS, NotApplicable, Promise, ReadText, largest, proved
 from tfkit.models import ModelOutput
+from tfkit.training.division import Division
 from tfkit.training.feed import Feed
 from tfkit.training.folder import RunFolder
 from tfkit.training.initial import freeze
@@ -23,7 +24,7 @@ from tfkit.training.objective import Batch
 from tfkit.training.progress import Reporter
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task
-from tfkit.training.step import accumulate
+from tfkit.training.step import accumulate, computing
 from tfkit.training.validation import mean_loss
 from tfkit.training.weights import Weights
 
@@ -136,7 +137,8 @@ def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[i
     """Return the gradient of one step over the batches by weight name."""
     task.model.zero_grad(set_to_none=True)
     places = ((0, number, rows) for number, rows in enumerate(indices))
-    sums = accumulate(task.model, MadeFeed(task.train, batches), places, len(batches), "float32")
+    feed = MadeFeed(task.train, batches)
+    sums = accumulate(Division(task.model, computing(task.model, feed, "float32")), feed, places, len(batches))
     named = task.model.named_parameters()
     return {name: weight.grad * sums.factor for name, weight in named if weight.grad is not None}
 

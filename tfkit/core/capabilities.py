@@ -35,6 +35,7 @@ OF_SECTIONS: dict[str, str] = {
     "soft_targets": "predicts distributions over tokens or classes, which a teacher can provide",
     "own_model": "trains an additional model besides the recipe's",
     "draws": "samples tokens at random",
+    "shards": "reads token shards, so that texts need not fit in memory",
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 

@@ -166,7 +166,8 @@ def _cut(order: Indices, widths: Indices, config: BatchOptions) -> list[Indices]
         return [order[start : start + config.size] for start in range(0, len(order), config.size)]
     budget = config.tokens or 0
     starts, longest = [0], 0
-    for place, width in enumerate(widths[order].tolist()):
+    each = (width for start in range(0, len(order), _POOL) for width in widths[order[start : start + _POOL]].tolist())
+    for place, width in enumerate(each):
         longest = max(longest, width)
         if longest * (place + 1 - starts[-1]) > budget:
             starts.append(place)

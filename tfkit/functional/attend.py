@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tfkit.core.context import Visibility
 from tfkit.functional.band import TileMask, band_of, rows_at, with_rows
+from tfkit.functional.dropout import dropout, is_drawing
 from tfkit.functional.precision import wide
 
 log = logging.getLogger("tfkit")
@@ -45,7 +46,8 @@ def attend(
     band = band_of(mask, query.shape[0]) if bias is None else None
     if band is None:
         return _whole(query, key, value, mask, scores, bias)
-    parts = band.parts(query, key, value)
+    whole = scores.dropout > 0 and is_drawing()  # one call, whose draws are those of the rows
+    parts = band.parts(query, key, value, whole)
     out = band.tiles.joined([_whole(*part, scores) for part in parts], query.shape[0])
     if band.places is None or band.rows is None:
         return out
@@ -103,12 +105,29 @@ def _with_sinks(
 def _fused(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores, is_causal: bool = False
 ) -> Tensor:
+    if scores.dropout and is_drawing():
+        return _drawn(query, key, value, allowed, scores, is_causal)
     group = query.shape[1] // key.shape[1]
     if group > 1 and query.shape[2] == 1:
         return _fused_step(query, key, value, allowed, scores)
     return F.scaled_dot_product_attention(
         query, key, value, allowed, scores.dropout, is_causal, scale=scores.scale, enable_gqa=group > 1
     )
+
+
+def _drawn(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores, is_causal: bool
+) -> Tensor:
+    """Attend in plain steps, as the kernels do that have dropout on a CPU, with tfkit's draws."""
+    group = query.shape[1] // key.shape[1]
+    if group > 1:
+        key, value = (repeat(x, "batch head key dim -> batch (head group) key dim", group=group) for x in (key, value))
+    raw = (query * scores.scale) @ rearrange(key, "batch head key dim -> batch head dim key")  # [batch head query key]
+    if is_causal:
+        allowed = torch.ones(raw.shape[-2:], dtype=torch.bool, device=raw.device).tril()
+    if allowed is not None:
+        raw = raw.masked_fill(~allowed, float("-inf")) if allowed.dtype == torch.bool else raw + allowed
+    return dropout(torch.softmax(raw, dim=-1).to(value.dtype), scores.dropout) @ value
 
 
 def _fused_step(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores) -> Tensor:
@@ -151,7 +170,7 @@ def reference(
     weights = torch.softmax(raw, dim=-1)[..., : key.shape[2]]
     if sees is not None:
         weights = weights * sees[:, None]
-    out = F.dropout(weights, scores.dropout) @ wide(value)  # [batch heads query value_dim]
+    out = dropout(weights, scores.dropout) @ wide(value)  # [batch heads query value_dim]
     return out.to(value.dtype), weights
 
 

@@ -135,10 +135,16 @@ class Band:
         far = known.among(query.expand(batch, -1, -1), self.places[:, None]) & meant
         return torch.cat((near, far.expand(-1, self.tiles.count, -1, -1)), dim=-1)
 
-    def parts(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, TileMask]]:
-        """Yield chunks of tiles: queries [tiles head block dim], keys and values [tiles head width dim], and masks."""
+    def parts(
+        self, query: Tensor, key: Tensor, value: Tensor, whole: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, TileMask]]:
+        """Yield chunks of tiles: queries [tiles head block dim], keys and values [tiles head width dim], and masks.
+
+        `whole` yields a single chunk.
+        """
         triple = self.tiles.of_queries(query), self._keys(key), self._keys(value)
-        visible, count = self.shown.visible, self._at_once(query.device, triple[1].shape[2])
+        visible = self.shown.visible
+        count = len(triple[0]) if whole else self._at_once(query.device, triple[1].shape[2])
         for start in range(0, len(triple[0]), count):
             own = slice(start, start + count)
             shown = self.shown if len(visible) == 1 else TileMask(visible[own])

@@ -20,9 +20,10 @@ from tfkit.training.card import write_card
 from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.curves import write_curves
 from tfkit.training.folder import EVALUATION, RunFolder
-from tfkit.training.lifecycle import is_finished, mark_finished, restore_history, train_in
+from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in
 from tfkit.training.mend import mend
 from tfkit.training.objective.base import predicts
+from tfkit.training.processes import joined, team
 from tfkit.training.progress import Reporter
 from tfkit.training.run_name import run_name
 from tfkit.training.samples import print_samples
@@ -52,6 +53,22 @@ def train(
     UsageError or DataError for invalid arguments before training starts.
     """
     loaded = read_for("train", ("out", "resume", "force", "progress", "accept_changes"), recipe, reading)
+    with joined() as processes:
+        if not processes.leads:
+            return _followed(loaded)
+        again = processes.restarts > 0  # by torchrun, after a process failed
+        return _led(loaded, out, resume or again, force and not again, progress, accept_changes)
+
+
+def _followed(recipe: Recipe) -> Run:
+    """Train as another process than the first, and write nothing."""
+    return Run(follow(recipe).path, recipe, recipe.train.device)
+
+
+def _led(
+    loaded: Recipe, out: str | Path | None, resume: bool, force: bool, progress: bool, accept_changes: bool
+) -> Run:
+    """Train as the process that writes."""
     loaded.tell_warnings()
     with (
         one_training(),
@@ -66,6 +83,7 @@ def train(
         if resume:
             _check_resumed(folder, reporter)
         if resume and is_finished(folder, loaded):
+            team().shared(lambda: (str(folder.path.absolute()), False))
             restore_history(folder, loaded)
             reporter.say(f"{folder}: already finished\n{_next_commands(run)}")
         else:

@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from tfkit.core.errors import RunError
 from tfkit.storage.files import read_bytes, read_json
-from tfkit.studies.plan import RUNS, Plan, PlannedRun
+from tfkit.studies.arms import Arm
+from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
 from tfkit.studies.probing import metric_of
 from tfkit.studies.run_list import is_score, scores_of
+from tfkit.studies.statistics import Scale, compared, is_decided, step_of
 from tfkit.training.folder import EVALUATION, METRICS, RUN, WEIGHTS, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.metrics_log import good_lines, step_in
@@ -49,6 +51,11 @@ def examples_of(folder: RunFolder) -> dict[str, int]:
     splits = found.items() if isinstance(found, dict) else ()
     counts = {name: one.get("examples") for name, one in splits if isinstance(one, dict)}
     return {name: count for name, count in counts.items() if type(count) is int and count > 0}
+
+
+def count_in(examples: Mapping[str, int], measure: str) -> int:
+    """Return the number of examples of a measure; 0 if unknown."""
+    return examples.get(measure, examples.get(measure.partition(".")[0], 0))
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,41 @@ class Board:
         found = measured(history, self.run_folder(run))
         exact = {"parameters": arm.parameters, "flops": arm.flops, "cache_bytes": arm.cache_bytes}
         return {**found, **exact, **self._probed(run)}
+
+    def runs(self) -> list[PlannedRun]:
+        """Return the runs known so far; those that depend on tuning, or on a look, follow after it."""
+        return list(dict.fromkeys(runs_of(self.plan, self.best(), self.seeds())))
+
+    def seeds(self) -> dict[str, tuple[int, ...]]:
+        """Return the seeds of each arm known so far: all, or with looks those up to its decision or next run."""
+        plan, first = self.plan, self.plan.arms[0].name
+        if plan.worth is None:
+            return {arm.name: plan.seeds for arm in plan.trained}
+        best, known = self.best(), {}
+        for arm in plan.trained[1:]:
+            known[arm.name] = plan.seeds[: self._looks(arm, best)]
+        return {first: max(known.values(), key=len, default=plan.seeds[:1]), **known}
+
+    def _looks(self, arm: Arm, best: Mapping[str, Mapping[str, Any]]) -> int:
+        """Return the number of seeds after which an arm is decided or has lost a run, or with the next run of it."""
+        plan, measure = self.plan, self.plan.measure[0]
+        names = (arm.name, plan.arms[0].name)
+        values: dict[str, dict[int, float | None]] = {name: {} for name in names}
+        known: list[float] = []
+        examples: list[int] = []
+        for number, seed in enumerate(plan.seeds, start=1):
+            for name in names:
+                run = PlannedRun(name, seed, best.get(name, plan.grid[0]))
+                if name not in best or measure not in (scores := self.scores(run)):
+                    return number
+                values[name][seed] = scores[measure]
+                known.append(scores[measure])
+                examples.append(count_in(self.examples(run), measure))
+            ours, theirs = values.values()
+            scale = Scale(step_of(measure, known, min(examples)), margin=plan.worth, looks=True)
+            if is_decided(compared(*names, measure, ours, theirs, scale), plan.comparisons):
+                return number
+        return len(plan.seeds)
 
     def _probed(self, run: PlannedRun) -> dict[str, float]:
         """Return the test accuracies of the probes trained next to a run."""

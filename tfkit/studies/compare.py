@@ -16,9 +16,9 @@ from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
 from tfkit.studies.board import altered, examples_of, measured
 from tfkit.studies.page import environment_of
-from tfkit.studies.plan import Plan
+from tfkit.studies.plan import EXACT, Plan
 from tfkit.studies.report import COLUMNS, StudyReport
-from tfkit.studies.results import EXACT, ArmResult, Cell, StudyContext, curve_of, results_of, study_results
+from tfkit.studies.results import ArmResult, Cell, StudyContext, curve_of, results_of, study_results
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.labels import read_labels

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfkit.core.figures import COLOURS, finished, label, matplotlib_figure, svg
-from tfkit.studies.results import EXACT, ArmResult, Results
+from tfkit.studies.plan import EXACT
+from tfkit.studies.results import ArmResult, Results
 
 COSTS = {
     "parameters": "parameters",

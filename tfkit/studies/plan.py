@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +17,7 @@ from tfkit.training.progress import duration
 from tfkit.training.run_name import value_word
 
 RUNS = "runs"
+EXACT = ("parameters", "flops", "cache_bytes")  # measures that are equal for all seeds, not tested
 FORMAT = 1
 
 
@@ -68,6 +69,7 @@ class Plan:
     about: str = ""
     claims: tuple[PaperClaim, ...] = ()
     equal_within: Mapping[str, float] = field(default_factory=dict)  # differences by measure that do not matter
+    worth: float | None = None  # of a study that looks at its results after each seed: the margin of the first measure
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan
     changed: tuple[str, ...] = ()  # changes after results were seen
@@ -98,6 +100,15 @@ class Plan:
         return len(self.trained) * self.runs_each
 
     @property
+    def comparisons(self) -> int:
+        """Number of comparisons at most in a correction for all of them."""
+        names = {name: self.arm(name).name for name in (arm.name for arm in self.arms)}
+        first = self.arms[0].name
+        more = {(frozenset(names[side] for side in claim.sides), claim.on) for claim in self.claims}
+        measures = sum(measure not in EXACT for measure in self.measure)
+        return (len(self.trained) - 1) * measures + sum(first not in sides for sides, _ in more)
+
+    @property
     def tune(self) -> dict[str, list[Any]]:
         """Values tried for each variant, by key."""
         return {key: list(dict.fromkeys(values[key] for values in self.grid)) for key in self.grid[0]}
@@ -125,7 +136,8 @@ class Plan:
 
     def summary(self, jobs: int) -> str:
         """Summarize the number of runs and the estimated time."""
-        text = f"{self.most_runs:,} runs of {len(self.trained)} variants; seeds {', '.join(map(str, self.seeds))}"
+        most = "at most " if self.worth is not None else ""
+        text = f"{most}{self.most_runs:,} runs of {len(self.trained)} variants; seeds {', '.join(map(str, self.seeds))}"
         if self.grid != ({},):
             text += f"; {len(self.grid)} tuned values, tried on seed {self.seeds[0]}"
         return text + self._time(jobs)
@@ -180,12 +192,14 @@ class Plan:
         return f"runs of another '{changed[0]}' than this study's" if changed else ""
 
 
-def runs_of(plan: Plan, best: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
-    """Yield all runs, seed by seed; for arms whose tuning is incomplete only the tuning runs."""
+def runs_of(
+    plan: Plan, best: Mapping[str, Mapping[str, Any]], seeds: Mapping[str, Sequence[int]] | None = None
+) -> Iterator[PlannedRun]:
+    """Yield all runs, seed by seed, of these seeds of each arm; only the tuning runs while tuning is incomplete."""
     for arm in plan.trained:
         yield from plan.tuning(arm)
     for seed in plan.seeds:
         for arm in plan.trained:
-            if arm.name in best:
+            if arm.name in best and (seeds is None or seed in seeds[arm.name]):
                 yield PlannedRun(arm.name, seed, best[arm.name])
                 yield from (PlannedRun(arm.name, seed, best[arm.name], probe) for probe in plan.probes)

@@ -15,7 +15,7 @@ from tfkit.core.output import counted
 from tfkit.recipe.text.node import inline
 from tfkit.storage.files import read_json, write_json
 from tfkit.studies.board import Board
-from tfkit.studies.plan import RUNS, Plan, runs_of
+from tfkit.studies.plan import RUNS, Plan
 
 P = TypeVar("P", bound=Plan)
 
@@ -74,7 +74,7 @@ def keep_plan(folder: Path, plan: P) -> P:
 def _changes(folder: Path, there: Plan, here: Plan) -> Iterator[str]:
     """Describe what a plan changes that was made before some of its runs ended."""
     board = Board(there, folder)
-    ended = sum(board.state(run) != "waiting" for run in dict.fromkeys(runs_of(there, board.best())))
+    ended = sum(board.state(run) != "waiting" for run in board.runs())
     sides = [
         {
             "seeds": list(plan.seeds),
@@ -83,6 +83,7 @@ def _changes(folder: Path, there: Plan, here: Plan) -> Iterator[str]:
             "claims": [f"{claim.says} on {claim.on}" for claim in plan.claims],
             "tune": [dict(values) for values in plan.grid],
             "equal_within": dict(plan.equal_within),
+            "worth": plan.worth,
         }
         for plan in (there, here)
     ]

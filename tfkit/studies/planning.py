@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
+from tfkit.core.output import counted
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import BASELINE, STEPS, Match, Study, rises
 from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
@@ -17,6 +18,7 @@ from tfkit.studies.match import matched, start_value
 from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import begun
 from tfkit.studies.probing import probes_of
+from tfkit.studies.statistics import LEVEL, least_pairs
 from tfkit.studies.trial import trial
 from tfkit.training.splits import first_examples
 
@@ -30,25 +32,10 @@ def make_plan(
     value matches.
     """
     planner = _planner(source, tell)
-    study, baseline = planner.study, planner.baseline
     arms, probes = planner.checked()
     if timed:
         planner.check_files(arms)
-    plan = Plan(
-        name=planner.recipe.name,
-        identity=identity(baseline, study.match),
-        arms=tuple(planner.counted(arms)),
-        seeds=study.seed_list,
-        grid=planner.grid,
-        measure=study.names,
-        probes=probes,
-        rising=tuple(name for name in study.names if rises(name, baseline.train)),
-        steps=planner.source.steps(baseline),
-        about=study.about,
-        claims=study.claims,
-        equal_within=study.equal_within,
-        text=planner.recipe.text or "",
-    )
+    plan = planner.plan(planner.counted(arms), probes, planner.source.steps(planner.baseline))
     _check_names(plan)
     return planner.described(planner.budgeted(plan, out, timed))
 
@@ -118,9 +105,38 @@ class _Planner:
             for name, values in probes.items() if not arm.same_as else ():
                 at = f"study.measure[{self.study.names.index(f'probe.{name}')}]"
                 faults += self._faults(arm, {**self.start, **values}, at)
+        if self.study.worth is not None and not faults:
+            faults += self._too_few(self.plan(arms, probes, 0))
         if faults:
             raise RecipeError(by_place(faults))
         return arms, probes
+
+    def _too_few(self, plan: Plan) -> list[Fault]:
+        """Return the fault of looks that can decide nothing."""
+        least = least_pairs(LEVEL / max(1, plan.comparisons))
+        text = f"{len(plan.seeds)} seeds cannot decide any of {counted(plan.comparisons, 'comparison')}"
+        fault = self.recipe.fault("study.seeds.up_to", f"{text}; give {least} or more")
+        return [fault] if least > len(plan.seeds) else []
+
+    def plan(self, arms: Sequence[Arm], probes: Mapping[str, Mapping[str, Any]], steps: int) -> Plan:
+        """Return the plan without its budgets, digests and changes."""
+        study = self.study
+        return Plan(
+            name=self.recipe.name,
+            identity=identity(self.baseline, study.match),
+            arms=tuple(arms),
+            seeds=study.seed_list,
+            worth=study.worth,
+            grid=self.grid,
+            measure=study.names,
+            probes=probes,
+            rising=tuple(name for name in study.names if rises(name, self.baseline.train)),
+            steps=steps,
+            about=study.about,
+            claims=study.claims,
+            equal_within=study.equal_within,
+            text=self.recipe.text or "",
+        )
 
     def check_files(self, arms: Sequence[Arm]) -> None:
         """Raise RecipeError for missing files and runs that some variant reads."""

@@ -11,8 +11,9 @@ from tfkit.reports.formats import csv_text
 from tfkit.reports.table import size
 from tfkit.studies.page import KINDS, PageSection, ReportFiles, lists
 from tfkit.studies.pictures import costs, curves
-from tfkit.studies.results import EXACT, LOST, RESULTS, ArmResult, Results
-from tfkit.studies.statistics import LEVEL, MOST_SEEDS, Comparison
+from tfkit.studies.plan import EXACT
+from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
+from tfkit.studies.statistics import LEVEL, MOST_SEEDS, PRIOR, Comparison
 
 COLUMNS = {
     "arm": "variant",
@@ -25,6 +26,24 @@ COLUMNS = {
     "p": "p (Holm)",
     "verdict": "verdict",
 }
+FIXED = (
+    "Its variance is pooled over the variants, about additive effects of variant and seed, where their spreads agree "
+    "(F tests), and is the pair's own otherwise. With fewer than 5 seeds the F tests miss a spread that is several "
+    "times that of the others, and such a variant is called different in more than "
+    f"{LEVEL:.0%} of studies where its mean is equal: give it 5 seeds. p is that of the t test"
+)
+LOOKS = (
+    "p is that of a sequential test, the likelihood ratio of Student's t mixed over differences with a variance of "
+    f"{PRIOR:g} (Robbins 1970, Lai 1976). It holds after any number of seeds,"
+)
+POWERED = (
+    "80 % power from: the smallest difference that would be found with a probability of 80 %; seeds needed: the number "
+    "of seeds that gives the observed difference this power. "
+)
+RANKED = (
+    "Identical differences give no verdict. A run that diverged or failed ranks last, and a variant with such runs is "
+    "compared by the exact rank sum test (Wilcoxon 1945). "
+)
 CLAIM_COLUMNS = {
     "paper": "paper",
     "says": "claim",
@@ -57,6 +76,12 @@ class StudyReport(ReportFiles):
         if self.results.about:
             yield self.results.about
         yield self.summary()
+        if self.results.worth is not None:
+            yield (
+                f"Looks after each seed: a variant stops when it is better or worse on {self.results.measure[0]}, or "
+                f"when its difference is surely smaller than {self.results.worth:g}, which is not worth more runs. A "
+                "run that diverged stops its variant without a verdict."
+            )
 
     def sections(self) -> Iterator[PageSection]:
         """Yield the sections of the page: the noise, the claims, a table for each measure, and the variants."""
@@ -117,23 +142,17 @@ class StudyReport(ReportFiles):
 
     def method(self) -> str:
         """Describe the statistics."""
+        holm = f"after Holm's correction over all {self.results.tested} comparisons here (Holm 1979). "
         return (
             "Each variant is compared with the baseline run by run: the same seed has the same order of data. The "
-            "difference is the mean over pairs. Its variance is pooled over the variants, about additive effects of "
-            "variant and seed, where their spreads agree (F tests), and is the pair's own otherwise. With fewer than 5 "
-            "seeds the F tests miss a spread that is several times that of the others, and such a variant is called "
-            f"different in more than {LEVEL:.0%} of studies where its mean is equal: give it 5 seeds. p is that of the "
-            f"t test after Holm's correction over all {self.results.tested} comparisons here (Holm 1979). Better or "
+            f"difference is the mean over pairs. {FIXED if self.results.worth is None else LOOKS} {holm}Better or "
             f"worse: p below {LEVEL}, by the measure's own direction; within the noise: not so; equal within a margin "
             "that the study gives: the whole interval is. The intervals hold at once with 95 % (Bonferroni), and end "
-            "at 0 where a later step of Holm's procedure excludes it. 80 % power from: the smallest difference that "
-            "would be found with a probability of 80 %; seeds needed: the number of seeds that gives the observed "
-            "difference this power. The standard deviation of the differences is at least a step of the measure: one "
-            "example of an accuracy, or half a unit of the last printed digit. Identical differences give no verdict. "
-            "A run that diverged or failed ranks last, and a variant with such runs is compared by the "
-            "exact rank sum test (Wilcoxon 1945). Verdicts are given when all planned runs have ended, and not on "
-            "runs whose files were altered. A claim is held or not held where its comparison is beyond the noise, and "
-            "open otherwise."
+            "at 0 where a later step of Holm's procedure excludes it. The standard deviation of the differences is at "
+            "least a step of the measure: one example of an accuracy, or half a unit of the last printed digit. "
+            f"{POWERED + RANKED if self.results.worth is None else ''}Verdicts are given when all planned runs have "
+            "ended, and not on runs whose files were altered. A claim is held or not held where its comparison is "
+            "beyond the noise, and open otherwise."
         )
 
     def noise_rows(self) -> Iterator[list[str]]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tfkit.core.errors import RunError
-from tfkit.recipe.settings.study import BASELINE, COSTS, PaperClaim
+from tfkit.recipe.settings.study import BASELINE, PaperClaim
 from tfkit.storage.files import read_bytes, read_json
-from tfkit.studies.board import Board
-from tfkit.studies.plan import Plan, PlannedRun
+from tfkit.studies.board import Board, count_in
+from tfkit.studies.plan import EXACT, Plan, PlannedRun
 from tfkit.studies.run_list import is_score
 from tfkit.studies.statistics import (
     Comparison,
@@ -26,8 +26,8 @@ from tfkit.studies.statistics import (
     half_digit,
     judged,
     pooled,
-    score_step,
     spread,
+    step_of,
 )
 from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
@@ -36,7 +36,6 @@ FORMAT = 1
 RESULTS = "results.json"
 UNFINISHED = "not all planned runs have ended"
 LOST = ("diverged", "failed")
-EXACT = ("parameters", "flops", "cache_bytes")  # equal for all seeds, not tested
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Cell:
 
     def examples_of(self, measure: str) -> int:
         """Return the number of examples of a measure; 0 if unknown."""
-        return self.examples.get(measure, self.examples.get(measure.partition(".")[0], 0))
+        return count_in(self.examples, measure)
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,7 @@ class Results:
     altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not trusted
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
+    worth: float | None = None  # margin of the first measure in a study that looks at its results after each seed
 
     @property
     def at_the_edge(self) -> dict[str, str]:
@@ -179,6 +179,7 @@ class Results:
             "plan_changed": list(self.changed),
             "tune": {key: list(values) for key, values in self.tune.items()},
             "at_the_edge": self.at_the_edge,
+            "worth": self.worth,
         }
 
     def _arm_data(self, arm: ArmResult) -> dict[str, Any]:
@@ -213,6 +214,7 @@ class StudyContext:
     changed: tuple[str, ...] = ()
     planned: bool = False  # verdicts wait for all runs
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
+    worth: float | None = None  # margin of the first measure in a study with looks
 
 
 def results_of(
@@ -245,6 +247,7 @@ def results_of(
         context.altered,
         context.changed,
         context.tune,
+        context.worth,
     )
 
 
@@ -266,15 +269,13 @@ class Table:
         seeds = [seed for seed, value in values[arms[0].name].items() if value is not None]
         whole = [name for name, own in values.items() if own.keys() == set(seeds) and None not in own.values()]
         cells = [cell for arm in arms for cell in arm.cells if measure in cell.scores]
-        step = 0.0
-        if not measure.endswith(".loss") and measure not in COSTS:
-            examples = min((cell.examples_of(measure) for cell in cells), default=0)
-            step = score_step([cell.scores[measure] for cell in cells], examples)
-        pool = None
-        if len(seeds) > 1 and len(whole) > 1:
+        examples = min((cell.examples_of(measure) for cell in cells), default=0)
+        step = step_of(measure, [cell.scores[measure] for cell in cells], examples)
+        pool, looks = None, context.worth is not None
+        if len(seeds) > 1 and len(whole) > 1 and not looks:
             there = np.array([[values[name][seed] for seed in seeds] for name in whole], float)
             pool = pooled(there, max(step, half_digit(float(np.abs(there).max()))))
-        scale = Scale(step, measure in rising, context.equal_within.get(measure))
+        scale = Scale(step, measure in rising, context.equal_within.get(measure), looks)
         ended = all(cell.state in (*LOST, "done", "altered") for arm in arms for cell in arm.cells)
         problem = "" if ended or not context.planned else UNFINISHED
         return cls({arm.name: arm for arm in arms}, measure, scale, pool, whole, problem)
@@ -282,6 +283,9 @@ class Table:
     def compared(self, name: str, against: str) -> Comparison:
         """Compare two arms."""
         arm, other = self.arms[name], self.arms[against]
+        if self.scale.looks:  # the seeds until one of them was decided
+            seeds = {cell.seed for cell in arm.cells} & {cell.seed for cell in other.cells}
+            arm, other = (replace(one, cells=tuple(c for c in one.cells if c.seed in seeds)) for one in (arm, other))
         pool = self.pool
         if pool is not None:
             places = [self.pool_arms.index(one) if one in self.pool_arms else None for one in (name, against)]
@@ -322,8 +326,9 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
     """
     failed = _known_failures(folder) if failed is None else failed
     arms, altered = arm_results(plan, folder, failed)
+    margins = {**plan.equal_within, **({} if plan.worth is None else {plan.measure[0]: plan.worth})}
     context = StudyContext(
-        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune
+        plan.name, plan.about, plan.claims, margins, failed, altered, plan.changed, True, plan.tune, plan.worth
     )
     return results_of(context, arms, plan.measure, plan.rising)
 
@@ -331,13 +336,13 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
     """Return the results of each arm, and by name why the files of runs are not trusted."""
     board = Board(plan, folder)
-    best = board.best()
+    best, seeds = board.best(), board.seeds()
     altered: dict[str, str] = {}
     arms = []
     for arm in plan.arms:
         own = plan.arm(arm.name)
         tuned = best.get(own.name, plan.grid[0])
-        runs = [PlannedRun(own.name, seed, tuned) for seed in plan.seeds]
+        runs = [PlannedRun(own.name, seed, tuned) for seed in seeds[own.name]]
         tuning = {run.name: board.altered(run) for run in plan.tuning(own)} if len(plan.grid) > 1 else {}
         altered |= {name: why for name, why in tuning.items() if why}
         made_of = " ".join([*arm.variants, *(f"{key}={value}" for key, value in arm.values.items())])

@@ -15,7 +15,7 @@ from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.digest import unchanged
-from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
+from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
 from tfkit.studies.process import Here, Job, Launcher, command_of, failure
 from tfkit.training.folder import RUN
@@ -54,8 +54,8 @@ class StudyProgress:
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """Runs known so far; those that depend on tuning follow after it."""
-        return list(dict.fromkeys(runs_of(self.plan, self.board.best())))
+        """The runs known so far."""
+        return self.board.runs()
 
     def left(self) -> float | None:
         """Estimate the remaining seconds; None if unknown."""
@@ -205,7 +205,7 @@ def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
     """Return the command line of each remaining run known so far, to be started by other means."""
     board = Board(plan, folder)
     found = []
-    for run in dict.fromkeys(runs_of(plan, board.best())):
+    for run in board.runs():
         arm = plan.arm(run.arm)
         if board.state(run) == "waiting":
             found.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))

@@ -109,5 +109,6 @@ def summary(progress: StudyProgress) -> str:
     """Count the done, running and failed runs."""
     states = [progress.board.state(run) for run in progress.runs]
     ended = sum(state != "waiting" for state in states)
-    text = f"{ended} of {progress.plan.most_runs} done, {len(progress.workers)} running"
+    most = "" if progress.plan.worth is None else "at most "
+    text = f"{ended} of {most}{progress.plan.most_runs} done, {len(progress.workers)} running"
     return text + (f", {len(progress.failed)} failed" if progress.failed else "")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -46,9 +46,30 @@ def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None
     return Baseline("most frequent token", float(nats.mean()), float((valid == counts.argmax()).mean()))
 
 
+class ItemColumn(Sequence[Ids]):
+    """One field of items, made on access; `size` is the number of its tokens."""
+
+    def __init__(self, items: Sequence[Mapping[str, Ids]], name: str, size: int) -> None:
+        self.items, self.name, self.size = items, name, size
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, place: int) -> Ids: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Ids]: ...
+
+    def __getitem__(self, place: int | slice) -> Ids | list[Ids]:
+        if isinstance(place, slice):
+            return [item[self.name] for item in self.items[place]]
+        return self.items[place][self.name]
+
+
 def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
     """Take every n-th row to keep about `limit` tokens. Truncate a single row."""
-    size = sum(len(row) for row in rows)
+    size = rows.size if isinstance(rows, ItemColumn) else sum(len(row) for row in rows)
     if size <= limit:
         return rows
     if len(rows) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -26,8 +27,19 @@ Hashes = dict[str, dict[str, str]]  # train, valid, tokenizer -> file or EXAMPLE
 def file_hashes(data: Data) -> Hashes:
     """Return the SHA-256 of every data file of training. Raise RunError if one is unreadable."""
     held = _files(data)
-    known = {file: sha256_of(Path(file)) for file in {file for files in held.values() for file in files}}
+    known = {file: hash_of(file) for file in {file for files in held.values() for file in files}}
     return {name: {file: known[file] for file in files} for name, files in held.items()}
+
+
+def hash_of(file: str) -> str:
+    """SHA-256 of a file, computed once per process unless its size or time changes; raise RunError."""
+    status = os.stat(file)
+    return _hash_of(file, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_of(file: str, size: int, changed: int) -> str:
+    return sha256_of(Path(file))
 
 
 def teacher_hashes(train: Train) -> Hashes:

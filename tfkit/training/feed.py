@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,8 +35,9 @@ class Feed:
         self.device = device
         self.purpose = purpose
         self.lengths = objective.rows.lengths(items)
+        self.plan = functools.lru_cache(maxsize=1)(self._plan)
 
-    def plan(self, epoch: int) -> list[Any]:
+    def _plan(self, epoch: int) -> list[Any]:
         """Plan an epoch: item indices of each batch, by rows if packed."""
         if self.config.pack:
             return plan_packed(self.lengths, self.config, self.seed, epoch)

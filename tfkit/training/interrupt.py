@@ -36,6 +36,10 @@ class Interrupts:
         for one, handler in self._before.items():
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
+    def ignore(self) -> None:
+        """Ignore signals from now on, also after the block: this process is about to end."""
+        self._before = dict.fromkeys(self._before, signal.SIG_IGN)
+
     def _take(self, number: int, frame: FrameType | None) -> None:
         if number in self._taken and number in INSISTENT:
             raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from tfkit.training.kept import keep_from, kept_files
 from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Measure, Trainer
 from tfkit.training.needs import NEEDS, recorded
-from tfkit.training.progress import Reporter
+from tfkit.training.processes import is_lost, team
+from tfkit.training.progress import Reporter, Silence
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
 from tfkit.training.start import check_nothing_is_lost, check_same
@@ -51,7 +53,8 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
         else:
             trainer = _resumed(folder, recipe, reporter, checkpoint)
         trainer.measure = measure
-        if trainer.run():
+        team().shared(lambda: (str(folder.path.absolute()), True))
+        if _ran(trainer, reporter):
             return
     progress = trainer.progress
     imports = "".join(f" --import {name}" for name in recipe.imports)
@@ -59,6 +62,38 @@ def train_in(claim: Claim, recipe: Recipe, reporter: Reporter, measure: Measure 
     message = f"stopped at step {progress.step:,} of {trainer.task.steps:,}; to resume: {again}"
     reporter.log(message)
     raise Interrupted(message)
+
+
+def _ran(trainer: Trainer, reporter: Reporter) -> bool:
+    """Run the trainer; raise RunError if another process has ended."""
+    try:
+        return trainer.run()
+    except RuntimeError as error:
+        last = trainer.checkpoints.last()
+        if not is_lost(error) or last is None:
+            raise
+        goes_on = f"training stopped. --resume continues from step {step_of(last):,}"
+        message = f"after step {trainer.progress.step:,}: another process of this training has ended; {goes_on}"
+        reporter.log(message)
+        raise RunError(message) from None
+
+
+def follow(recipe: Recipe) -> RunFolder:
+    """Train in the run folder of process 0, from its last checkpoint and without writing; return the folder."""
+    place, goes_on = team().shared(lambda: ("", False))
+    folder = RunFolder(Path(place))
+    if not goes_on:  # finished
+        return folder
+    with seeded(recipe.train.seed), Silence() as silent, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # process 0 warns
+        labels, tokenizer = read_labels(folder), _saved_tokenizer(folder, recipe)
+        trainer = Trainer(prepare(recipe, silent, tokenizer, initial=False, labels=labels), folder, silent)
+        checkpoint = trainer.checkpoints.last()
+        if checkpoint is None:
+            raise RunError(f"{folder}: holds no checkpoint here; all processes need the same file system")
+        trainer.restore(checkpoint)
+        trainer.run()
+    return folder
 
 
 def _source(recipe: Recipe, folder: RunFolder) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,16 +16,18 @@ from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.checkpoint import Checkpoints, Progress, step_of
+from tfkit.training.division import Division, check_division, divided
 from tfkit.training.folder import CHECKPOINTS, METRICS, WEIGHTS, RunFolder
 from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
+from tfkit.training.processes import outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task
-from tfkit.training.step import Places, accumulate, scale_gradients
+from tfkit.training.step import Places, accumulate, computing, scale_gradients
 from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
 
@@ -38,14 +41,17 @@ class NotFinite(TfkitError):
 class Trainer:
     """Training loop for `task.model` in a run folder. `beside` is appended to validation losses (a baseline).
 
-    `measure` computes the metrics and samples of `train.validate`.
+    `measure` computes the metrics and samples of `train.validate`. Of several processes only the first writes.
     """
 
     measure: Measure | None = None
+    division: Division
 
     def __init__(self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "") -> None:
         self.task, self.folder, self.reporter, self.beside = task, folder, reporter, beside
         self.model, self.settings = task.model, task.settings
+        self.team = team()
+        check_division(task, self.team)
         self.schedule = self.settings.schedule.build()
         self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(task.trained, self._lr(1))
         for line in regroup(self.optimizer, self.model, self.settings):
@@ -70,14 +76,14 @@ class Trainer:
 
     def run(self) -> bool:
         """Train to the end. Return False if stopped by a signal, after saving a checkpoint."""
-        progress = self.progress
+        progress, self.division = self.progress, self._divided()
         order = self.task.train.order(progress.epoch, progress.batch)
         places = iter(order)
-        metrics = MetricsLog(self.folder / METRICS, progress.step)
+        metrics = MetricsLog(self.folder / METRICS, progress.step) if self.team.leads else None
         meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
         self.model.train()
         try:
-            with Interrupts() as interrupts:
+            with Interrupts() as interrupts, outliving(interrupts):
                 stopping = bool(progress.finished)
                 while not stopping:
                     record = self._step(places, meter)
@@ -85,20 +91,29 @@ class Trainer:
                     if self._due(self.settings.evaluate_every):
                         record |= self._validate()
                     progress.finished = self._finished()
-                    stopping = bool(progress.finished) or interrupts.asked
+                    stopping = self.team.any(bool(progress.finished) or interrupts.asked)
                     saving = stopping or self._due(self.settings.checkpoint_every)
                     if saving:
                         self._check_weights()
                     if stopping:
                         self._check_loss()
-                    metrics.write(record)
-                    if saving:
+                    if metrics is not None:
+                        metrics.write(record)
+                    if saving and self.team.leads:
                         self.checkpoints.save(self.model, self.optimizer, progress, self.task.objective.module)
                         self.history.reached(progress)
-                self.publisher.publish(progress)
+                if self.team.leads:
+                    self.publisher.publish(progress)
         finally:
-            metrics.close()
+            if metrics is not None:
+                metrics.close()
         return bool(progress.finished)
+
+    def _divided(self) -> Division:
+        """Divide batches over the processes as `train.parallel` says."""
+        task = self.task
+        compute = computing(self.model, task.train, self.settings.precision, task.distillation)
+        return divided(task.trained, compute, self.team, self.settings.parallel)
 
     def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
         """Take one optimizer step and return its record for metrics.jsonl."""
@@ -107,8 +122,7 @@ class Trainer:
         lr = self._lr(step)
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        task = self.task
-        sums = accumulate(self.model, task.train, places, settings.accumulate, settings.precision, task.distillation)
+        sums = accumulate(self.division, self.task.train, places, settings.accumulate)
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
             raise self._not_finite(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
@@ -134,7 +148,7 @@ class Trainer:
         if self.task.valid is None:
             return {}
         progress = self.progress
-        loss = mean_loss(self.model, self.task.valid, self.settings.precision)
+        loss = mean_loss(self.model, self.task.valid, self.settings.precision, self.team)
         if not math.isfinite(loss):
             raise self._not_finite(progress.step, f"the validation loss is {loss}")
         self._check_weights()
@@ -145,7 +159,7 @@ class Trainer:
         if better:
             progress.best, progress.best_step, progress.stale = value, progress.step, 0
             progress.scores = scores
-            if progress.keeps_best:
+            if progress.keeps_best and self.team.leads:
                 Weights.of(self.model).save(self.folder / WEIGHTS)
         else:
             progress.stale += 1
@@ -161,8 +175,9 @@ class Trainer:
         asked = self.settings.validate
         if self.measure is None or not (asked.metrics or asked.samples):
             return ValidationScores()
+        measure = partial(self.measure, self.task)
         with seeded(self.settings.seed):
-            return self.measure(self.task)
+            return self.team.shared(measure)
 
     def _is_better(self, value: float, best: float) -> bool:
         return value > best if self.settings.validate.higher_is_better else value < best

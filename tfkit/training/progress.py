@@ -117,6 +117,16 @@ class Reporter:
             self.log(f"{error}; further output goes only to this log")
 
 
+class Silence(Reporter):
+    """Reporter of a process that neither prints nor logs."""
+
+    def __init__(self) -> None:
+        super().__init__(visible=False)
+
+    def log(self, text: str) -> None:
+        """Drop the line."""
+
+
 class ProgressMeter:
     """Progress lines: loss, training throughput, remaining time."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from torch import nn
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.output import counted
+from tfkit.core.slots import TokenizerFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
 from tfkit.recipe.architecture.stack import VocabSize
@@ -30,6 +31,7 @@ from tfkit.training.objective.labels import learn
 from tfkit.training.progress import Reporter
 from tfkit.training.rehearsal import rehearse
 from tfkit.training.sequences import rewritten
+from tfkit.training.sharding import is_sharded, learned_once
 from tfkit.training.splits import Split, learned_from
 from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teacher, load_teacher
 from tfkit.training.widths import check_widths
@@ -75,8 +77,7 @@ def prepare(
     device = choose_device(settings.device)
     if not recipe.unknown_vocab and not recipe.unknown_labels:
         _check_size(recipe.blueprint(), settings, device)
-    splits = {name: Split(config, objective) for name, config in data.splits()}
-    examples = splits["train"].examples
+    splits = {name: Split(config, objective, is_sharded(recipe, config)) for name, config in data.splits()}
     tokenizer = _fitted(recipe, data, objective, splits["train"]) if tokenizer is None else tokenizer
     recipe = _labelled(recipe, objective, splits["train"], labels)
     blueprint = _blueprint(recipe, tokenizer, learned_from(data, splits["train"]))
@@ -87,11 +88,12 @@ def prepare(
     _check_size(blueprint, settings, device)
     objective.rows.read_model(blueprint)
     longest = longest_example(blueprint, data)
-    hashes = example_hashes(data, {name: splits[name].examples for name in splits if name in ("train", "valid")})
+    learned = {name: split for name, split in splits.items() if name in ("train", "valid")}
+    held = {name: split.examples for name, split in learned.items() if not split.sharded}
+    hashes = example_hashes(data, held)
     teacher = load_teacher(recipe)
     if teacher is not None:
         check_teacher(recipe, teacher, Pupil(blueprint, tokenizer, objective, data.batch.pack))
-    learned = {name: split for name, split in splits.items() if name in ("train", "valid")}
     items = {name: split.items(tokenizer, longest, data.batch) for name, split in learned.items()}
     rehearse(recipe, blueprint, tokenizer, splits, longest)
     if teacher is not None and teacher.settings.sequences is not None:
@@ -105,7 +107,7 @@ def prepare(
         check_lengths(recipe, teacher, train)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
-    _announce(model, train, valid, len(examples), reporter)
+    _announce(model, train, valid, len(splits["train"]), reporter)
     _tell_unused(blueprint, tokenizer, reporter)
     distillation = None if teacher is None else _taught(teacher, objective, model, device, reporter)
     return Task(recipe, model, tokenizer, objective, settings, steps, train, valid, hashes, distillation)
@@ -115,7 +117,7 @@ def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
     """Return the sizes known only from the training corpus: vocabulary, and number of labels."""
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
-    split = Split(data.train, objective)
+    split = Split(data.train, objective, is_sharded(recipe, data.train))
     tokenizer = _fitted(recipe, data, objective, split)
     _labelled(recipe, objective, split, ())
     return tokenizer.sizes, len(objective.rows.labels)
@@ -127,7 +129,7 @@ def steps_of(recipe: Recipe) -> int:
         return recipe.train.steps
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
-    split = Split(data.train, objective)
+    split = Split(data.train, objective, is_sharded(recipe, data.train))
     tokenizer = _fitted(recipe, data, objective, split)
     recipe = _labelled(recipe, objective, split, ())
     blueprint = _blueprint(recipe, tokenizer, learned_from(data, split))
@@ -173,8 +175,7 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
     """Fit the tokenizer on all fields of the objective; fit each of a source-target pair on its own field."""
-    examples, rows = split.examples, objective.rows
-    there = examples[0].keys() if examples else ()
+    rows, there = objective.rows, split.given
     wanted = rows.read_fields(there)
     missing = [field for field in wanted if field not in there]
     if missing:
@@ -187,7 +188,7 @@ def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> T
     for path, config in data.tokenizers().items():
         side = path.removeprefix(f"{TOKENIZER}.")
         try:
-            found.append(config.build().fit(_texts(examples, fields if path == TOKENIZER else [side])))
+            found.append(_learned(config, split, fields if path == TOKENIZER else [side]))
         except DataError as error:
             raise RecipeError([recipe.fault(path, f"{error} ({learned_from(data, split)})")]) from None
     if not found:
@@ -195,14 +196,21 @@ def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> T
     return found[0] if len(found) == 1 else found[1].beside(found[0])
 
 
-def _texts(examples: Sequence[Mapping[str, str]], fields: Sequence[str]) -> Iterator[str]:
-    return (example[field] for example in examples for field in fields if field in example)
+def _learned(config: TokenizerFacts.Config, split: Split, fields: Sequence[str]) -> Tokenizer:
+    """Fit a tokenizer to these fields; that of token shards is kept in their cache."""
+
+    def learn() -> Tokenizer:
+        fitted: Tokenizer = config.build().fit(split.texts(fields))
+        return fitted
+
+    return learned_once(config, split.config, list(fields), learn) if split.sharded and config.part.learns else learn()
 
 
 def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[str, ...]) -> Recipe:
     """Learn the labels and return the recipe with their number."""
     objective.rows.labels = labels
-    learn(objective.rows, split.examples)
+    if objective.rows.labelled:
+        learn(objective.rows, split.examples)
     if recipe.unknown_labels and not objective.rows.labels:
         raise DataError(f"{split.corpus.name()}: no example has a label, so {objective.part_name} has no classes")
     return recipe.labelled(len(objective.rows.labels))

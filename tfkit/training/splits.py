@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,8 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Batch, Data
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
+from tfkit.training.objective.rows import Encoded
+from tfkit.training.sharding import encoded_corpus
 
 SHOWN = 10  # examples per split read by a check
 
@@ -52,14 +54,29 @@ def described(value: str) -> str:
 class Split:
     """Examples of one split, and their conversion to items of an objective."""
 
-    def __init__(self, config: Config, objective: Objective) -> None:
+    def __init__(self, config: Config, objective: Objective, sharded: bool = False) -> None:
+        self.config, self.objective, self.sharded = config, objective, sharded
         self.corpus: Corpus = config.build()
-        self.objective = objective
+        self._count: int | None = None
 
     @cached_property
     def examples(self) -> list[Example]:
         """Examples, read on first access. Raise DataError if they are invalid."""
         return self.corpus.examples()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Fields of the examples."""
+        first = self.corpus.first(1) if self.sharded else self.examples[:1]
+        return tuple(first[0]) if first else ()
+
+    def texts(self, fields: Sequence[str]) -> Iterator[str]:
+        """Yield these fields of all examples."""
+        examples = self.corpus.stream() if self.sharded else self.examples
+        return (example[field] for example in examples for field in fields if field in example)
+
+    def __len__(self) -> int:
+        return len(self.examples) if self._count is None else self._count
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
@@ -71,18 +88,30 @@ class Split:
         except DataError as error:
             raise DataError(f"{self.corpus.name()}: {error}") from None
 
-    def items(self, tokenizer: Tokenizer, longest: int | None, batch: Batch) -> list[Item]:
+    def items(self, tokenizer: Tokenizer, longest: int | None, batch: Batch) -> Sequence[Item]:
         """Convert the examples to items that fit in a batch. Raise DataError for invalid ones."""
         with self.located():
-            items = self.objective.rows.prepare(self.examples, tokenizer, longest)
+            items = self.objective.rows.prepare(self._held(tokenizer), tokenizer, longest)
             if batch.tokens is not None and not batch.pack:
                 self._check_fit(items, tokenizer, longest, batch.tokens)
         return items
 
-    def _check_fit(self, items: list[Item], tokenizer: Tokenizer, longest: int | None, most: int) -> None:
+    def _held(self, tokenizer: Tokenizer) -> Sequence[Example]:
+        """The examples in memory, or their ids in a token shard."""
+        if not self.sharded:
+            return self.examples
+        fields = self.objective.rows.fields
+        encoders = {field: tokenizer.source if field == "source" else tokenizer for field in fields}
+        found = Encoded(encoded_corpus(self.config, self.corpus, encoders))
+        self._count = len(found)
+        return found
+
+    def _check_fit(self, items: Sequence[Item], tokenizer: Tokenizer, longest: int | None, most: int) -> None:
         """Raise DataError for the first example that is larger than a batch."""
         if self._size(items) <= most:
             return
+        if self.sharded:
+            raise DataError(_too_large(self._size(items), most))
         for number, example in enumerate(self.examples, 1):
             with _quiet():
                 size = self._size_of(example, tokenizer, longest)
@@ -97,7 +126,7 @@ class Split:
         except DataError:
             return 0
 
-    def _size(self, items: list[Item]) -> int:
+    def _size(self, items: Sequence[Item]) -> int:
         """Count the tokens of the largest item."""
         return int(np.asarray(self.objective.rows.lengths(items)).max())
 

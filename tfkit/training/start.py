@@ -85,6 +85,8 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
 def _fixed(recipe: Any, key: str) -> Any:
     """Return the value at a key; of the teacher without its folder, since its weights are identified by hash."""
     value = _at(recipe, key)
+    if key == "data" and isinstance(value, Mapping):
+        return {name: option for name, option in value.items() if name != "shards"}  # the batches are the same
     return {**value, "run": ""} if key == TEACHER and isinstance(value, Mapping) else value
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from tfkit.models import Model
 from tfkit.training.device import autocast
 from tfkit.training.distillation import Distillation
+from tfkit.training.division import Division, side_of
 from tfkit.training.feed import Feed
-from tfkit.training.objective import Batch
+from tfkit.training.objective import Batch, Loss
 
 Places = Iterator[tuple[int, int, Any]]  # (epoch, batch, indices)
 
@@ -32,28 +34,37 @@ class StepSums:
     factor: float
 
 
-def accumulate(
-    model: Model, feed: Feed, places: Places, count: int, precision: str, taught: Distillation | None = None
-) -> StepSums:
+def computing(model: Model, feed: Feed, precision: str, taught: Distillation | None = None) -> Callable[[Batch], Loss]:
+    """Return the function from a batch to its loss in training: the objective's, or the distillation loss."""
+
+    def compute(batch: Batch) -> Loss:
+        with autocast(feed.device, precision):
+            return feed.objective.loss(model, batch, training=True) if taught is None else taught.loss(model, batch)
+
+    return compute
+
+
+def accumulate(division: Division, feed: Feed, places: Places, count: int) -> StepSums:
     """Run `count` batches forward and backward. The caller multiplies the gradients by `factor`.
 
-    The loss is the objective's, or the distillation loss if `taught` is set.
+    Dropout is a function of the seed and a batch's place among all. Sums are those over all processes.
     """
-    totals, targets = [], []
+    losses: list[Loss] = []
     read: Tensor | int = 0
-    for _ in range(count):
+    size = 0
+    for left in reversed(range(count)):
         epoch, number, indices = next(places)
         batch = feed.make(epoch, number, indices)
-        with autocast(feed.device, precision):
-            loss = feed.objective.loss(model, batch, training=True) if taught is None else taught.loss(model, batch)
-        targets.append(loss.count)
+        # the number of targets is unknown yet: dividing by that of positions keeps gradients near their final scale
+        size = size or side_of(batch).shape[:2].numel()
+        losses += division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0)
         read += tokens_read(feed, batch, indices)
-        # the total is unknown yet: dividing by the first batch's count keeps gradients near their final scale
-        (loss.total / max(1, targets[0])).backward()  # type: ignore[no-untyped-call]
-        totals.append(loss.total.detach())
-    number = max(1, sum(targets))
-    loss_ = float(torch.stack(totals).double().sum()) / number
-    return StepSums(loss_, int(read), number, max(1, targets[0]) / number)
+    totals = torch.stack([loss.total for loss in losses]).double().cpu()
+    counts = torch.tensor([float(loss.count) for loss in losses], dtype=torch.float64)
+    sums = division.team.gathered(torch.stack((totals, counts)))  # [process 2 piece]
+    targets = max(1, int(sums[:, 1].sum()))
+    # exactly rounded, so that the order of processes does not matter
+    return StepSums(math.fsum(sums[:, 0].flatten().tolist()) / targets, int(read), targets, size / targets)
 
 
 def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:

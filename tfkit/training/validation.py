@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import torch
 from tfkit.models import Model
 from tfkit.training.device import autocast
 from tfkit.training.feed import Feed
+from tfkit.training.processes import Team
 from tfkit.training.samples import SampleOutput
 
 
@@ -21,24 +23,31 @@ class ValidationScores:
     samples: Sequence[SampleOutput] = ()
 
 
-def mean_loss(model: Model, feed: Feed, precision: str = "float32") -> float:
-    """Return nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses."""
-    total, count = total_loss(model, feed, precision)
+def mean_loss(model: Model, feed: Feed, precision: str = "float32", team: Team | None = None) -> float:
+    """Return nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses.
+
+    A `team` shares the batches; all of its processes return the same.
+    """
+    total, count = total_loss(model, feed, precision, team=team)
     return total / count if count else float("nan")
 
 
-def total_loss(model: Model, feed: Feed, precision: str = "float32", batches: int | None = None) -> tuple[float, int]:
+def total_loss(
+    model: Model, feed: Feed, precision: str = "float32", batches: int | None = None, team: Team | None = None
+) -> tuple[float, int]:
     """Return total nats and number of targets, over all or the first `batches` of `feed`."""
+    team = team or Team()
     before = model.training
     model.eval()
-    total, count = 0.0, 0
+    plan = feed.plan(0)[:batches]
+    sums = torch.zeros(-(-len(plan) // team.size), 2, dtype=torch.float64)  # of this process: nats, targets
     try:
         # not inference mode: tensors cached by parts must remain usable in training
         with torch.no_grad(), autocast(feed.device, precision):
-            for batch, indices in enumerate(feed.plan(0)[:batches]):
-                loss = feed.objective.loss(model, feed.make(0, batch, indices), training=False)
-                total += loss.total.item()
-                count += loss.count
+            for place, batch in enumerate(range(team.rank, len(plan), team.size)):
+                loss = feed.objective.loss(model, feed.make(0, batch, plan[batch]), training=False)
+                sums[place] = torch.tensor((loss.total.item(), loss.count), dtype=torch.float64)
     finally:
         model.train(before)
-    return total, count
+    nats, targets = team.gathered(sums).flatten(0, 1).T.tolist()
+    return math.fsum(nats), int(sum(targets))

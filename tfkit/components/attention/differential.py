@@ -17,6 +17,7 @@ from tfkit.core.context import Context
 from tfkit.core.options import Dropout, PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.functional.dropout import dropout as drop
 from tfkit.functional.precision import wide
 
 VECTORS = ("query_1", "key_1", "query_2", "key_2")  # parameters of lambda
@@ -61,7 +62,7 @@ class Differential(MultiHead):
         out = first - self._lambda().to(first.dtype) * second
         out = (F.rms_norm(wide(out), out.shape[-1:], eps=self.config.eps) * (1 - self.start)).to(value.dtype)
         joined: Tensor = rearrange(out, "batch head time (half dim) -> batch (head half) time dim", half=2)
-        return F.dropout(joined, dropout)
+        return drop(joined, dropout)
 
     def _lambda(self) -> Tensor:
         query_1, key_1, query_2, key_2 = (wide(getattr(self, name)) for name in VECTORS)

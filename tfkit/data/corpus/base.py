@@ -77,6 +77,12 @@ class Corpus(CorpusFacts):
         """
         return list(watched(islice(self.read(), self.limit), self.name(), self._expected()))
 
+    def stream(self) -> Iterator[Example]:
+        """Yield the examples without holding them; raise DataError as `examples` does."""
+        for number, example in enumerate(islice(self.read(), self.limit), start=1):
+            check_texts(example, f"{self.name()}: example {number}")
+            yield example
+
     def first(self, count: int) -> list[Example]:
         """Return the first examples, reading only the beginning of each file; raise DataError as `examples` does."""
         for most in BEGINNINGS:

@@ -18,6 +18,7 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.core.machine import free_memory, gigabytes
 from tfkit.storage import files
 
+CHUNK = 2**20  # bytes read at once
 DECODED = 3  # peak memory (bytes, text and lines together) as a multiple of the file size
 
 
@@ -59,11 +60,7 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(data) if is_cut else data.decode(encoding)
     except UnicodeDecodeError as error:
-        line = data[: error.start].decode(encoding, errors="replace").count("\n") + 1
-        bad = data[error.start : error.end].hex(" ")
-        raise DataError(
-            f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; set the file's encoding (encoding: latin-1?)"
-        ) from None
+        raise _undecodable(path, error, encoding) from None
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if is_cut:
         text = text[: text.rfind("\n") + 1] or text
@@ -72,33 +69,89 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
     return text, is_cut
 
 
-def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
-    """Return the lines of a file without line ends; raise as `read_text` does."""
-    return _lines(read_text(path, encoding))
+class Lines:
+    """Iterable over the lines of a file without line ends, which reads as it goes.
 
-
-def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -> tuple[list[str], list[str]]:
-    """Return the lines of two parallel files.
-
-    Raise DataError as `read_text` does, and with both line counts if they differ.
+    Iteration raises DataError as `read_text` does; `is_cut` is set by a limit on the bytes read.
     """
-    paths = (first, second)
-    texts = [_read_text(path, encoding) for path in paths]
-    lines, is_cut = [_lines(text) for text, _ in texts], [cut for _, cut in texts]
-    short, long = (0, 1) if len(lines[0]) <= len(lines[1]) else (1, 0)
-    if len(lines[short]) != len(lines[long]) and not is_cut[short]:
-        counts = [f"{'more than ' * cut}{len(part)}" for part, cut in zip(lines, is_cut, strict=True)]
+
+    def __init__(self, path: str | Path, encoding: str = "utf-8") -> None:
+        self.path, self.encoding, self.is_cut = path, encoding, False
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines; a truncated last line is dropped unless it is the only one."""
+        blank: list[str] | None = []  # lines before the first text
+        for line in self._all():
+            if blank is None:
+                yield line
+            elif line.strip():
+                yield from (*blank, line)
+                blank = None
+            else:
+                blank.append(line)
+        if blank is not None:
+            raise DataError(f"{self.path}: the file is empty")
+
+    def _all(self) -> Iterator[str]:
+        pending: list[str] = []  # pieces of the line that is being read
+        lines = 0
+        for text in self._decoded():
+            first, *others = text.split("\n")
+            pending.append(first)
+            for next_line in others:
+                yield "".join(pending).removesuffix("\r")
+                lines += 1
+                pending = [next_line]
+        last = "".join(pending).removesuffix("\r")  # empty if the file ends with a newline
+        if last and not (self.is_cut and lines):
+            yield last
+
+    def _decoded(self) -> Iterator[str]:
+        decoder, lines, first = codecs.getincrementaldecoder(self.encoding)(), 0, True
+        for data in self._chunks():
+            try:
+                text = decoder.decode(data, final=not data and not self.is_cut)
+            except UnicodeDecodeError as error:
+                raise _undecodable(self.path, error, self.encoding, lines) from None
+            if first and text:
+                text, first = text.removeprefix("\ufeff"), False
+            lines += text.count("\n")
+            yield text
+
+    def _chunks(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, or of its beginning, and then none."""
+        bound = bound_of_files()
+        if bound is not None:
+            data, self.is_cut = _read_bytes(self.path)
+            yield from (data, b"")
+            return
+        with _reading(self.path), files.regular(self.path) as file:
+            while data := file.read(CHUNK):
+                yield data
+            yield b""
+
+
+def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
+    """Yield the pairs of lines of two parallel files.
+
+    Raise DataError as `read_text` does, and after the last pair, with both line counts, if they differ.
+    """
+    both = Lines(first, encoding), Lines(second, encoding)
+    sides = [iter(side) for side in both]
+    count = 0
+    while True:
+        pair = [next(side, None) for side in sides]
+        if pair[0] is None or pair[1] is None:
+            break
+        yield pair[0], pair[1]
+        count += 1
+    rest = [(line is not None) + sum(1 for _ in side) for line, side in zip(pair, sides, strict=True)]
+    short = 0 if pair[0] is None else 1
+    if any(rest) and not both[short].is_cut:
+        counts = [f"{'more than ' * side.is_cut}{count + more}" for side, more in zip(both, rest, strict=True)]
         raise DataError(
             f"{first} has {counts[0]} lines, {second} has {counts[1]}; parallel files need equal numbers of lines"
         )
-    least = len(lines[short])
-    return lines[0][:least], lines[1][:least]
-
-
-def _lines(text: str) -> list[str]:
-    lines = text.split("\n")
-    last = lines.pop().removesuffix("\r")  # empty if the file ends with a newline
-    return [*lines, last] if last else lines
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -109,9 +162,7 @@ def read_bytes(path: str | Path) -> bytes:
 def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
     """Return the bytes of a file (or its beginning), and True if it is truncated."""
     bound = bound_of_files()
-    if os.path.isdir(path):
-        raise DataError(f"{path}: is a folder; expected a file")
-    try:
+    with _reading(path):
         if bound is None:
             _check_memory(path, os.path.getsize(path))
             return files.read_bytes(path), False
@@ -119,12 +170,30 @@ def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
         is_cut = len(data) > bound.most
         bound.is_cut = bound.is_cut or is_cut
         return data[: bound.most], is_cut
+
+
+@contextlib.contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Convert errors of reading a file within the block to DataError."""
+    if os.path.isdir(path):
+        raise DataError(f"{path}: is a folder; expected a file")
+    try:
+        yield
     except RunError as error:
         raise DataError(str(error)) from None
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _undecodable(path: str | Path, error: UnicodeDecodeError, encoding: str, lines: int = 0) -> DataError:
+    """Error that names the line, `lines` being those before the bytes that were decoded."""
+    line = lines + error.object[: error.start].decode(encoding, errors="replace").count("\n") + 1
+    bad = error.object[error.start : error.end].hex(" ")
+    return DataError(
+        f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; set the file's encoding (encoding: latin-1?)"
+    )
 
 
 def _check_memory(path: str | Path, size: int) -> None:

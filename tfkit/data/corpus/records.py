@@ -19,7 +19,7 @@ from tfkit.core.options import NonNegativeInt, RecipePath
 from tfkit.core.registry import register
 from tfkit.core.synonyms import nearest
 from tfkit.data.corpus.base import Example, Fields, Record, RecordCorpus, TextRecordCorpus
-from tfkit.data.corpus.lines import bound_of_files, read_bytes, read_lines, read_text
+from tfkit.data.corpus.lines import Lines, bound_of_files, read_bytes, read_text
 from tfkit.storage import files
 
 
@@ -91,7 +91,7 @@ class JsonLines(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """Yield the fields of each object; raise DataError with the line of invalid JSON or a missing field."""
-        for number, line in enumerate(read_lines(self.file, self.encoding), start=1):
+        for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if self.skip_empty and not line.strip():
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -12,7 +12,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.options import NonNegativeInt, RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Encoding, Example, RecipePaths, Record, TextRecordCorpus
-from tfkit.data.corpus.lines import read_lines, read_pairs, read_text
+from tfkit.data.corpus.lines import Lines, read_pairs, read_text
 
 
 @register("corpus", "text")
@@ -58,14 +58,14 @@ class TextCorpus(Corpus):
         if self.unit == "document":
             yield 1, read_text(file, self.encoding)
             return
-        line = 1
-        for filled, block in groupby(read_lines(file, self.encoding), key=lambda line: bool(line.strip())):
-            lines = list(block)
-            if filled and self.unit == "line":
-                yield from enumerate(lines, line)
-            elif filled:
-                yield line, "\n".join(lines)
-            line += len(lines)
+        numbered = enumerate(Lines(file, self.encoding), start=1)
+        if self.unit == "line":
+            yield from ((number, line) for number, line in numbered if line.strip())
+            return
+        for filled, block in groupby(numbered, key=lambda line: bool(line[1].strip())):
+            if filled:
+                (number, first), *others = block
+                yield number, "\n".join([first, *(line for _, line in others)])
 
 
 @register("corpus", "labelled_text")
@@ -89,12 +89,10 @@ class LabelledText(TextRecordCorpus):
     def records(self) -> Iterator[Record]:
         """Yield texts with labels; raise DataError if the line counts of the two files differ."""
         if self.labels is None:
-            lines = read_lines(self.file, self.encoding)
-            split = [line.partition(" ") for line in lines]
-            labels, lines = [label for label, _, _ in split], [text for _, _, text in split]
+            pairs: Iterator[tuple[str, ...]] = (line.partition(" ")[::-2] for line in Lines(self.file, self.encoding))
         else:
-            lines, labels = read_pairs(self.file, self.labels, self.encoding)
-        for number, (text, label) in enumerate(zip(lines, labels, strict=True), start=1):
+            pairs = read_pairs(self.file, self.labels, self.encoding)
+        for number, (text, label) in enumerate(pairs, start=1):
             file = self.labels if self.labels is not None and text.strip() else self.file
             yield f"{file}:{number}", {"text": text, "label": label.strip()}
 
@@ -121,8 +119,8 @@ class ParallelText(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """Yield the pairs; raise DataError with both line counts if they differ."""
-        sources, targets = read_pairs(self.source, self.target, self.encoding)
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
+        pairs = read_pairs(self.source, self.target, self.encoding)
+        for number, (source, target) in enumerate(pairs, start=1):
             file = self.target if source.strip() else self.source
             yield f"{file}:{number}", {"source": source, "target": target}
 
@@ -158,14 +156,15 @@ class ParallelTsv(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """Yield the pairs; raise DataError with the line whose number of columns differs."""
-        lines = read_lines(self.file, self.encoding)
-        columns = lines[0].count("\t") + 1
+        lines = enumerate(Lines(self.file, self.encoding), start=1)
+        first = next(lines)
+        columns = first[1].count("\t") + 1
         if columns <= max(self.source, self.target):
             raise DataError(
                 f"{self.file}:1: {columns} columns, but column {max(self.source, self.target)} is selected "
                 "(columns count from 0 and are separated by tabs)"
             )
-        for number, line in enumerate(lines[self.header :], start=1 + self.header):
+        for number, line in lines if self.header else chain([first], lines):
             cells = line.split("\t")
             if len(cells) == columns:
                 yield f"{self.file}:{number}", {"source": cells[self.source], "target": cells[self.target]}
@@ -198,8 +197,8 @@ class TaggedText(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """Yield words and tags; raise DataError with the line whose counts differ."""
-        lines, tag_lines = read_pairs(self.file, self.tags, self.encoding)
-        for number, (line, tag_line) in enumerate(zip(lines, tag_lines, strict=True), start=1):
+        pairs = read_pairs(self.file, self.tags, self.encoding)
+        for number, (line, tag_line) in enumerate(pairs, start=1):
             # only spaces and tabs separate words; a no-break space is part of a word
             words, tags = _split(line), _split(tag_line)
             if len(words) != len(tags):
@@ -244,7 +243,7 @@ class Conllu(TextRecordCorpus):
 
     def records(self) -> Iterator[Record]:
         """Yield the sentences; raise DataError with the line that does not have ten columns."""
-        lines = enumerate(read_lines(self.file, self.encoding), start=1)
+        lines = enumerate(Lines(self.file, self.encoding), start=1)
         for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())):
             if not filled:
                 continue

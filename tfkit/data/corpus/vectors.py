@@ -21,7 +21,7 @@ from tfkit.core.extras import installing
 from tfkit.core.options import FolderPath, PositiveFloat, PositiveInt, RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
-from tfkit.data.corpus.lines import read_lines
+from tfkit.data.corpus.lines import Lines
 from tfkit.data.vectors import Array, Vectors, files_in, finite, read_npy
 from tfkit.storage import files
 
@@ -314,7 +314,7 @@ class Digits(VectorCorpus):
 
 def files_lines(path: str) -> list[str]:
     """Return the lines of a text file; raise DataError for an empty line."""
-    lines = read_lines(path)
+    lines = list(Lines(path))
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise DataError(f"{path}:{number}: the line is empty; every example needs one")

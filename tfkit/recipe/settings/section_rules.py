@@ -14,6 +14,7 @@ from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.agreement import serves
 from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
+from tfkit.recipe.text.options import path_values
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
@@ -61,6 +62,7 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
             yield Problem("length", "packed rows need a length in tokens; set it here", at="data.batch")
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
+        yield from _shard_problems(data, objective, train) if data.shards else ()
     yield from step_problems(train, data)
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
@@ -84,6 +86,21 @@ def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> 
     if data.tokenizer is not None and not is_read and objective is not None:
         text = f"'{objective.part.part_name}' of vectors reads no text; remove the tokenizer"
         yield Problem("", text, at="data.tokenizer")
+
+
+def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: Train) -> Iterator[Problem]:
+    """Refuse token shards where all examples are held in memory."""
+    if objective is not None and "shards" not in objective.part.capabilities:
+        text = f"'{objective.part.part_name}' holds the texts and tokens of all examples in memory; leave shards out"
+        yield Problem("shards", text, at="data")
+    elif "vectors" in data.fields():
+        yield Problem("shards", "vectors are held in memory; leave shards out", at="data")
+    elif not path_values(data.train):
+        text = f"'{data.train.part.part_name}' reads no file, and holds its examples in memory; leave shards out"
+        yield Problem("shards", text, at="data")
+    elif train.teacher is not None and train.teacher.sequences is not None:
+        text = "train.teacher.sequences rewrites the examples, which are held in memory; leave one of the two out"
+        yield Problem("shards", text, at="data")
 
 
 def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:

@@ -136,6 +136,10 @@ class Data(Section):
     test: Corpus | None = Field(None, description="test examples for evaluate")
     longer: Corpus | None = Field(None, description="further test examples, such as longer ones")
     batch: Batch = Field(Batch(tokens=4096), description="batching of the examples")
+    shards: bool | None = Field(
+        None,
+        description="read tokens from shards on disk instead of memory; none: for corpora with files of 64 MiB or more",
+    )
 
     @property
     def source_tokenizer(self) -> TokenizerFacts.Config | None:
@@ -239,6 +243,31 @@ class ParameterGroup(Section):
         return self
 
 
+class Parallelism(Section):
+    """Training by several processes, which torchrun starts."""
+
+    pieces: PositiveInt | None = Field(
+        None,
+        description="number of pieces of a batch, a power of 2, whose gradients are added in a fixed order: "
+        "1, 2, 4, ... processes then compute the same bits",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _replicates(cls, data: Any) -> Any:
+        for key in ("tensor", "shard"):
+            if isinstance(data, Mapping) and data.get(key):
+                text = f"{key}: each process holds the whole model, and its weights cannot be divided"
+                raise ValueError(f"{text}; for memory, lower data.batch and raise train.accumulate")
+        return data
+
+    @model_validator(mode="after")
+    def _halved(self) -> Parallelism:
+        if self.pieces is not None and self.pieces.bit_count() != 1:
+            raise ValueError(f"pieces: {self.pieces} is no power of 2; gradients are added in pairs")
+        return self
+
+
 class GenerationRate(Section):
     """Benchmark of greedy generation from random prompts."""
 
@@ -305,6 +334,9 @@ class Train(Validated):
         "inverse_square_root", description="schedule of the learning rate"
     )
     clip_norm: PositiveFloat | None = Field(None, description="maximum global norm of the gradients")
+    parallel: Parallelism = Field(
+        Parallelism(), description="division of the work over the processes that torchrun starts"
+    )
     accumulate: PositiveInt = Field(1, description="batches per optimizer step, whose gradients are accumulated")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")

@@ -21,6 +21,7 @@ BASELINE = "baseline"
 COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops", "cache_bytes")  # of every run
 GENERATION_RATE = "generation.tokens_per_second"  # of runs with train.generation_rate
 STEPS = "train.steps"
+FIRST = "study.measure[0]"
 CLAIM = re.compile(r"\s*(.+?)\s*([<>])(?!=)\s*(.+?)\s*")
 Key = Annotated[str, Field(min_length=1)]
 
@@ -110,8 +111,18 @@ class ProbeMeasure(Section):
         return f"probe.{self.corpus}"
 
 
+class Looks(Section):
+    """Seeds one after the other: a variant stops when its difference from the baseline is decided."""
+
+    up_to: int = Field(ge=2, le=SEEDS.most, description="seeds of a variant that stays undecided")
+    worth: PositiveFloat = Field(
+        description="a difference on the first measure that is surely smaller is not worth more runs"
+    )
+
+
 Seeds = (
     Annotated[int, Field(ge=1, le=SEEDS.most)]
+    | Looks
     | Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=SEEDS.most)]
 )
 Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=1)]
@@ -126,7 +137,11 @@ class Study(Section):
     baseline: str | dict[str, Any] = Field(
         default_factory=dict, description="the baseline: the recipe, a variant, or values by key"
     )
-    seeds: Seeds = Field(3, description="number of seeds per variant, or a list of seeds")
+    seeds: Seeds = Field(
+        3,
+        description="number of seeds per variant, a list, or {up_to: 20, worth: 0.01}: a variant stops when it "
+        "is better, worse, or its difference surely smaller",
+    )
     match: Match | None = Field(None, description="quantity equalized between the variants and the baseline")
     tune: dict[str, Values] = Field(
         default_factory=dict, description="values by key to tune for each variant, on the first seed"
@@ -153,8 +168,14 @@ class Study(Section):
 
     @property
     def seed_list(self) -> tuple[int, ...]:
-        """List of the seeds."""
-        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+        """The seeds, as far as they may be needed."""
+        count = self.seeds.up_to if isinstance(self.seeds, Looks) else self.seeds
+        return tuple(range(count)) if isinstance(count, int) else count
+
+    @property
+    def worth(self) -> float | None:
+        """The margin of a study that looks at its results after each seed; None for one with fixed seeds."""
+        return self.seeds.worth if isinstance(self.seeds, Looks) else None
 
     @property
     def base_variants(self) -> tuple[str, ...]:
@@ -242,9 +263,13 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
         if isinstance(measure, str):
             yield from _unmeasured(measure, measures, f"study.measure[{place}]")
     if not isinstance(study.measure[0], str):
-        yield Problem("", "the first measure must be one of the runs', as tuning uses it", at="study.measure[0]")
+        yield Problem("", "the first measure must be one of the runs', as tuning uses it", at=FIRST)
     if len(set(study.names)) < len(study.names):
         yield Problem("measure", "repeats a measure", at="study")
+    if study.worth is not None and study.names[0] in COSTS[3:]:
+        yield Problem("", f"'{study.names[0]}' is equal for all seeds; looks need a measure with noise", at=FIRST)
+    if study.worth is not None and study.names[0] in study.equal_within:
+        yield Problem(study.names[0], "study.seeds.worth is its margin already; leave one out", at="study.equal_within")
     for name in study.equal_within:
         if name not in study.names:
             text = f"'{name}' is not among study.measure"

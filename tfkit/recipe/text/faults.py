@@ -97,16 +97,21 @@ class Faults:
     def invalid(self, node: Node, error: ValidationError, model: type[BaseModel] | None = None) -> None:
         """Add Pydantic's errors in the data of `node` at the places of the values."""
         by_node: dict[str, list[tuple[Node, Mapping[str, Any]]]] = {}
+        inside: list[str] = []
         for detail in error.errors(include_url=False):
             place, rest = find(node, detail["loc"])
             key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
             if detail["type"] == "extra_forbidden":
-                schema = schema_at(node, model, detail["loc"][:-1])
-                self.unknown_key(place, list(schema.model_fields) if schema else [])
+                known = schema_at(node, model, detail["loc"][:-1])
+                self.unknown_key(place, list(known.model_fields) if known else [])
+                inside.append(place.path)
             else:
                 by_node.setdefault(key, []).append((place, {**detail, "rest": rest}))
-        for details in by_node.values():
-            self._invalid_one(details)
+        inside += by_node
+        for key, details in by_node.items():
+            is_nested = isinstance(details[0][0].value, dict) and any(path.startswith(f"{key}.") for path in inside)
+            if not is_nested or any(not detail["type"].endswith("_type") for _, detail in details):
+                self._invalid_one(details)  # not the other forms of a mapping with faults of its own
 
     def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
         """Add the fault of one node: alternatives of a union are joined to one sentence."""

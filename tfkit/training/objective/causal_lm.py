@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from pydantic import Field
@@ -12,11 +12,12 @@ from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
+from tfkit.data.token_ids import Stream, TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
-from tfkit.training.baseline import Baseline, Ids, ngram_baseline
+from tfkit.training.baseline import TRAIN_LIMIT, VALID_LIMIT, Baseline, Ids, ngram_baseline
 from tfkit.training.objective.base import Loss, Objective, causal_loss
-from tfkit.training.objective.rows import Batch, Example, Item, TextRows, logger, wrapped
+from tfkit.training.objective.rows import Batch, Example, Item, Items, TextRows, column, logger, sizes
 
 
 class CausalRows(TextRows):
@@ -24,17 +25,16 @@ class CausalRows(TextRows):
 
     config: CausalLm.Config
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text`, one token longer than their row: blocks of the stream, or framed texts."""
         self.bind(tokenizer)
-        texts = self._encoded(examples, "text", tokenizer)
-        full = [text for text in texts if len(text)]
-        self._left_out(len(texts) - len(full), len(texts), "the text is empty")
+        ids = self._ids(examples, "text", tokenizer)
+        self._left_out(int((ids.lengths == 0).sum()), len(ids), "the text is empty")
         if not self.config.join:
-            return self._rows(full, max_length)
-        stream = self._stream(full)
-        items: list[Item] = [{"text": block} for block in blocks(stream, self._block(max_length))]
-        return self._usable(items, len(texts), f"a next token needs a stream of two tokens or more, got {len(stream)}")
+            return self._rows(ids, max_length)
+        items = blocks(self._stream(ids), self._block(max_length))
+        size = int(sizes(items, "text").sum()) if len(items) else int(ids.offsets[-1])
+        return self._usable(items, len(ids), f"a next token needs a stream of two tokens or more, got {size}")
 
     def _block(self, max_length: int | None) -> int:
         if self.config.block is None and max_length is None:
@@ -47,22 +47,20 @@ class CausalRows(TextRows):
             )
         return self.config.block or max_length or 0
 
-    def _stream(self, texts: list[Ids]) -> Ids:
+    def _stream(self, texts: TokenIds) -> Stream:
         """Concatenate the texts, separated by the end token."""
-        end = self.tokens.special.get("end")
-        if end is None and len(texts) > 1:
-            logger.warning("causal_lm: the tokenizer has no end token, so texts are joined without a boundary")
-        pieces = [wrapped(text, end=end) for text in texts[:-1]] + texts[-1:]
-        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32)
+        stream = Stream(texts, self.tokens.special.get("end"))
+        if stream.end is None and len(stream.full) > 1:
+            logger.warning(
+                "causal_lm: the tokenizer has no end token, so nothing shows where one text ends and the next begins"
+            )
+        return stream
 
-    def _rows(self, texts: list[Ids], max_length: int | None) -> list[Item]:
-        rows = [self.tokens.framed(text) for text in texts]
-        fitting: list[Item] = [
-            {"text": row} for row in rows if len(row) >= 2 and (max_length is None or len(row) <= max_length + 1)
-        ]
+    def _rows(self, texts: TokenIds, max_length: int | None) -> Sequence[Item]:
+        full, fitting = int((texts.lengths > 0).sum()), self._rows_of(texts, max_length)
         why = f"shorter than 2 tokens or longer than {max_length} (join: true would split them)"
-        self._left_out(len(rows) - len(fitting), len(rows), why)
-        return self._usable(fitting, len(rows), why)
+        self._left_out(full - len(fitting), full, why)
+        return self._usable(fitting, full, why)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
         """Pack as in TextRows. Raise UsageError for blocks, which are full."""
@@ -84,7 +82,7 @@ class CausalLm(Objective):
 
     rows_type = CausalRows
     reads = "causal"
-    capabilities = frozenset({"likelihood", "characters", "packing", "soft_targets"})
+    capabilities = frozenset({"likelihood", "characters", "packing", "shards", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of causal_lm."""
@@ -127,20 +125,29 @@ class CausalLm(Objective):
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Return the loss of an n-gram model; joined texts are evaluated as one stream, with context across blocks."""
-        train, valid = ([item["text"] for item in items] for items in (train_items, valid_items))
-        if self.config.join:
-            train, valid = [rejoined(train)], [rejoined(valid)]
-        return ngram_baseline(train, valid, self.rows.tokens.size)
+        train, valid = column(train_items, "text"), column(valid_items, "text")
+        if not self.config.join:
+            return ngram_baseline(train, valid, self.rows.tokens.size)
+        begin, held_out = rejoined(train, TRAIN_LIMIT), rejoined(valid, VALID_LIMIT)
+        return ngram_baseline([begin], [held_out], self.rows.tokens.size)
 
 
-def blocks(stream: Ids, block: int) -> list[Ids]:
+def blocks(stream: Stream, block: int) -> Items:
     """Split into rows of block + 1 tokens with stride `block`, so that each token but the first is a target once.
 
     The last row may be shorter.
     """
-    return [stream[start : start + block + 1] for start in range(0, len(stream) - 1, block)]
+    starts = np.arange(0, max(0, len(stream) - 1), block)
+    lengths = np.minimum(starts + block + 1, len(stream)) - starts
+    return Items(lambda row: {"text": stream.between(row * block, row * block + block + 1)}, {"text": lengths})
 
 
-def rejoined(rows: Sequence[Ids]) -> Ids:
-    """Invert `blocks`."""
-    return np.concatenate([row[:-1] for row in rows[:-1]] + list(rows[-1:]))
+def rejoined(rows: Iterable[Ids], limit: int) -> Ids:
+    """Invert `blocks`, as far as `limit` tokens need it."""
+    pieces, size = [np.zeros(0, np.int32)], 0
+    for row in rows:
+        pieces[-1:] = [pieces[-1][:-1], row]
+        size += len(row) - 1
+        if size > limit:
+            break
+    return np.concatenate(pieces)

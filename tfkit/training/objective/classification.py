@@ -34,7 +34,7 @@ class LabelledRows(ReadingRows):
         """Return the example's label."""
         return [example["label"]] if example.get("label") else []
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text` and `label`; texts are truncated to the model's maximum length.
 
         Examples with a label unknown to the training corpus have no loss, but metrics include them.

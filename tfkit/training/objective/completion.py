@@ -12,9 +12,20 @@ from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
-from tfkit.training.baseline import Baseline, ngram_baseline
+from tfkit.training.baseline import Baseline, Ids, ngram_baseline
 from tfkit.training.objective.base import Answers, Loss, Objective, causal_loss
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded, wrapped
+from tfkit.training.objective.rows import (
+    Batch,
+    Example,
+    Item,
+    Items,
+    Rows,
+    column,
+    packed_places,
+    padded,
+    sizes,
+    wrapped,
+)
 
 
 class CompletionRows(Rows):
@@ -23,26 +34,30 @@ class CompletionRows(Rows):
     fields = ("source", "target")
     required = ("start", "end")
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `source` and `target` (start, tokens, end); a row is one token shorter than both together."""
         self.bind(tokenizer)
-        sources = self._encoded(examples, "source", tokenizer)
-        targets = self._encoded(examples, "target", tokenizer)
+        sources = self._ids(examples, "source", tokenizer)
+        targets = self._ids(examples, "target", tokenizer)
         start, end = self.tokens.special["start"], self.tokens.special["end"]
-        pairs: list[Item] = [
-            {"source": source, "target": wrapped(target, start, end)}
-            for source, target in zip(sources, targets, strict=True)
-            if len(target)
-        ]
-        fitting = [item for item in pairs if max_length is None or self.lengths([item])[0] <= max_length]
-        empty, long = len(sources) - len(pairs), len(pairs) - len(fitting)
-        self._left_out(empty, len(sources), "the target is empty")
-        self._left_out(long, len(sources), f"source and target are longer than {max_length} tokens")
-        return self._usable(fitting, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
+        read, written = sources.lengths, targets.lengths + 2
+        full, short = targets.lengths > 0, read + written - 1 <= (max_length or 2**62)
+        kept = np.flatnonzero(full & short)
+        items = Items(
+            lambda place: {
+                "source": sources[kept[place]],
+                "target": wrapped(targets[kept[place]], start, end),
+            },
+            {"source": read[kept], "target": written[kept]},
+        )
+        count, empty, long = len(full), int((~full).sum()), int((full & ~short).sum())
+        self._left_out(empty, count, "the target is empty")
+        self._left_out(long, count, f"source and target are longer than {max_length} tokens")
+        return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """Return positions in the model, [items]."""
-        return np.asarray([len(item["source"]) + len(item["target"]) - 1 for item in items])
+        return sizes(items, "source") + sizes(items, "target") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """Collate `input_ids` [rows longest], target `labels` [n], and their positions `predicted` [n]."""
@@ -91,7 +106,9 @@ class Completion(Objective):
     rows_type = CompletionRows
     answers_type = Completions
     reads = "causal"
-    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "packing", "soft_targets"})
+    capabilities = frozenset(
+        {"likelihood", "characters", "words", "continuations", "packing", "shards", "soft_targets"}
+    )
 
     class Config(Objective.Config):
         """Options of completion."""
@@ -107,7 +124,7 @@ class Completion(Objective):
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Return the loss of an n-gram model of the targets, ignoring the source."""
-        train, valid = ([item["target"] for item in items] for items in (train_items, valid_items))
+        train, valid = (column(items, "target") for items in (train_items, valid_items))
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 
 

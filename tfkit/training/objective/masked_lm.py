@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from tfkit.core.errors import DataError
@@ -15,16 +16,19 @@ from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.data.by_length import by_length
+from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word_starts import continuations
 from tfkit.functional.precision import wide
 from tfkit.generation.prompts import PromptError
 from tfkit.generation.tokens import without_token
 from tfkit.models import Model
-from tfkit.training.baseline import Baseline, Ids, unigram_baseline
+from tfkit.training.baseline import TRAIN_LIMIT, VALID_LIMIT, Baseline, Ids, evenly, unigram_baseline
 from tfkit.training.fills import FILLS, filled
 from tfkit.training.objective.base import Answers, Loss, Objective, Prediction, finished, token_loss
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded
+from tfkit.training.objective.rows import Batch, Example, Item, Items, Rows, column, packed_places, padded, sizes
+
+PIECES = 2**16  # pieces of texts that are looked through at once
 
 
 class MaskedRows(Rows):
@@ -49,21 +53,32 @@ class MaskedRows(Rows):
         if self.config.whole_words:
             self._inside = continuations(tokenizer)
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text`: tokens with available start and end; long texts are split."""
         self.bind(tokenizer)
-        texts = self._encoded(examples, "text", tokenizer)
-        room = self._room(max_length)
-        items: list[Item] = []
-        dropped = 0
-        for text in texts:
-            pieces = [text] if room is None else [text[at : at + room] for at in range(0, len(text), room)]
-            kept = [piece for piece in pieces if self.maskable[piece].any()]
-            dropped += not kept
-            items.extend({"text": self.tokens.framed(piece)} for piece in kept)
+        ids, room = self._ids(examples, "text", tokenizer), self._room(max_length)
+        starts, owners = _cut(ids, room)
+        ends = np.minimum(starts + (room or 2**62), ids.offsets[owners + 1])
+        kept = np.flatnonzero(self._has_target(ids, starts))
+        dropped = len(ids) - len(np.unique(owners)) + len(starts) - len(kept)
+        starts, ends = starts[kept], ends[kept]
+        frame = len(self.tokens.framed(np.zeros(0, np.int32)))
+        items = Items(
+            lambda place: {"text": self.tokens.framed(ids.between(int(starts[place]), int(ends[place])))},
+            {"text": ends - starts + frame},
+        )
         why = "the text is empty, or has only unknown tokens"
-        self._left_out(dropped, len(texts), why)
-        return self._usable(items, len(texts), why)
+        self._left_out(dropped, len(ids), why)
+        return self._usable(items, len(ids), why)
+
+    def _has_target(self, ids: TokenIds, starts: Ids) -> NDArray[np.bool_]:
+        """True for each piece with a token that may be masked; pieces follow one another."""
+        found = [np.zeros(0, np.bool_)]
+        for first in range(0, len(starts), PIECES):
+            some = starts[first : first + PIECES]
+            stop = starts[first + PIECES] if first + PIECES < len(starts) else ids.offsets[-1]
+            found.append(np.logical_or.reduceat(self.maskable[ids.tokens[some[0] : stop]], some - some[0]))
+        return np.concatenate(found)
 
     def _room(self, max_length: int | None) -> int | None:
         """Return the number of text tokens that fit in a row, excluding start and end."""
@@ -74,9 +89,9 @@ class MaskedRows(Rows):
             raise DataError(f"rows of {max_length} tokens are too short for a text between start and end; allow more")
         return room
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """Return positions in the model, [items]."""
-        return np.asarray([len(item["text"]) for item in items])
+        return sizes(items, "text")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """Collate masked `input_ids`, `labels`, `predicted`, and `attention_mask` if there is padding."""
@@ -188,7 +203,7 @@ class MaskedLm(Objective):
     reads = "bidirectional"
     heads: ClassVar[tuple[str, ...]] = ("masked_lm", "language_model")
     gives = frozenset({"attention_mask"})
-    capabilities = frozenset({"likelihood", "packing", "soft_targets"})
+    capabilities = frozenset({"likelihood", "packing", "shards", "soft_targets"})
 
     class Config(Objective.Config):
         """Options of masked_lm."""
@@ -228,10 +243,19 @@ class MaskedLm(Objective):
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Score unigrams: token frequencies of the training texts."""
-        train, valid = (np.concatenate([item["text"] for item in items]) for items in (train_items, valid_items))
+        train = np.concatenate(evenly(column(train_items, "text"), TRAIN_LIMIT)[:])
+        valid = np.concatenate(evenly(column(valid_items, "text"), VALID_LIMIT)[:])
         return unigram_baseline(
             train[self.rows.maskable[train]], valid[self.rows.maskable[valid]], self.rows.tokens.size
         )
+
+
+def _cut(texts: TokenIds, room: int | None) -> tuple[Ids, Ids]:
+    """Cut texts into pieces of at most `room` ids; return where each begins, and the number of its text."""
+    pieces = (texts.lengths > 0).astype(np.int64) if room is None else -(-texts.lengths // room)
+    owners = np.repeat(np.arange(len(texts)), pieces)
+    first = np.cumsum(pieces) - pieces  # number of a text's first piece
+    return texts.offsets[owners] + (np.arange(len(owners)) - first[owners]) * (room or 0), owners
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ NEXT, OTHER = 0, 1  # BERT's class indices
 class NextSentenceRows(MaskedRows):
     """Pairs of consecutive or random texts, masked."""
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `first`, its successor `second`, and a random `other` text, without special tokens."""
         self.bind(tokenizer)
         found = self._encoded(examples, "text", tokenizer)

@@ -51,7 +51,7 @@ class ReadingRows(Rows):
         """Add the special tokens around a text."""
         return [*self._frame.before, *ids, *self._frame.after]
 
-    def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> list[Item]:
+    def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> Sequence[Item]:
         """Return items without targets, each with at least one token. Log truncations."""
         if self.plan is not None:
             return self.vectors(examples)
@@ -83,7 +83,7 @@ class ReadingAnswers(Answers):
     rows: ReadingRows
     of_tokens: ClassVar[bool] = False  # True if the head has an output per token
 
-    def _text_items(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Item]:
+    def _text_items(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> Sequence[Item]:
         """Return items of the examples, truncated to the model's maximum length."""
         return self.rows._texts(examples, tokenizer, model.blueprint.last.max_length)
 

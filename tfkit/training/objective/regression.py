@@ -27,7 +27,7 @@ class NumberedRows(ReadingRows):
     fields = ("text", "label")
     tokenized = ("text", "second")
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text` and numeric `label`; texts are truncated to the model's maximum length."""
         labels = self._column(examples, "label")
         items = self._texts(examples, tokenizer, max_length)

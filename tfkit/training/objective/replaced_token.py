@@ -78,7 +78,7 @@ class ReplacedToken(MaskedLm):
     rows_type = ReplacedRows
     answers_type = Replacements
     heads = ("discriminator",)
-    capabilities = frozenset({"own_model"})  # no likelihood: a sum of two losses
+    capabilities = frozenset({"own_model", "shards"})  # no likelihood: a sum of two losses
     example: ClassVar = {
         "generator": {
             "type": "encoder",

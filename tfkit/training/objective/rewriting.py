@@ -30,7 +30,7 @@ class RewritingRows(Rows):
         """Return encoder input and decoder target (start, tokens, end)."""
         raise NotImplementedError(f"{type(self).__name__} has no spoiled")
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text`, unframed; long texts are split, single tokens dropped."""
         self.bind(tokenizer)
         texts = self._encoded(examples, "text", tokenizer)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import torch
@@ -17,9 +17,10 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import counted
 from tfkit.core.slots import ObjectiveFacts, RowsFacts
+from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors
-from tfkit.training.baseline import Ids
+from tfkit.training.baseline import Ids, ItemColumn
 
 logger = logging.getLogger("tfkit")
 
@@ -52,8 +53,57 @@ class TokenFacts:
         return wrapped(text, self.special.get("start"), self.special.get("end"))
 
 
+class Encoded(Sequence[dict[str, str]]):
+    """Examples of which only the ids of each field are there: those of token shards."""
+
+    def __init__(self, texts: Mapping[str, TokenIds]) -> None:
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(next(iter(self.texts.values())))
+
+    def __getitem__(self, place: object) -> NoReturn:
+        raise UsageError("the examples are in token shards: read them by _ids, or leave out the capability 'shards'")
+
+
+class Items(Sequence[Item]):
+    """Items made on access, item n by `make(n)`; `sizes` are their numbers of ids by name."""
+
+    def __init__(self, make: Callable[[int], Item], sizes: Mapping[str, Ids]) -> None:
+        self.make, self.sizes = make, sizes
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sizes.values())))
+
+    @overload
+    def __getitem__(self, place: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Item]: ...
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self.make(number) for number in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.make(int(place) % len(self))
+
+
+def sizes(items: Sequence[Item], name: str) -> Ids:
+    """Numbers of ids called `name` of all items."""
+    return items.sizes[name] if isinstance(items, Items) else np.asarray([len(item[name]) for item in items])
+
+
+def column(items: Sequence[Item], name: str) -> ItemColumn:
+    """The ids called `name` of all items."""
+    return ItemColumn(items, name, int(sizes(items, name).sum()))
+
+
 class Rows(RowsFacts):
-    """Base class of data preparation for objectives. Call `bind` (or `prepare`, which does) first."""
+    """Base class of data preparation for objectives. Call `bind` (or `prepare`, which does) first.
+
+    A `prepare` that reads the examples by `_ids` works on token shards too.
+    """
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         """Store the objective's options."""
@@ -87,14 +137,14 @@ class Rows(RowsFacts):
         """Name of the objective, for messages."""
         return self.config.part.part_name
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Convert examples to items of at most the model's maximum length.
 
         Log dropped examples with the reason. Raise DataError if none are left or a field is missing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no prepare")
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """Return the positions of each item in the model, [items] or [items sides]."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
@@ -124,6 +174,12 @@ class Rows(RowsFacts):
                 )
         return [example[field] for example in examples]
 
+    def _ids(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> TokenIds:
+        """Return the ids of one field of all examples, from token shards if given; raise as `_encoded` does."""
+        if isinstance(examples, Encoded):
+            return examples.texts[field]
+        return TokenIds.of(self._encoded(examples, field, tokenizer))
+
     def _encoded(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
         """Encode one field of all examples. Raise ExampleError if it is missing."""
         texts = self._column(examples, field)
@@ -131,7 +187,7 @@ class Rows(RowsFacts):
         with located(texts, tokenizer):
             return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
 
-    def vectors(self, examples: Sequence[Example]) -> list[Item]:
+    def vectors(self, examples: Sequence[Example]) -> Sequence[Item]:
         """Return items `vectors` and their number of `positions`. Raise ExampleError for unsuitable arrays."""
         plan = self.plan
         if plan is None:
@@ -156,9 +212,9 @@ class Rows(RowsFacts):
             items.append({"vectors": array, "positions": np.asarray([positions])})
         return items
 
-    def _usable(self, items: list[Item], examples: int, why: str) -> list[Item]:
+    def _usable(self, items: Sequence[Item], examples: int, why: str) -> Sequence[Item]:
         """Return `items`. Raise DataError if empty."""
-        if not items:
+        if not len(items):
             raise DataError(f"{self._name}: none of {counted(examples, 'example')} can be used: {why}")
         return items
 
@@ -173,22 +229,26 @@ class TextRows(Rows):
 
     fields = ("text",)
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text`, one token longer than their row."""
         self.bind(tokenizer)
-        texts = self._encoded(examples, "text", tokenizer)
-        rows = [self.tokens.framed(text) for text in texts if len(text)]
-        longest = None if max_length is None else max_length + 1
-        items: list[Item] = [{"text": row} for row in rows if 2 <= len(row) <= (longest or len(row))]
+        texts = self._ids(examples, "text", tokenizer)
         why = "the text is empty, or has a single token"
-        if longest is not None:
-            why = f"the text is empty, or its row is shorter than 2 tokens or longer than {longest}"
+        if max_length is not None:
+            why = f"the text is empty, or its row is shorter than 2 tokens or longer than {max_length + 1}"
+        items = self._rows_of(texts, max_length)
         self._left_out(len(texts) - len(items), len(texts), why)
         return self._usable(items, len(texts), why)
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def _rows_of(self, texts: TokenIds, max_length: int | None) -> Items:
+        """Items of the framed texts that have a next token and fit."""
+        framed = texts.lengths + len(self.tokens.framed(np.zeros(0, np.int32)))
+        kept = np.flatnonzero((texts.lengths > 0) & (framed >= 2) & (framed <= (max_length or 2**62) + 1))
+        return Items(lambda place: {"text": self.tokens.framed(texts[kept[place]])}, {"text": framed[kept]})
+
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """Return positions in the model, [items]."""
-        return np.asarray([len(item["text"]) - 1 for item in items])
+        return sizes(items, "text") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """Collate `input_ids`, `labels` and positions `predicted`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +19,13 @@ from tfkit.training.objective.rows import (
     Batch,
     Example,
     Item,
+    Items,
     Rows,
     TokenFacts,
+    column,
     next_tokens,
     padded,
+    sizes,
     vector_batch,
     wrapped,
 )
@@ -43,30 +45,30 @@ class Seq2SeqRows(Rows):
         self._check_roles(tokenizer.source, self.config.source_roles())
         self.source = TokenFacts.of(tokenizer.source)
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `source`, framed as configured, and `target` (start, tokens, end: one longer than its row)."""
         self.bind(tokenizer)
         if self.plan is not None:
             return self._of_vectors(examples, tokenizer, max_length)
-        sources = self._encoded(examples, "source", tokenizer.source)
-        targets = self._encoded(examples, "target", tokenizer)
-        items, empty, long = [], 0, 0
-        for source, target in zip(sources, targets, strict=True):
-            item = {
-                "source": np.asarray(self.prompt(source.tolist()), np.int32),
-                "target": wrapped(target, self.tokens.special["start"], self.tokens.special["end"]),
-            }
-            if not len(source) or not len(target):
-                empty += 1
-            elif max_length is not None and max(len(item["source"]), len(item["target"]) - 1) > max_length:
-                long += 1
-            else:
-                items.append(item)
-        self._left_out(empty, len(sources), "source or target is empty")
-        self._left_out(long, len(sources), f"longer than {max_length} tokens")
-        return self._usable(items, len(sources), f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
+        sources = self._ids(examples, "source", tokenizer.source)
+        targets = self._ids(examples, "target", tokenizer)
+        read, written = sources.lengths + len(self.prompt([])), targets.lengths + 2
+        full = (sources.lengths > 0) & (targets.lengths > 0)
+        short = np.maximum(read, written - 1) <= (max_length or 2**62)
+        kept = np.flatnonzero(full & short)
+        start, end = self.tokens.special["start"], self.tokens.special["end"]
 
-    def _of_vectors(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+        def item(place: int) -> Item:
+            source = np.asarray(self.prompt(sources[kept[place]].tolist()), np.int32)
+            return {"source": source, "target": wrapped(targets[kept[place]], start, end)}
+
+        items = Items(item, {"source": read[kept], "target": written[kept]})
+        count, empty, long = len(full), int((~full).sum()), int((full & ~short).sum())
+        self._left_out(empty, count, "source or target is empty")
+        self._left_out(long, count, f"longer than {max_length} tokens")
+        return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
+
+    def _of_vectors(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `vectors`, `positions` and `target`."""
         targets = self._encoded(examples, "target", tokenizer)
         ends = self.tokens.special["start"], self.tokens.special["end"]
@@ -79,10 +81,11 @@ class Seq2SeqRows(Rows):
         self._left_out(len(examples) - len(found), len(examples), why)
         return self._usable(found, len(examples), why)
 
-    def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
+    def lengths(self, items: Sequence[Item]) -> Ids:
         """Return positions in encoder and decoder, [items 2]."""
-        read = [int(item["positions"][0]) if "vectors" in item else len(item["source"]) for item in items]
-        return np.asarray([(length, len(item["target"]) - 1) for length, item in zip(read, items, strict=True)])
+        vectors = self.plan is not None
+        read = np.asarray([int(item["positions"][0]) for item in items]) if vectors else sizes(items, "source")
+        return np.stack((read, sizes(items, "target") - 1), axis=1)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """Collate `input_ids`, `decoder_input_ids`, and `attention_mask` if sources are padded."""
@@ -116,7 +119,9 @@ class Seq2Seq(Objective):
     answers_type = Translations
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
-    capabilities = frozenset({"likelihood", "characters", "words", "continuations", "two_vocabularies", "soft_targets"})
+    capabilities = frozenset(
+        {"likelihood", "characters", "words", "continuations", "two_vocabularies", "shards", "soft_targets"}
+    )
 
     class Config(Objective.Config):
         """Options of seq2seq."""
@@ -150,7 +155,7 @@ class Seq2Seq(Objective):
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Return the loss of an n-gram model of the targets, ignoring the source."""
-        train, valid = ([item["target"] for item in items] for items in (train_items, valid_items))
+        train, valid = (column(items, "target") for items in (train_items, valid_items))
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
 
 

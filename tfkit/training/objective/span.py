@@ -29,7 +29,7 @@ class SpanRows(ReadingRows):
 
     fields = ("question", "context", "answer")
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text` (question and context), with token masks `inside` (context) and `answer`.
 
         Examples whose answer is not in the context are dropped, as are windows without it.

@@ -44,7 +44,7 @@ class TaggedRows(ReadingRows):
         """Return the example's tags."""
         return words_of(example.get("tags", ""))
 
-    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> list[Item]:
+    def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items `text`, `firsts` (mask of word-initial tokens) and `tags`; long texts are split.
 
         Words with a tag unknown to the training corpus have no loss, but metrics include them.

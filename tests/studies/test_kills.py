@@ -1,0 +1,128 @@
+"""A study or ladder is killed at any of its file events: no run is lost or repeated, and the same line goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kills import kills, shares
+from tests.studies.small import study
+from tests.studies.test_ladder import LARGEST, LINE, Trained, recipe, replaced, tfkit
+from tfkit.studies.board import measured
+from tfkit.training.folder import RunFolder
+from tfkit.training.history import History
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings in the process of the command, whose losses follow a law, and no waiting for the disk."""
+    replaced(monkeypatch)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(Trained, "bend", lambda self, folder: None)
+    monkeypatch.setattr("tfkit.studies.board.measured", lawful)
+
+
+def lawful(history: History, folder: RunFolder) -> dict[str, float]:
+    """The measurements of a run with the loss of a law."""
+    loss = 1.0 + 9.0 / history.parameters**0.3 + 3.0 / history.tokens**0.4
+    return {**measured(history, folder), "valid.loss": loss * (1 + 1e-4 * history.seed)}
+
+
+def finished(folder: Path) -> dict[str, int]:
+    """The runs in a folder that have ended, with the time at which their weights were written."""
+    files = folder.glob("runs/*/model.safetensors")
+    runs = [RunFolder(file.parent) for file in files]
+    return {run.path.name: (run / "model.safetensors").stat().st_mtime_ns for run in runs if run.known.get("finished")}
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {file.parent.name: file.read_bytes() for file in folder.glob("runs/*/model.safetensors")}
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What no finished command leaves; the remains of a killed trial are removed after an hour."""
+    return [str(path) for path in folder.rglob("*") if path.name.endswith(".claim") or ".now" in path.name]
+
+
+@shares(211, 23)
+@pytest.mark.usefixtures("quick")
+def test_the_same_line_ends_a_study_after_any_kill(tmp_path: Path, share: int) -> None:
+    study(tmp_path, compare=["wide"], seeds=1)
+    folder, line = tmp_path / "studies" / "small", ("study", "small.yaml")
+    assert tfkit(*line, folder=tmp_path).exit_code == 0
+    unbroken = weights(folder)
+    assert set(unbroken) == {"baseline-s0", "wide-s0"}
+    seen = set()
+    for event in kills(lambda: shutil.rmtree(folder) or tfkit(*line, folder=tmp_path), share):
+        there = finished(folder) if folder.is_dir() else {}
+        seen.add(len(there))
+        again = tfkit(*line, folder=tmp_path)
+        assert again.exit_code == 0, (event, again.output)
+        after = finished(folder)
+        assert {name: after[name] for name in there} == there, event
+        assert weights(folder) == unbroken and not leftovers(folder), event
+        data = json.loads((folder / "results.json").read_text())
+        assert [run["state"] for arm in data["arms"] for run in arm["runs"]] == ["done", "done"], event
+        assert (folder / "report.html").is_file()
+    assert share > 100 or seen == {0, 1, 2}
+
+
+@shares(401, 97)
+@pytest.mark.usefixtures("quick")
+def test_the_same_line_ends_a_ladder_after_any_kill(tmp_path: Path, share: int) -> None:
+    """The forecast is never of a largest size that has begun."""
+    recipe(tmp_path)
+    folder, forecast = tmp_path / "ladders" / "tiny", tmp_path / "ladders" / "tiny" / "prediction.json"
+    assert tfkit(*LINE, folder=tmp_path).exit_code == 0
+    unbroken, predicted = weights(folder), json.loads(forecast.read_text())
+    seen = set()
+    for event in kills(lambda: shutil.rmtree(folder) or tfkit(*LINE, folder=tmp_path), share):
+        there = finished(folder) if folder.is_dir() else {}
+        written = forecast.read_bytes() if forecast.exists() else b""
+        seen.add((bool(written), len(there)))
+        assert written or not list(folder.glob(f"runs/{LARGEST}-s0")), event
+        again = tfkit(*LINE, folder=tmp_path)
+        assert again.exit_code == 0, (event, again.output)
+        assert written in (b"", forecast.read_bytes()), event
+        assert json.loads(forecast.read_text())["predicted"] == predicted["predicted"], event
+        after = finished(folder)
+        assert {name: after[name] for name in there} == there, event
+        assert weights(folder) == unbroken and not leftovers(folder), event
+        assert (folder / "ladder.html").is_file()
+    assert share > 100 or {(False, 0), (False, 9), (True, 9), (True, 10)} <= seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["study", "ladder"])
+def test_a_training_whose_command_was_killed_ends_once(tmp_path: Path, command: str) -> None:
+    """The next command waits for it, and repeats nothing."""
+    train = {"steps": 400, "evaluate_every": 100, "checkpoint_every": 100, "metrics": []}
+    if command == "study":
+        study(tmp_path, more={"train": train}, compare=["wide"], seeds=1)
+        words, folder = ["study", "small.yaml"], tmp_path / "studies" / "small"
+    else:
+        recipe(tmp_path, train=train)
+        words, folder = [*map(str, LINE)], tmp_path / "ladders" / "tiny"
+    line = [sys.executable, "-m", "tfkit", *words]
+    first = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (begun := [file for file in folder.glob("runs/*/metrics.jsonl") if file.stat().st_size > 300]):
+        assert first.poll() is None
+        time.sleep(0.1)
+    first.kill()
+    first.wait()
+    again = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert again.returncode == 0 or "no law: " in again.stdout, again.stdout + again.stderr
+    name = begun[0].parent.name
+    assert f"{name}: is trained by process" in again.stdout
+    assert len(json.loads((begun[0].parent / "run.json").read_text())["starts"]) == 1
+    assert all(len(json.loads(file.read_text())["starts"]) == 1 for file in folder.glob("runs/*/run.json"))
+    assert not leftovers(folder)

@@ -1,0 +1,238 @@
+"""One run, whatever the number of processes: equal losses, one writer, and the same bits where pieces are asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kills import forked
+from tests.training.small import RECIPE, small, trained
+from tfkit.core.errors import RecipeError, RunError, UsageError
+from tfkit.functional.dropout import Draws, drawing, dropout
+from tfkit.recipe.load import Recipe
+from tfkit.training.checkpoint import Checkpoints
+from tfkit.training.division import check_division, piece_of
+from tfkit.training.loop import Trainer
+from tfkit.training.processes import Team
+from tfkit.training.progress import Reporter
+from tfkit.training.setup import prepare
+
+pytestmark = pytest.mark.timeout(300)
+WORDS = ["one", "two", "three", "four", "five", "six"]
+LINES = [" ".join(WORDS[(3 * line + place * place) % 6] for place in range(2 + line % 7)) for line in range(40)]
+PACKED = {
+    "data.batch": {"tokens": 48, "size": None, "pack": True, "length": 16},
+    "train.accumulate": 2,
+    "train.clip_norm": 1.0,
+}
+SPECIAL = {"type": "word", "special_tokens": {"mask": "<mask>", "start": "<s>", "end": "</s>"}}
+ENCODER = {
+    "model.type": "encoder",
+    "model.head": {"type": "masked_lm", "tied": True, "dropout": 0.1},
+    "objective": "masked_lm",
+    "data.tokenizer": SPECIAL,
+}
+PLAIN = {**PACKED, "model.parametrization": {"type": "mup", "base": {"d_model": 4, "layer.feedforward.d_ff": 4}}}
+PAIR = {"model.type": "encoder_decoder", "objective": "denoising", "data.tokenizer": SPECIAL}
+EXPERTS = {
+    "type": "experts",
+    "num_experts": 2,
+    "num_active": 1,
+    "expert": {"type": "mlp", "d_ff": 8},
+    "router": {"type": "softmax", "balance_loss": 0.01},
+}
+GENERATOR = {key: value for key, value in RECIPE["model"].items() if key != "vocab_size"}
+GENERATOR |= {"type": "encoder", "head": {"type": "masked_lm", "tied": True}}
+ELECTRA = {
+    "model.type": "encoder",
+    "model.head": "discriminator",
+    "objective": {"type": "replaced_token", "generator": GENERATOR},
+    "data.tokenizer": SPECIAL,
+    "train.metrics": [],
+}
+KINDS = {
+    "decoder": {},
+    "encoder": ENCODER,
+    "pair": PAIR,
+    "experts": {"model.layer.feedforward": EXPERTS},
+    "electra": ELECTRA,
+}
+
+
+def recipe(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) -> Recipe:
+    """The small recipe on more lines than a batch has, with dropout everywhere."""
+    for split, lines in (("train", LINES), ("valid", LINES[::5])):
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    values = {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10, "optimizer": "adamw", **train}
+    return small(folder, {"data.batch": {"size": 7}, **(overrides or {})}, **values)
+
+
+def together(count: int, work: Callable[[int], object]) -> list[int]:
+    """Do `work` in processes that find one another as those of torchrun do; return their exit statuses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
+
+    def member(rank: int) -> None:
+        os.environ.update(address, RANK=str(rank), LOCAL_RANK=str(rank))
+        torch.set_num_threads(1)
+        work(rank)
+
+    children = []
+    for rank in range(count):
+        child = os.fork()
+        if not child:
+            os._exit(forked(partial(member, rank)) % 256)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def run(loaded: Recipe, folder: Path, count: int, **options: Any) -> list[dict[str, Any]]:
+    """Train on so many processes; return the lines of metrics.jsonl."""
+    assert together(count, lambda _: trained(loaded, folder, **options)) == [0] * count
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def differences(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> list[float]:
+    """Compare the losses of all steps, and the counts."""
+    assert [(line["step"], line["tokens"], line["targets"]) for line in one] == [
+        (line["step"], line["tokens"], line["targets"]) for line in other
+    ]
+    keys = [(place, key) for place, line in enumerate(one) for key in line if key.endswith("loss")]
+    assert len(keys) > len(one)  # validations too
+    return [abs(one[place][key] - other[place][key]) for place, key in keys]
+
+
+def test_two_processes_are_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    loaded = recipe(tmp_path, PACKED)
+    one, two = (run(loaded, tmp_path / str(count), count) for count in (1, 2))
+    assert max(differences(one, two)) < 2e-5
+    assert len({round(line["loss"], 3) for line in one}) > 10  # something is learned
+    assert [line for line in capfd.readouterr().err.splitlines() if "reducer.cpp" not in line] == []
+    assert (tmp_path / "2" / "train.log").read_text().count("step 20 of 20") == 1
+    assert sorted(path.name for path in (tmp_path / "2").iterdir()) == sorted(
+        path.name for path in (tmp_path / "1").iterdir()
+    )
+
+
+@pytest.mark.parametrize("kind", ["decoder", *(pytest.param(kind, marks=pytest.mark.slow) for kind in [*KINDS][1:])])
+def test_pieces_give_the_same_bits(tmp_path: Path, kind: str) -> None:
+    loaded = recipe(
+        tmp_path,
+        {**KINDS[kind], "train.parallel.pieces": 4, "train.optimizer": "muon"},
+        steps=6,
+        evaluate_every=3,
+        checkpoint_every=6,
+    )
+    one, two = (run(loaded, tmp_path / str(count), count) for count in (1, 2))
+    assert max(differences(one, two)) == 0
+    assert (tmp_path / "1" / "model.safetensors").read_bytes() == (tmp_path / "2" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "pair"])
+def test_one_two_and_four_processes_are_one_run(tmp_path: Path, kind: str) -> None:
+    loaded = recipe(
+        tmp_path, PLAIN if kind == "decoder" else KINDS[kind], steps=200, schedule={"type": "constant", "lr": 0.002}
+    )
+    one, two, four = (run(loaded, tmp_path / str(count), count) for count in (1, 2, 4))
+    assert max(differences(one, two)) < 2e-5
+    assert max(differences(one, four)) < 2e-5
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    unbroken = run(recipe(tmp_path), tmp_path / "one", 1)
+    loaded = recipe(tmp_path, steps=10)
+    run(loaded, tmp_path / "other", 2)
+    assert max(differences(unbroken, run(recipe(tmp_path), tmp_path / "other", 3, resume=True))) < 2e-5
+
+
+def test_a_dead_process_ends_the_others_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, folder, step = recipe(tmp_path), tmp_path / "run", Trainer._step
+
+    def dies(self: Trainer, *args: Any) -> dict[str, Any]:
+        if self.team.rank == 1 and self.progress.step == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, *args)
+
+    monkeypatch.setattr(Trainer, "_step", dies)
+
+    def work(rank: int) -> None:
+        try:
+            trained(loaded, folder)
+        except RunError as error:
+            (tmp_path / f"{rank}.txt").write_text(str(error))
+
+    assert together(3, work)[1:] == [256 - signal.SIGKILL, 1]
+    assert [path.name for path in tmp_path.glob("?.txt")] == ["0.txt"]
+    assert "--resume continues from step 10" in (tmp_path / "0.txt").read_text()
+    monkeypatch.undo()
+    assert Checkpoints(folder / "checkpoints").sound(print) == folder / "checkpoints" / "step-00000010"
+    again = run(loaded, folder, 2, resume=True)
+    assert max(differences(run(loaded, tmp_path / "whole", 1), again)) < 2e-5
+
+
+def test_what_several_processes_would_do_otherwise_is_refused(tmp_path: Path) -> None:
+    def check(router: dict[str, Any], team: Team, **parallel: Any) -> None:
+        feedforward = {**EXPERTS, "router": {"type": "softmax", **router}}
+        loaded = recipe(tmp_path, {"model.layer.feedforward": feedforward}, parallel=parallel)
+        check_division(prepare(loaded, Reporter(False)), team)
+
+    balanced, two = {"balance_loss": 0.01}, Team(0, 2)
+    check(balanced, Team())
+    check(balanced, two, pieces=2)
+    check({"balance_loss": 0.0}, two)
+    with pytest.raises(UsageError, match=r"balance_loss.*pieces: 2"):
+        check(balanced, two)
+    with pytest.raises(UsageError, match=r"2 pieces need .* got 4"):
+        check(balanced, Team(0, 4), pieces=2)
+    with pytest.raises(UsageError, match="selection bias"):
+        check({"selection_bias": True, "selection_rate": 0.1}, Team(), pieces=2)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "words"),
+    [({"tensor": 2}, "cannot be divided"), ({"shard": True}, "cannot be divided"), ({"pieces": 3}, "no power of 2")],
+)
+def test_what_is_not_offered_is_refused_with_the_way_out(tmp_path: Path, parallel: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=rf"train\.parallel.*{words}; "):
+        recipe(tmp_path, parallel=parallel)
+
+
+def test_pieces_are_the_rows_of_a_batch_and_their_targets() -> None:
+    ids = torch.arange(20).view(5, 4)
+    batch = {"input_ids": ids, "labels": torch.tensor([3, 6, 7, 13, 18]), "predicted": torch.tensor([3, 6, 7, 13, 18])}
+    pieces = [piece_of(batch, number, 3) for number in range(3)]
+    assert torch.equal(torch.cat([piece.batch["input_ids"] for piece in pieces]), ids)
+    for piece in pieces:  # a label is the id at its place
+        assert torch.equal(piece.batch["input_ids"].flatten()[piece.batch["predicted"]], piece.batch["labels"])
+    assert [piece.target for piece in pieces] == [0, 1, 3] and sum(len(piece.batch["labels"]) for piece in pieces) == 5
+    many = [piece_of(batch, number, 8) for number in range(8)]
+    assert sum(not piece.empty for piece in many) == 5
+    with pytest.raises(UsageError, match=r"odd .* \[7\]"):
+        piece_of({**batch, "odd": torch.zeros(7)}, 0, 2)
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 3), (6, 2, 7, 7)])
+def test_pieces_draw_what_the_batch_draws(shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape)
+
+    def drawn(row: int, rows: int) -> torch.Tensor:
+        with drawing(Draws((1, 2), row, rows)):
+            return torch.stack([dropout(x[row : row + rows], 0.4) for _ in range(2)], dim=1)
+
+    whole = drawn(0, 6)
+    assert torch.equal(torch.cat([drawn(0, 1), drawn(1, 3), drawn(4, 2)]), whole)
+    assert not torch.equal(whole[:, 0], whole[:, 1])  # each call has draws of its own
+    assert abs(float((whole == 0).float().mean()) - 0.4) < 0.1

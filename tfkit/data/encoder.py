@@ -1,0 +1,118 @@
+"""Encoding of many texts by several processes.
+
+Each process runs this module: it reads the tokenizer, then batches of texts as lines of JSON, and answers with arrays.
+It ends with its input, thus with the process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import IO
+
+import numpy as np
+
+from tfkit.core.errors import DataError
+from tfkit.data.token_ids import TokenIds
+from tfkit.data.tokenizer import Tokenizer
+
+AHEAD = 2  # batches per process that wait for their turn
+
+
+def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: int) -> Iterator[TokenIds]:
+    """Yield the ids of each batch in order; raise DataError for a text that cannot be encoded.
+
+    One process: this one.
+    """
+    if processes < 2:
+        for batch in batches:
+            yield TokenIds.of(tokenizer.encode_batch(batch))
+        return
+    with ExitStack() as stack:
+        workers: SimpleQueue[_Worker] = SimpleQueue()
+        pool = stack.enter_context(ThreadPoolExecutor(processes))
+        for _ in range(processes):  # they are ended before the pool waits for its threads
+            workers.put(stack.enter_context(_Worker(tokenizer)))
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        waiting: deque[Future[TokenIds]] = deque()
+        for batch in batches:
+            waiting.append(pool.submit(_encode, workers, batch))
+            if len(waiting) > processes * AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+class _Worker:
+    """A process that encodes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tfkit.data.encoder"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._send(tokenizer.to_json())
+
+    def encode(self, batch: Sequence[str]) -> TokenIds:
+        """Encode in the process; raise DataError."""
+        self._send(list(batch))
+        answer = self.process.stdout
+        line = answer.readline() if answer is not None else b""
+        if not line or answer is None:
+            raise DataError("a process that encodes texts has ended; begin again")
+        sizes = json.loads(line)
+        if isinstance(sizes, str):
+            raise DataError(sizes)
+        tokens = np.frombuffer(answer.read(4 * sizes[0]), np.int32)
+        return TokenIds(tokens, np.frombuffer(answer.read(8 * sizes[1]), np.int64))
+
+    def _send(self, value: str | list[str]) -> None:
+        if self.process.stdin is not None:
+            try:
+                self.process.stdin.write(json.dumps(value).encode("ascii") + b"\n")
+                self.process.stdin.flush()
+            except BrokenPipeError:
+                pass  # reported by the missing answer
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def _encode(workers: SimpleQueue[_Worker], batch: Sequence[str]) -> TokenIds:
+    worker = workers.get()
+    try:
+        return worker.encode(batch)
+    finally:
+        workers.put(worker)
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer batches of texts until the end of the input."""
+    tokenizer = Tokenizer.from_json(json.loads(requests.readline()))
+    for line in requests:
+        try:
+            texts = TokenIds.of(tokenizer.encode_batch(json.loads(line)))
+        except DataError as error:
+            answers.write(json.dumps(str(error)).encode("ascii") + b"\n")
+        else:
+            sizes = [len(texts.tokens), len(texts.offsets)]
+            answers.write(json.dumps(sizes).encode("ascii") + b"\n" + texts.tokens.tobytes() + texts.offsets.tobytes())
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,238 @@
+"""Division of a step's batches over processes, and the sum of their gradients."""
+
+# Axes: rows, time, process, weight.
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tfkit.components.feedforward.experts import Router, Routing
+from tfkit.core.errors import UsageError
+from tfkit.functional.dropout import Draws, drawing
+from tfkit.recipe.settings.sections import Parallelism
+from tfkit.training.objective import Batch, Loss
+from tfkit.training.processes import Team
+from tfkit.training.setup import Task
+
+SIDES = ("decoder_input_ids", "input_ids", "inputs_embeds")  # the first of these in a batch predicts the targets
+BY_TARGET = ("labels", "draws")  # one row for each of `predicted`
+
+Compute = Callable[[Batch], Loss]
+Gradients = list[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a batch, and their place in it.
+
+    An `empty` piece is a row of another process, whose loss does not count: every process takes part in the sums.
+    """
+
+    batch: Batch
+    row: int = 0
+    target: int = 0
+    empty: bool = False
+
+    def draws(self, key: tuple[int, ...]) -> Draws:
+        """Return the counter of dropout's draws in this piece of the batch called `key`."""
+        return Draws(key, self.row, len(side_of(self.batch)), self.target, len(self.batch.get("predicted", ())))
+
+
+def side_of(batch: Batch) -> Tensor:
+    """Return the inputs [rows time ...] whose positions predict the targets."""
+    return next(batch[name] for name in SIDES if name in batch)
+
+
+def piece_of(batch: Batch, number: int, of: int) -> Piece:
+    """Cut a batch into `of` pieces of nearly equal numbers of rows; return the one with that number."""
+    if of == 1:
+        return Piece(batch)
+    rows, width = side_of(batch).shape[:2]
+    start, stop = rows * number // of, rows * (number + 1) // of
+    empty = start == stop
+    start, stop = (0, 1) if empty else (start, stop)
+    rest = dict(batch)
+    found: Batch = {}
+    first = 0
+    if "predicted" in batch:
+        places = rest.pop("predicted")
+        chosen = (places >= start * width) & (places < stop * width)
+        found = {name: rest.pop(name)[chosen] for name in BY_TARGET if name in rest}
+        found["predicted"] = places[chosen] - start * width
+        first = int((places < start * width).sum())
+    found |= {name: _rows(name, tensor, rows, slice(start, stop)) for name, tensor in rest.items()}
+    return Piece(found, start, first, empty)
+
+
+def _rows(name: str, tensor: Tensor, rows: int, kept: slice) -> Tensor:
+    """Cut a tensor [rows ...] or [rows*time ...]; raise UsageError for others."""
+    if len(tensor) % rows:
+        raise UsageError(f"{name} of a batch of {rows} rows has shape {list(tensor.shape)}, which is not cut by rows")
+    each = len(tensor) // rows
+    return tensor[kept.start * each : kept.stop * each]
+
+
+class Division:
+    """One process: whole batches, and gradients as they are."""
+
+    def __init__(self, trained: nn.Module, compute: Compute, team: Team | None = None) -> None:
+        """`compute` returns the loss of a batch on `trained`."""
+        self.trained, self.compute, self.team = trained, compute, team or Team()
+
+    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
+        """Add `scale` times the gradient of a batch; return the losses of the pieces computed here.
+
+        Gradients are sums over all processes after the `last` batch of a step.
+        """
+        return [self._backward(Piece(batch), key, scale)]
+
+    def _backward(self, piece: Piece, key: tuple[int, ...], scale: float) -> Loss:
+        with drawing(piece.draws(key)):
+            loss = self._loss(piece.batch)
+            (loss.total * (0.0 if piece.empty else scale)).backward()  # type: ignore[no-untyped-call]
+        return Loss(torch.zeros_like(loss.total), 0) if piece.empty else Loss(loss.total.detach(), loss.count)
+
+    def _loss(self, batch: Batch) -> Loss:
+        return self.compute(batch)
+
+
+class Replicated(Division):
+    """The whole model in each process, by torch's DistributedDataParallel; each has an equal share of the rows."""
+
+    def __init__(self, trained: nn.Module, compute: Compute, team: Team) -> None:
+        super().__init__(trained, compute, team)
+        self.step = LossModule(trained, compute)
+        # unused parameters are searched in each step, as an expert may get no token
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # newer names are missing in older versions
+            self.ddp = DistributedDataParallel(
+                self.step, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
+            )
+
+    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
+        with contextlib.nullcontext() if last else self.ddp.no_sync():
+            # DDP divides sums by the number of processes
+            return [self._backward(piece_of(batch, self.team.rank, self.team.size), key, scale * self.team.size)]
+
+    def _loss(self, batch: Batch) -> Loss:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*find_unused_parameters=True")
+            return Loss(self.ddp(batch), self.step.count)
+
+
+class LossModule(nn.Module):
+    """The loss of a batch as a forward, as torch's wrappers require."""
+
+    def __init__(self, trained: nn.Module, compute: Compute) -> None:
+        super().__init__()
+        self.trained, self.compute, self.count = trained, compute, 0
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the sum of the targets' losses, and keep their number."""
+        loss = self.compute(batch)
+        self.count = loss.count
+        return loss.total
+
+
+class InPieces(Division):
+    """A batch in a fixed number of pieces, whose gradients are added in a fixed order, in whatever process they are.
+
+    Sums are those of pairs, of pairs of pairs, and so on, and each process computes one branch of that tree.
+    """
+
+    def __init__(self, trained: nn.Module, compute: Compute, team: Team, count: int) -> None:
+        super().__init__(trained, compute, team)
+        self.own = count // team.size
+        self.weights = [weight for weight in trained.parameters() if weight.requires_grad]
+
+    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
+        before = self._taken()
+        losses: list[Loss] = []
+        branches: list[tuple[int, Gradients]] = []  # (height, sum): two of one height are added
+        for number in range(self.own):
+            piece = piece_of(batch, self.team.rank * self.own + number, self.own * self.team.size)
+            losses.append(self._backward(piece, key, scale))
+            height, gradients = 0, self._taken()
+            while branches and branches[-1][0] == height:
+                height, gradients = height + 1, list(map(_added, branches.pop()[1], gradients))
+            branches.append((height, gradients))
+        for weight, earlier, gradient in zip(self.weights, before, self._over_processes(branches[0][1]), strict=True):
+            weight.grad = _added(earlier, gradient)
+        return losses
+
+    def _taken(self) -> Gradients:
+        """Return the gradients, and clear them."""
+        taken = [weight.grad for weight in self.weights]
+        for weight in self.weights:
+            weight.grad = None
+        return taken
+
+    def _over_processes(self, gradients: Gradients) -> Gradients:
+        """Add the branches of all processes."""
+        if self.team.size == 1:
+            return gradients
+        there = self.team.gathered(torch.tensor([gradient is not None for gradient in gradients]))  # [process weight]
+        return [
+            _tree(weight, gradient, present.tolist()) if present.any() else None
+            for weight, gradient, present in zip(self.weights, gradients, there.T, strict=True)
+        ]
+
+
+def _tree(weight: Tensor, gradient: Tensor | None, there: Sequence[bool]) -> Tensor | None:
+    """Gather a weight's gradients from the processes that have one, and add them in pairs."""
+    found = [torch.empty_like(weight) for _ in there]
+    dist.all_gather(found, torch.zeros_like(weight) if gradient is None else gradient.contiguous())
+    sums: Gradients = [one if present else None for one, present in zip(found, there, strict=True)]
+    while len(sums) > 1:
+        sums = list(map(_added, sums[::2], sums[1::2]))
+    return sums[0]
+
+
+def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return (other if one is None else one) if one is None or other is None else one + other
+
+
+def check_division(task: Task, team: Team) -> None:
+    """Raise UsageError for a training that several processes would not do as one does."""
+    pieces = task.settings.parallel.pieces
+    if team.size == 1 and pieces is None:
+        return
+    routers = [module.config for module in task.model.modules() if isinstance(module, Routing)]
+    if any(router.selection_rate for router in routers):
+        text = "the selection bias of experts follows the load of whole batches"
+        raise UsageError(f"train.parallel: {text}; use one process without pieces, or router.selection_rate: 0")
+    if pieces is not None:
+        if pieces % team.size:
+            raise UsageError(f"train.parallel: {pieces} pieces need 1, 2, 4, ... {pieces} processes, got {team.size}")
+        return
+    wide = _batch_wide(task, routers)
+    if wide:
+        hint = f"with train.parallel: {{pieces: {1 << (team.size - 1).bit_length()}}} it is that of each piece"
+        raise UsageError(f"{team.size} processes: {wide}, not a sum over rows; {hint}")
+
+
+def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
+    """Name a part of the loss that is no sum over the rows of a batch."""
+    if not task.objective.capabilities & {"likelihood", "numbers"}:
+        return f"the loss of '{task.objective.part_name}' is that of a batch"
+    if any(router.balance_loss or router.z_loss for router in routers):
+        return "the balance_loss and z_loss of experts are those of a batch"
+    teacher = task.settings.teacher
+    if teacher is not None and (teacher.cosine or teacher.hidden or teacher.attention):
+        return "the errors of states in train.teacher are means over a batch"
+    return ""
+
+
+def divided(trained: nn.Module, compute: Compute, team: Team, parallel: Parallelism) -> Division:
+    """Return the division that `train.parallel` asks for."""
+    if parallel.pieces is not None:
+        return InPieces(trained, compute, team, parallel.pieces)
+    return Division(trained, compute) if team.size == 1 else Replicated(trained, compute, team)
