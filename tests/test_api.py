@@ -49,7 +49,7 @@ def test_build_takes_the_keywords_of_load_recipe() -> None:
 
 @pytest.mark.parametrize("function", ["build", "train"])
 def test_an_unknown_keyword_is_refused_with_the_nearest(function: str) -> None:
-    with pytest.raises(tfkit.UsageError, match=f"tfkit.{function} takes no 'override'; did you mean 'overrides'"):
+    with pytest.raises(tfkit.UsageError, match=f"{function} has no argument 'override'; did you mean 'overrides'"):
         getattr(tfkit, function)("gpt2", override={"model.num_layers": 1})
 
 
@@ -71,7 +71,7 @@ def test_one_import_is_given_as_several_are() -> None:
 
 def test_a_recipe_that_is_loaded_is_never_changed_silently() -> None:
     recipe = tfkit.load_recipe("gpt2")
-    with pytest.raises(tfkit.UsageError, match="is loaded already"):
+    with pytest.raises(tfkit.UsageError, match="is already loaded"):
         tfkit.build(recipe, overrides={"model.num_layers": 1})
 
 

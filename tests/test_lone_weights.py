@@ -59,7 +59,7 @@ def test_the_commands_take_it(tmp_path: Path) -> None:
     assert "d_model: " in command("diff", file, "gpt2").output
     for words, message in (
         (("generate", file, "a"), "has no tokenizer: this run works on ids (run.model), not on texts"),
-        (("evaluate", file), "says no data"),
+        (("evaluate", file), "the recipe has no data"),
         (("quantize", file, tmp_path / "small"), "is only a file of weights; use a run folder"),
     ):
         result = command(*words)

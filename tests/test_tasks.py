@@ -201,7 +201,7 @@ class TestPredict:
         # 2 texts of 5 characters, 4 targets each: three words and the end
         assert scores["bits_per_character"] == pytest.approx(scores["loss"] * 8 / 10 / np.log(2))
         done = CliRunner().invoke(main, ["predict", str(run.folder), "a"])
-        assert done.exit_code == 2 and "predicts nothing" in done.stderr
+        assert done.exit_code == 2 and "makes no predictions" in done.stderr
 
 
 class TestEmbed:

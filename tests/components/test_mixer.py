@@ -164,7 +164,7 @@ def test_fourier_sees_the_future_and_padding_so_both_are_refused() -> None:
     with pytest.raises(RecipeError, match="mixer 'fourier' does not declare 'causal'"):
         load_recipe(recipe("fourier", type="decoder"))
     model = build_model(load_recipe(recipe("fourier")).blueprint())
-    with pytest.raises(UsageError, match="mixer 'fourier' cannot leave padding out"):
+    with pytest.raises(UsageError, match="mixer 'fourier' cannot mask padding"):
         model(torch.ones(2, 4, dtype=torch.long), attention_mask=torch.ones(2, 4))
 
 

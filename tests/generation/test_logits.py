@@ -148,7 +148,7 @@ def test_an_ngram_longer_than_the_text_forbids_nothing(tokenizer: Tokenizer) -> 
     [
         ("banned", {"tokens": ["z"]}, "'z' is not in the vocabulary of 12 tokens$"),
         ("banned", {"tokens": "ab"}, "'ab' is not in the vocabulary of 12 tokens; it is encoded as 2: 'a', 'b'"),
-        ("forced", {"tokens": [12]}, "no token has id 12; the ids go from 0 to 11"),
+        ("forced", {"tokens": [12]}, "no token has id 12; ids are 0 to 11"),
         ("min_length", {"tokens": 1, "ends": ["<nothing>"]}, "'<nothing>' is not in the vocabulary"),
     ],
 )

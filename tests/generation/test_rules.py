@@ -182,7 +182,7 @@ def test_one_logit_that_is_no_number_is_enough(tokenizer: Tokenizer) -> None:
 
 
 def test_what_is_no_token_can_be_named_by_no_rule(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UsageError, match="no token has id 12; the ids go from 0 to 11"):
+    with pytest.raises(UsageError, match="no token has id 12; ids are 0 to 11"):
         searched(tokenizer, [{"type": "forced", "tokens": [12]}], [])
 
 

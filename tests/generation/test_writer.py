@@ -253,9 +253,9 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
         (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens exceeds the model's maximum length of 40"),
         (
             lambda run: run.generate("[MASK]", strategy="beam", seed=1),
-            "fills masks, and strategy, seed requires a",
+            "fills masks; strategy, seed requires a",
         ),
-        (lambda run: run.generate("[MASK]", max_new_tokens=1), "fills masks, and max_new_tokens requires a model"),
+        (lambda run: run.generate("[MASK]", max_new_tokens=1), "fills masks; max_new_tokens requires a model"),
         (lambda run: run.generate("[MASK]", sed=1), "unknown generation option 'sed'"),
         (lambda run: run.stream("[MASK]"), "contains an encoder, which does not generate text"),
         (lambda run: run.generate([[1, 2]]), "this model reads text"),

@@ -106,7 +106,7 @@ def test_the_commands(gpt2: tuple[Run, Path], tmp_path: Path) -> None:
     result = command("verify", other.folder, "--against", out)
     assert result.exit_code == 1 and "not equal: model.bin: off by" in result.output
     result = command("verify", run.folder, "--against", out, "--text", "a")
-    assert (result.exit_code, "a CTranslate2 folder reads random tokens" in result.stderr) == (2, True)
+    assert (result.exit_code, "a CTranslate2 folder is compared on random tokens" in result.stderr) == (2, True)
     result = command("export", run.folder, out, "--to", "ctranslate2")
     assert (result.exit_code, "contains a model of CTranslate2; --force replaces it" in result.stderr) == (2, True)
     (out / MODEL).write_bytes(b"x")

@@ -58,7 +58,7 @@ def test_layers_beyond_the_last_are_not_read_and_those_within_must_be(tmp_path: 
     files = {name: value for name, value in pair.theirs.state_dict().items() if "rotary" not in name}
     ahead = {"model.layers.3.eh_proj.weight": torch.zeros(2, 4), "model.layers.3.input_layernorm.weight": torch.ones(2)}
     assert sorted(to_ours(pair.family, files | ahead, wanted, pair.blueprint).unread) == sorted(ahead)
-    with pytest.raises(DataError, match=r"explains model\.layers\.2\.eh_proj\.weight"):
+    with pytest.raises(DataError, match=r"covers model\.layers\.2\.eh_proj\.weight"):
         to_ours(pair.family, files | {"model.layers.2.eh_proj.weight": torch.zeros(2, 4)}, wanted, pair.blueprint)
 
 

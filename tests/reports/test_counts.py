@@ -232,7 +232,7 @@ def test_sizes_beyond_64_bits_are_refused_in_a_sentence() -> None:
 
 @pytest.mark.parametrize(("length", "batch"), [(0, 1), (8, 0), (-1, 1)])
 def test_impossible_calls_are_refused(length: int, batch: int) -> None:
-    with pytest.raises(UsageError, match="whole number from 1"):
+    with pytest.raises(UsageError, match="must be at least 1"):
         count(blueprint(MODEL), length, batch)
 
 

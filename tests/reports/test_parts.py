@@ -194,7 +194,7 @@ def test_a_part_of_ones_own_is_marked_with_its_file() -> None:
     line = line_data(Mine)
     assert line["own"]
     assert str(line["file"]).endswith("tests/reports/test_parts.py")
-    assert "your own: " in printed(render_slot, slot_data("feedforward"), 200)
+    assert "custom: " in printed(render_slot, slot_data("feedforward"), 200)
     assert part_data(Mine)["recipe"].count("type: mine") == 1
 
 
@@ -220,7 +220,7 @@ def test_an_example_makes_the_recipe_of_an_option_that_no_table_knows() -> None:
     about = part_data(Wild)
     assert about["recipe"] is None
     assert "runes" in about["recipe_problem"]
-    assert "no smallest recipe" in printed(render_part, about, 80)
+    assert "no minimal recipe" in printed(render_part, about, 80)
 
     Wild.example = {"runes": {"a": 1}}
     assert "runes: {a: 1}" in part_data(Wild)["recipe"]

@@ -38,7 +38,7 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_commands_are_started_nowhere(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["study", str(study(tmp_path)), "--on", "ray", "--commands"])
-    assert result.exit_code == 2 and "--commands starts nothing" in result.stderr
+    assert result.exit_code == 2 and "--commands and --on cannot be combined" in result.stderr
 
 
 @pytest.fixture(scope="module")

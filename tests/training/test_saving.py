@@ -119,7 +119,7 @@ def test_what_is_no_model_and_no_tokenizer(tmp_path: Path) -> None:
     small_recipe, small_model = ids_only(vocab_size=3)
     with pytest.raises(RecipeError, match=r"3 is less than the .* tokens of the tokenizer"):
         tfkit.save(small_model, small_recipe, words(), tmp_path / "run")
-    with pytest.raises(UsageError, match=r"tfkit.save takes no 'override'; did you mean 'overrides'"):
+    with pytest.raises(UsageError, match=r"tfkit.save has no argument 'override'; did you mean 'overrides'"):
         tfkit.save(model, recipe, None, tmp_path / "run", override={})  # type: ignore[call-arg]
     assert not list(tmp_path.iterdir())
 

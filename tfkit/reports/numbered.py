@@ -27,7 +27,7 @@ class _Watched(Shape):
 
     def __getattribute__(self, name: str) -> Any:
         if name == "layer" and sys._getframe(1).f_code.co_name not in ("replace", "_replace"):
-            super().__getattribute__("noted").append(True)
+            super().__getattribute__("reads").append(True)
         return super().__getattribute__(name)
 
 

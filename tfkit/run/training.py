@@ -59,6 +59,7 @@ def train(
     with joined() as processes:
         if not processes.leads:
             return _followed(loaded, callbacks)
+        loaded.tell_warnings()
         again = processes.restarts > 0  # by torchrun, after a process failed
         return _led(loaded, out, resume or again, force and not again, progress, accept_changes, callbacks)
 
@@ -78,7 +79,6 @@ def _led(
     callbacks: Sequence[object],
 ) -> Run:
     """Train as the process that writes."""
-    loaded.tell_warnings()
     with (
         one_training(),
         claim_folder(run_name(loaded), out, resume, force) as claim,
