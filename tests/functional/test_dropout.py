@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
-from tfkit.functional.dropout import Dropout, dropout
+from tfkit.functional.dropout import Draws, Dropout, drawing, dropout, is_drawing
+
+
+@pytest.fixture(params=[None, (7, 3)], ids=["torch's generator", "a key"], autouse=True)
+def draws(request):
+    """Both sources of draws hold the same promises."""
+    with drawing(None if request.param is None else Draws(request.param)):
+        yield request.param
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -32,15 +41,30 @@ def test_the_gradient_has_the_same_mask():
     torch.testing.assert_close(x.grad, out.detach())
 
 
-def test_a_seed_repeats_it_and_evaluation_does_nothing():
+def test_a_seed_repeats_it_and_evaluation_does_nothing(draws):
     layer, x = Dropout(0.3), torch.randn(64)
-    draws = []
+    out = []
     for _ in range(2):
         torch.manual_seed(5)
-        draws.append(layer(x))
-    assert torch.equal(*draws) and not torch.equal(layer(x), layer(x))
+        with drawing(draws and Draws(draws)):
+            out.append(layer(x))
+    assert torch.equal(*out) and not torch.equal(layer(x), layer(x))
     assert layer.eval()(x) is x and dropout(x, 0) is x
 
 
 def test_a_double_keeps_its_type():
     assert dropout(torch.ones(8, dtype=torch.float64), 0.5).dtype == torch.float64
+
+
+def test_calls_and_keys_are_independent():
+    x, kept = torch.ones(200_000), []
+    for key in ((1, 1), (1, 2), (2, 1)):
+        with drawing(Draws(key)):
+            kept += [dropout(x, 0.5) != 0, dropout(x, 0.5) != 0]
+    correlation = torch.corrcoef(torch.stack(kept).float()) - torch.eye(6)
+    assert correlation.abs().max() < 0.02
+
+
+def test_another_thread_draws_for_itself():
+    with drawing(Draws((1, 1))), ThreadPoolExecutor(1) as pool:
+        assert is_drawing() and not pool.submit(is_drawing).result()

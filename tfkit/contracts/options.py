@@ -1,7 +1,7 @@
 """Options of parts under test: the part's own `example`, then small values by option name.
 
 New parts of a catalogue or a plugin are therefore tested without further code. If a required option has no known value,
-the error asks the author for an example.
+the error names it and requires an example in the class.
 """
 
 from __future__ import annotations

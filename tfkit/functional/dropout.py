@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -48,35 +49,36 @@ class Draws:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
-_draws: Draws | None = None
+_DRAWS: ContextVar[Draws | None] = ContextVar("draws of this thread", default=None)
 
 
 @contextlib.contextmanager
 def drawing(draws: Draws | None) -> Iterator[None]:
-    """Draw by `draws` within the block, or by torch's generator if None."""
-    global _draws
-    before, _draws = _draws, draws
+    """Draw by `draws` within the block and this thread, or by torch's generator if None."""
+    token = _DRAWS.set(draws)
     try:
         yield
     finally:
-        _draws = before
+        _DRAWS.reset(token)
 
 
 def is_drawing() -> bool:
     """True within `drawing`, except in a compiled graph, which would keep the key of its first call."""
-    return _draws is not None and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and _DRAWS.get() is not None
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element with probability `rate` (to 1/65,536) and scale the others to keep the mean."""
     if rate == 0:
         return x
-    count, skip = x.numel(), 0
+    if torch.compiler.is_compiling():
+        return F.dropout(x, rate)
+    count, skip, draws = x.numel(), 0, _DRAWS.get()
     # one 64-bit draw serves four elements
-    if _draws is not None and is_drawing():
-        start, skip = divmod(_draws.first(x), 4)
-        words = split_mix(_draws.next(), start, (skip + count + 3) // 4, x.device)
-    elif x.device.type != "cpu" or torch.compiler.is_compiling():
+    if draws is not None:
+        start, skip = divmod(draws.first(x), 4)
+        words = split_mix(draws.next(), start, (skip + count + 3) // 4, x.device)
+    elif x.device.type != "cpu":
         return F.dropout(x, rate)
     else:
         words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)

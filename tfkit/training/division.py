@@ -105,7 +105,7 @@ class Division:
 
 
 class Replicated(Division):
-    """The whole model in each process, by torch's DistributedDataParallel; each has an equal share of the rows."""
+    """The whole model in each process, by torch's DistributedDataParallel; the rows are divided equally."""
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team) -> None:
         super().__init__(trained, compute, team)
@@ -179,18 +179,18 @@ class InPieces(Division):
         """Add the branches of all processes."""
         if self.team.size == 1:
             return gradients
-        there = self.team.gathered(torch.tensor([gradient is not None for gradient in gradients]))  # [process weight]
+        present = self.team.gathered(torch.tensor([gradient is not None for gradient in gradients]))  # [process weight]
         return [
-            _tree(weight, gradient, present.tolist()) if present.any() else None
-            for weight, gradient, present in zip(self.weights, gradients, there.T, strict=True)
+            _tree(weight, gradient, holders.tolist()) if holders.any() else None
+            for weight, gradient, holders in zip(self.weights, gradients, present.T, strict=True)
         ]
 
 
-def _tree(weight: Tensor, gradient: Tensor | None, there: Sequence[bool]) -> Tensor | None:
+def _tree(weight: Tensor, gradient: Tensor | None, holders: Sequence[bool]) -> Tensor | None:
     """Gather a weight's gradients from the processes that have one, and add them in pairs."""
-    found = [torch.empty_like(weight) for _ in there]
-    dist.all_gather(found, torch.zeros_like(weight) if gradient is None else gradient.contiguous())
-    sums: Gradients = [one if present else None for one, present in zip(found, there, strict=True)]
+    received = [torch.empty_like(weight) for _ in holders]
+    dist.all_gather(received, torch.zeros_like(weight) if gradient is None else gradient.contiguous())
+    sums: Gradients = [one if holds else None for one, holds in zip(received, holders, strict=True)]
     while len(sums) > 1:
         sums = list(map(_added, sums[::2], sums[1::2]))
     return sums[0]
@@ -232,7 +232,7 @@ def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
 
 
 def divided(trained: nn.Module, compute: Compute, team: Team, parallel: Parallelism) -> Division:
-    """Return the division that `train.parallel` asks for."""
+    """Return the division for `train.parallel` and the processes of the run."""
     if parallel.pieces is not None:
         return InPieces(trained, compute, team, parallel.pieces)
     return Division(trained, compute) if team.size == 1 else Replicated(trained, compute, team)

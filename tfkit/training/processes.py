@@ -45,12 +45,12 @@ class Team:
         dist.all_gather(found, numbers)
         return torch.stack(found)
 
-    def any(self, asked: bool) -> bool:
-        """True if any process asks."""
-        return asked if self.size == 1 else bool(self.gathered(torch.tensor(asked)).any())
+    def any(self, value: bool) -> bool:
+        """True if `value` is true in any process."""
+        return value if self.size == 1 else bool(self.gathered(torch.tensor(value)).any())
 
     def shared(self, make: Callable[[], Value]) -> Value:
-        """Return what process 0 makes, in all processes."""
+        """Return the value that process 0 makes, in all processes."""
         if self.size == 1:
             return make()
         made = [make() if self.leads else None]
