@@ -171,10 +171,11 @@ def test_without_a_tokenizer_without_a_library_and_in_a_strangers_folder(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_names_no_path_of_its_author(tmp_path: Path) -> None:
+def test_a_tokenizer_of_bytes_leaves_and_no_path_of_the_author_does(tmp_path: Path) -> None:
+    """A tokenizer of bytes has no unknown token, for which CTranslate2 requires a text."""
     home = tmp_path / "ann lee"
     home.mkdir()
-    texts = small(home).root.plain()["data"]
+    texts = small(home).root.plain()["data"] | {"tokenizer": {"type": "bpe", "vocab_size": 300, "byte_level": True}}
     recipe = {**RECIPE, "model": {**GPT2, "vocab_size": "tokenizer"}, "data": texts}
     run = tfkit.train(tfkit.load_recipe(recipe), home / "run", progress=False)
     result = command("export", run.folder, tmp_path / "out", "--to", "ctranslate2")

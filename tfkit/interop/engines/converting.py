@@ -37,6 +37,7 @@ TOKENIZER_FILES = (TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
 LARGEST = 1e-3  # difference of a log-probability; larger ones mean that the converter ignored something
 EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps")
 MARIAN = "MarianConfig"  # read as Bart: CTranslate2's Marian loader drops the last token
+SPECIAL = ("bos_token", "eos_token", "unk_token")
 # attributes that the loaders require and transformers 5 removed
 ASSUMED: Mapping[str, Mapping[str, bool]] = {
     "BartConfig": {"normalize_before": False},
@@ -138,13 +139,20 @@ def _convert(source: Path, folder: Path, native: FamilyConfig, loaders: Mapping[
 
 
 def _describe(written: Any, config: Any, tokenizer: Any) -> None:
-    """Complete CTranslate2's config.json: its loaders omit the norms' epsilon and the start token."""
+    """Complete CTranslate2's config.json: its loaders omit the norms' epsilon and the start token.
+
+    CTranslate2 requires a text for each special token; one that the tokenizer lacks is never used, as bytes cover all
+    texts, and gets that of the end token.
+    """
     if written.layer_norm_epsilon is None:
         epsilons = (getattr(config, key, None) for key in EPSILONS)
         written.layer_norm_epsilon = next((value for value in epsilons if value is not None), None)
     start = config.to_dict().get("decoder_start_token_id")
     if start is not None and hasattr(written, "decoder_start_token"):
         written.decoder_start_token = tokenizer.convert_ids_to_tokens(start)
+    for name in SPECIAL:
+        if hasattr(written, name) and getattr(written, name) is None:
+            setattr(written, name, tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0))
 
 
 def _check(run: Run, folder: Path, native: FamilyConfig) -> None:
