@@ -32,7 +32,7 @@ def stepwise(
     positions: Tensor | None = None,
     shift: Tensor | None = None,
     every_mask: bool = True,
-    **more: Any,
+    **more: object,
 ) -> dict[str, Tensor]:
     """Return the outputs for [batch time] ids, decoded in steps of `sizes` with a decode state."""
     state, outputs, start = model(case).new_state(), [], 0

@@ -98,12 +98,12 @@ class Case:
         """True if the part declares `capability`."""
         return declares(self.part, capability)
 
-    def with_(self, **options: Any) -> Case:
+    def with_(self, **options: object) -> Case:
         """Return a copy with further options."""
         more = {name: frozen(value) for name, value in options.items()}
         return replace(self, variant=tuple((dict(self.variant) | more).items()))
 
-    def with_layer(self, **keys: Any) -> Case:
+    def with_layer(self, **keys: object) -> Case:
         """Return a copy with further keys in the layer."""
         return replace(self, beside=(*self.beside, *((name, frozen(value)) for name, value in keys.items())))
 
@@ -170,7 +170,7 @@ class Case:
         layer |= {name: thawed(value) for name, value in self.beside}
         return {"tfkit": 1, "model": model}
 
-    def _join(self, model: dict[str, Any], layer: dict[str, Any]) -> None:
+    def _join(self, model: dict[str, object], layer: dict[str, object]) -> None:
         """Adapt the recipe of an encoder-decoder in which gradients would vanish."""
         if self.slot == "mixer":  # only the last state of the encoder's last layer is read
             del layer["feedforward"]
@@ -180,7 +180,7 @@ class Case:
             model["num_layers"] = 1
 
 
-def _formatted(value: Any) -> str:
+def _formatted(value: object) -> str:
     """Format a value as in a recipe."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {_formatted(entry)}' for name, entry in value.items())}}}"

@@ -27,7 +27,7 @@ class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations: dict[str, None] = {}
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> Any:
         """Run the operation and record it if it mixes dtypes."""
         out = func(*args, **(kwargs or {}))

@@ -136,7 +136,7 @@ def _example(part: type[Component]) -> dict[str, Any]:
     return options
 
 
-def _undefaulted(part: type[Component], present: Mapping[str, Any]) -> dict[str, Any]:
+def _undefaulted(part: type[Component], present: Mapping[str, object]) -> dict[str, Any]:
     """Return the missing options without a default."""
     known = dict(file_options(part)) | dict(present)
     return {**known, **_Tried().options(part.Config, known)}
@@ -229,7 +229,7 @@ def alternatives(option: str, annotation: object, default: object) -> Iterator[A
             yield kind
 
 
-def _flattened(annotation: Any) -> list[Any]:
+def _flattened(annotation: object) -> list[Any]:
     """Return the members of a union, and the values of a Literal."""
     if getattr(annotation, "__origin__", None) is Literal:
         return list(get_args(annotation))
@@ -239,7 +239,7 @@ def _flattened(annotation: Any) -> list[Any]:
     return [entry for member in members for entry in _flattened(member)]
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: object) -> Any:
     """Convert `value` to a hashable form; `thawed` is the inverse."""
     if isinstance(value, Mapping):
         return ("{}", *((key, frozen(entry)) for key, entry in value.items()))
@@ -248,7 +248,7 @@ def frozen(value: Any) -> Any:
     return value
 
 
-def thawed(value: Any) -> Any:
+def thawed(value: object) -> Any:
     """Convert a value of `frozen` back."""
     if isinstance(value, tuple) and value[:1] == ("{}",):
         return {key: thawed(entry) for key, entry in value[1:]}

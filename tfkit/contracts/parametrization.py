@@ -57,7 +57,7 @@ def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dic
     return {**recipe, "model": model}
 
 
-def change_of(recipe: dict[str, Any]) -> float:
+def change_of(recipe: dict[str, object]) -> float:
     """Return the mean absolute change of the logits after a few steps of Adam. Raises UsageError."""
     model = build_model(load_recipe(recipe).blueprint(), seed=0)
     ids = torch.randint(VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))

@@ -233,7 +233,7 @@ class Subject:
             call |= {"decoder_position_ids": last["positions"]}
         return call | self._special(first["ids"], shift=first["shift"]), last["real"].bool()
 
-    def _outputs(self, call: dict[str, Any]) -> dict[str, Tensor]:
+    def _outputs(self, call: dict[str, object]) -> dict[str, Tensor]:
         """Return hidden states and logits; logits per text are named `pooled`."""
         device = next(self.model.parameters()).device
         on_device = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in call.items()}

@@ -107,7 +107,7 @@ def check_masks(case: Case) -> None:
             expect(opened.any(), f"{claim(case, 'masks')}, but a {words} mask reveals nothing")
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

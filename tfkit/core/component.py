@@ -69,7 +69,7 @@ class Config(BaseModel):
 
     part: ClassVar[type[Component]]
 
-    def build(self, *arguments: Any) -> Any:
+    def build(self, *arguments: object) -> Any:
         """Build the part; its slot defines the arguments (a Shape for parts of a layer)."""
         part: Any = self.part
         return part(self, *arguments)
@@ -86,7 +86,7 @@ class Config(BaseModel):
         return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         """Set a unique title, so that JSON Schemas do not collide, and bound all integers."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
@@ -108,7 +108,7 @@ def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
     return found
 
 
-def _bounded(annotation: Any) -> Any:
+def _bounded(annotation: object) -> Any:
     """Return the type with each plain `int` bounded, also within unions, lists and tuples."""
     if annotation is int:
         return Annotated[int, Le(COUNT.most)]
@@ -124,7 +124,7 @@ def _bounded(annotation: Any) -> Any:
 PartConfig = Config  # alias that a part's nested Config does not shadow
 
 
-def spell(value: Any) -> Any:
+def spell(value: object) -> Any:
     """Convert a validated value to plain recipe data."""
     if isinstance(value, Config):
         return value.spelled()
@@ -154,7 +154,7 @@ class Component:
     # options of a small instance for the contract checks, if they cannot be derived from name and type
     example: ClassVar[Mapping[str, Any]] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Give every part a distinct Config, so that `config.part` is unambiguous.
 
         The Config inherits the options of the part's base classes, even if it only extends tfkit.Config.
@@ -183,7 +183,7 @@ class Component:
         cls.part_slot, cls.part_name = slot, name
 
 
-def _joined(configs: Sequence[type[Config]], names: dict[str, Any]) -> type[Config]:
+def _joined(configs: Sequence[type[Config]], names: dict[str, object]) -> type[Config]:
     """Return a Config that inherits from all of them."""
     bases = [
         config

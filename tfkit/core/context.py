@@ -344,6 +344,6 @@ class Context:
     inputs: Inputs = field(default_factory=Inputs)
     collector: Collector = field(default_factory=Collector)
 
-    def with_state(self, state: Any) -> Context:
+    def with_state(self, state: object) -> Context:
         """Return a copy with a sublayer's `state` (explicit for speed: called by every layer in every step)."""
         return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)

@@ -76,7 +76,7 @@ def prompts(model: Model, facts: Mapping[str, Any]) -> Iterator[Prompt]:
         yield Prompt(ids, min(NEW, most - (1 if paired else length)))
 
 
-def equal_prompts(model: Model, facts: Mapping[str, Any], write: Write) -> int:
+def equal_prompts(model: Model, facts: Mapping[str, object], write: Write) -> int:
     """Count the prompts that `write` continues like the model."""
     each = prompts(model, facts)
     return sum(write(one.ids, one.count) == greedy(model, one.ids, one.count, facts) for one in each)

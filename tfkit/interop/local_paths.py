@@ -77,7 +77,7 @@ def _paths(text: str) -> Iterator[str]:
         yield from filter(_is_local, _PATH.findall(comment))
 
 
-def _strings(data: Any) -> Iterator[str]:
+def _strings(data: object) -> Iterator[str]:
     """Yield all keys and values that are strings."""
     if isinstance(data, str):
         yield data

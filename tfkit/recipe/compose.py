@@ -47,9 +47,9 @@ class Composed:
 
 
 def compose(
-    source: str | Path | Mapping[str, Any],
+    source: str | Path | Mapping[str, object],
     *,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
     shipped: Mapping[str, Path] | None = None,

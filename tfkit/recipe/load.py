@@ -235,7 +235,7 @@ def label_nodes(model: Node) -> list[Node]:
 
 
 def read_for(
-    function: str, own: Sequence[str], source: str | Path | Mapping[str, Any] | Recipe, reading: ReadingOptions
+    function: str, own: Sequence[str], source: str | Path | Mapping[str, object] | Recipe, reading: ReadingOptions
 ) -> Recipe:
     """Call load_recipe for a function with its `own` additional keywords; raise UsageError for an unknown one."""
     for name in reading.keys() - ReadingOptions.__annotations__.keys():
@@ -257,8 +257,8 @@ def _texts(name: str, value: str | Path | Sequence[str | Path]) -> Sequence[str 
 
 @parts_named()
 def load_recipe(
-    source: str | Path | Mapping[str, Any] | Recipe,
-    overrides: Mapping[str, Any] | None = None,
+    source: str | Path | Mapping[str, object] | Recipe,
+    overrides: Mapping[str, object] | None = None,
     variant: str | Sequence[str] | None = None,
     trust: bool = False,
     sets: str | Sequence[str] = (),
@@ -289,7 +289,7 @@ def load_recipe(
 
 
 def load_saved(
-    source: Path | Mapping[str, Any],
+    source: Path | Mapping[str, object],
     trust: bool = False,
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),

@@ -162,7 +162,7 @@ def set_overlay(text: str, faults: list[Fault]) -> Node | None:
     return None if problems else nested(key, leaf)
 
 
-def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
+def override_overlay(key: object, value: object, faults: list[Fault]) -> Node | None:
     """Convert one Python override (`{"model.num_layers": 4}`) to an overlay; None after a fault."""
     place = Place("<overrides>")
     if not isinstance(key, str):
@@ -175,7 +175,7 @@ def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
     return None if problems else nested(key, leaf)
 
 
-def overlaid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(section: str, base: Mapping[str, object], *overlays: Mapping[str, object]) -> dict[str, Any]:
     """Merge overlays with possibly dotted keys over the data of a section; raise RecipeError for faults."""
     place = Place(MAPPING)
     tree, problems = from_value({section: base}, place, "")
@@ -304,13 +304,13 @@ def _unusable(key: str) -> str | None:
 WIDTH = 120  # maximum line width
 
 
-def written(data: Mapping[str, Any]) -> str:
+def written(data: Mapping[str, object]) -> str:
     """Return the text of a recipe that parses to `data`."""
     lines = [line for key, value in data.items() for line in _lines(key, value, key, 0)]
     return "".join(f"{line}\n" for line in lines) or "{}\n"
 
 
-def edited(text: str, key: str, value: Any) -> str:
+def edited(text: str, key: str, value: object) -> str:
     """Return the reformatted text with `value` merged at the dotted `key` (R20).
 
     Raises RecipeError for an invalid text or key.

@@ -48,7 +48,7 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
     return Alignment(pairs, _left(before, start, first - end), _left(after, start, second - end))
 
 
-def _outlines(plan: StackPlan, kinds: list[Any]) -> list[int]:
+def _outlines(plan: StackPlan, kinds: list[object]) -> list[int]:
     """Return an index into `kinds` for each layer, ignoring options."""
     numbers = []
     for layer in plan.layers:

@@ -56,7 +56,7 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
     """Return the measurable layers by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
-    def attention(name: str, mask: Any = None, **options: Any) -> Layer:
+    def attention(name: str, mask: object = None, **options: object) -> Layer:
         part = {"attention": {"type": name, "num_heads": heads, **options}}
         return part if mask is None else {**part, "mask": mask}
 

@@ -44,7 +44,7 @@ def diff_settings(before: Recipe, after: Recipe) -> list[Change]:
     return changes + list(differences("imports", before.sections().get("imports"), after.sections().get("imports")))
 
 
-def _named(what: str, before: dict[str, Any], after: dict[str, Any], follows: Follows) -> Iterator[Change]:
+def _named(what: str, before: dict[str, object], after: dict[str, object], follows: Follows) -> Iterator[Change]:
     """Compare two mappings by key, including their order."""
     for name in dict.fromkeys([*before, *after]):
         yield from differences(f"{what}.{name}", before.get(name), after.get(name), follows)

@@ -100,7 +100,7 @@ def _lines(data: Mapping[str, Any], indent: str, width: int) -> Iterator[str]:
             yield from _items(value, deeper, width) if isinstance(value, list) else _lines(value, deeper, width)
 
 
-def _items(entries: Sequence[Any], indent: str, width: int) -> Iterator[str]:
+def _items(entries: Sequence[object], indent: str, width: int) -> Iterator[str]:
     """Format a list, one entry per line."""
     for entry in entries:
         line = f"{indent}- {scalar(entry)}"
@@ -112,11 +112,11 @@ def _items(entries: Sequence[Any], indent: str, width: int) -> Iterator[str]:
             yield line
 
 
-def _nested(value: Any) -> bool:
+def _nested(value: object) -> bool:
     return isinstance(value, Mapping) and any(isinstance(entry, Mapping) for entry in value.values())
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> Any:
     """Replace parts without options by their name."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _short(entry) for key, entry in value.items()}

@@ -100,13 +100,13 @@ def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str
     return {"num_kv_heads": config.num_kv_heads or config.num_heads, "head_dim": config.width(plan.shape(plan=layer))}
 
 
-def _summary(config: Config, facts: dict[str, Any] | None = None) -> str:
+def _summary(config: Config, facts: dict[str, object] | None = None) -> str:
     """Summarize a part: its name and non-default options."""
     name, *options = part_words(config, facts)
     return name + (f" ({', '.join(options)})" if options else "")
 
 
-def part_words(config: Config, facts: dict[str, Any] | None = None) -> list[str]:
+def part_words(config: Config, facts: dict[str, object] | None = None) -> list[str]:
     """Return the name of a part, then its non-default options."""
     words = [config.part.part_name]
     for name, field in type(config).model_fields.items():
@@ -124,7 +124,7 @@ def _changed(options: BaseModel) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, Config):
         return _summary(value)
     if isinstance(value, BaseModel):

@@ -127,7 +127,7 @@ def _layer_lines(row: dict[str, Any]) -> Iterator[TableLine]:
         yield _details(part, 6, f", dropout {row['dropout']:g}" if dropped else "")
 
 
-def _many(row: dict[str, Any]) -> str:
+def _many(row: dict[str, object]) -> str:
     return f" {row['layers']}" if row["times"] == 1 else f"s {row['layers']} ({row['times']:,}x)"
 
 

@@ -146,7 +146,7 @@ class Run(StoredRun):
         cut = [stack.cut(torch.from_numpy(item["vectors"])[None]) for item in items]
         return [rows[0].numpy() for rows in cut if rows is not None]
 
-    def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
+    def _filled(self, texts: Any, options: Mapping[str, object]) -> list[list[GeneratedText]]:
         """Return the fills for the masks of each text. Raise UsageError for an encoder without masks."""
         if not isinstance(self.predictor, MaskedLm):
             raise UsageError(
@@ -315,7 +315,7 @@ def _bare_run(imports: Sequence[str]) -> Run:
     return object.__new__(Run)
 
 
-def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:
+def _example(text: object, fields: Sequence[str]) -> dict[str, str]:
     """Convert an input text to an example. Raise UsageError for missing fields."""
     example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
     known = dict(example) if isinstance(example, Mapping) else {}

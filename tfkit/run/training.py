@@ -35,7 +35,7 @@ from tfkit.training.validation import ValidationScores
 
 @parts_named()
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
+    recipe: str | Path | Mapping[str, object] | Recipe,
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -108,7 +108,7 @@ def _led(
 @parts_named()
 def save(
     model: Model,
-    recipe: str | Path | Mapping[str, Any] | Recipe,
+    recipe: str | Path | Mapping[str, object] | Recipe,
     tokenizer: Tokenizer | None,
     out: str | Path,
     labels: Sequence[str] = (),

@@ -102,7 +102,7 @@ def write_text(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write `data` as JSON atomically. Raise RunError if that fails."""
     write_text(path, json_line(data, 2) + "\n")
 

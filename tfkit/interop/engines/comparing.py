@@ -61,7 +61,7 @@ class Engine:
 
 
 @torch.no_grad()
-def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -> float:
+def largest_difference(model: Model, engine: Engine, facts: Mapping[str, object]) -> float:
     """Return the largest difference of any log-probability over 20 texts."""
     worst = 0.0
     for one in prompts(model, facts):

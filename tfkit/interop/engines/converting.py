@@ -77,7 +77,7 @@ def _loaders() -> Mapping[str, Any]:
     return loaders
 
 
-def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
+def _taken(run: Run, loaders: Mapping[str, object]) -> FamilyConfig:
     """Find a class that CTranslate2 supports. Raise UsageError with the location of each unsupported setting."""
     _check_writes(run)
     classes = optional("transformers", "hf", PURPOSE).CONFIG_MAPPING
@@ -98,7 +98,7 @@ def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
     raise UsageError("\n".join(map(str, faults)) or f"{run.folder}: CTranslate2 does not support this architecture")
 
 
-def _lacks(model: Mapping[str, Any], key: str) -> str:
+def _lacks(model: Mapping[str, object], key: str) -> str:
     """Return the message about a setting that CTranslate2 does not support."""
     value, last = look(model, key), key.rpartition(".")[2]
     if last == "type" and isinstance(value, str):

@@ -65,7 +65,7 @@ def _curing(family: type[Family], config: Watched) -> list[str]:
     return cures or [key for key, bare in variants.items() if _is_missed(family, bare, key)]
 
 
-def _others(bare: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+def _others(bare: Mapping[str, object], key: str) -> Iterator[Mapping[str, Any]]:
     """Yield the config without a key, and with other numbers for it."""
     yield bare
     for number in PROBES:
@@ -82,7 +82,7 @@ def _builds(family: type[Family], config: Mapping[str, Any]) -> bool:
     return True
 
 
-def _is_missed(family: type[Family], bare: Mapping[str, Any], key: str) -> bool:
+def _is_missed(family: type[Family], bare: Mapping[str, object], key: str) -> bool:
     """True if a map fails only because the key is missing."""
     last = key.rpartition(".")[2]
     try:

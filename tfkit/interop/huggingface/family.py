@@ -127,7 +127,7 @@ class Family(Component):
 MISSING = object()
 
 
-def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
+def spelled(model: Mapping[str, Any], dotted: str, default: object = None) -> Any:
     """Look up a value of a spelled-out `model:`; among different layers, the first kind with the key counts."""
     head, _, rest = dotted.partition(".")
     if head in ("encoder", "decoder") and head not in model:
@@ -146,11 +146,11 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
     return look(stack, f"{head}.{rest}" if rest else head, default)
 
 
-def laid(base: Mapping[str, Any], *over: Mapping[str, Any]) -> Tree:
+def laid(base: Mapping[str, object], *over: Mapping[str, object]) -> Tree:
     """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
     return overlays.overlaid("model", base, *over)
 
 
-def lay(model: Tree, over: Mapping[str, Any]) -> None:
+def lay(model: Tree, over: Mapping[str, object]) -> None:
     """Apply overrides to `model` in place."""
     model.update(laid(model, over))

@@ -126,7 +126,7 @@ def _sharded(folder: Path, index: Path) -> list[Path]:
     return paths
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 

@@ -82,26 +82,26 @@ def _ends_in_norm(layer: Mapping[str, Any]) -> bool:
     return part is not None and issubclass(part, ResidualFacts) and part.final_norm
 
 
-def _is_default(key: str, kind: Kind, value: Any) -> bool:
+def _is_default(key: str, kind: Kind, value: object) -> bool:
     """True if a plain value equals the key's default."""
     default = {RateValue: 0.0, FlagValue: False, SizeValue: None}.get(type(kind), MISSING)
     return key not in KEPT and default is not MISSING and _plain(value) == default
 
 
-def _value(kind: Kind, value: Any) -> Any:
+def _value(kind: Kind, value: object) -> Any:
     """Return a value without default options of parts."""
     if isinstance(kind, PartValue | PartsValue) and isinstance(value, list):
         return [_options(kind.slot, item) for item in value]
     return _options(kind.slot, value) if isinstance(kind, PartValue | PartsValue) else value
 
 
-def _part(slot: str, value: Any) -> type[Component] | None:
+def _part(slot: str, value: object) -> type[Component] | None:
     """Return the part that a value names, or None."""
     name = value.get("type") if isinstance(value, Mapping) else value
     return REGISTRY.get(slot, name) if isinstance(name, str) and REGISTRY.has(slot, name) else None
 
 
-def _options(slot: str, value: Any) -> Any:
+def _options(slot: str, value: object) -> Any:
     """Return a part without default options."""
     part = _part(slot, value)
     if part is None or not isinstance(value, Mapping):
@@ -110,13 +110,13 @@ def _options(slot: str, value: Any) -> Any:
     return {"type": value["type"], **_without_defaults(part.Config, options)}
 
 
-def _section(option: OptionFacts, value: Any) -> Any:
+def _section(option: OptionFacts, value: object) -> Any:
     """Return a nested options mapping, such as a router's, without defaults."""
     kinds = option.sections
     return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value
 
 
-def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tree:
+def _without_defaults(options: type[BaseModel], values: Mapping[str, object]) -> Tree:
     result: Tree = {}
     for name, value in values.items():
         field, option = options.model_fields.get(name), options_of(options).get(name)
@@ -130,7 +130,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tr
     return result
 
 
-def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[str, object]) -> str:
     """Return the text of a recipe under a header of comments."""
     ordered = {key: model[key] for key in sorted(model, key=_place)}
     body = written({"tfkit": 1, "model": ordered, **{key: value for key, value in sections.items() if value}})
@@ -141,7 +141,7 @@ def _place(key: str) -> int:
     return ORDER.index(key) if key in ORDER else len(ORDER)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Reduce parts without options to their names, and the word none to None."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _plain(entry) for key, entry in value.items()}

@@ -30,7 +30,7 @@ class Rope:
     alpha: bool = False
     scores: bool = False
 
-    def read(self, config: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> Tree:
+    def read(self, config: Mapping[str, Any], parameters: Mapping[str, object] | None = None) -> Tree:
         """Read the position part; `parameters` selects one of several rope_parameters."""
         if parameters is None:
             parameters = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
@@ -127,19 +127,19 @@ class Rope:
         return {"rope_type": kind, **values}
 
 
-def first(*values: Any) -> Any:
+def first(*values: object) -> Any:
     """Return the first value that is not None, else None."""
     return next((value for value in values if value is not None), None)
 
 
-def needed(parameters: Mapping[str, Any], key: str) -> Any:
+def needed(parameters: Mapping[str, object], key: str) -> Any:
     """Return a required number of a scaling. Raise DataError if it is missing."""
     if parameters.get(key) is None:
         raise DataError(f"config.json: the scaling of the rotary positions lacks {key}")
     return parameters[key]
 
 
-def _llama3(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+def _llama3(parameters: Mapping[str, object], factor: float, length: int) -> Tree:
     bounds = {
         "low_factor": needed(parameters, "low_freq_factor"),
         "high_factor": needed(parameters, "high_freq_factor"),
@@ -147,7 +147,7 @@ def _llama3(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
     return {"factor": factor, **{key: float(value) for key, value in bounds.items()}}
 
 
-def _longrope(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+def _longrope(parameters: Mapping[str, object], factor: float, length: int) -> Tree:
     amplitude = parameters.get("attention_factor")
     if amplitude is None:
         amplitude = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0

@@ -61,7 +61,7 @@ class Setting:
             raise DataError(f"config.json: {self.theirs}: {value!r} is not supported; expected {supported}")
         return self.words[value]
 
-    def write(self, value: Any) -> Any:
+    def write(self, value: object) -> Any:
         """Return the config's value. Raise DataError if the config cannot express it."""
         if value is None:
             return None
@@ -81,7 +81,7 @@ class Setting:
 class Factor(Setting):
     """A number that config.json always states; the recipe must set it."""
 
-    def write(self, value: Any) -> Any:
+    def write(self, value: object) -> Any:
         if not _is_number(value):
             raise DataError(f"{self.theirs} cannot express {value!r}")
         return value
@@ -115,14 +115,14 @@ class Switch(Setting):
     def read(self, config: Mapping[str, Any]) -> Any:
         return self.on if super().read(config) else None
 
-    def write(self, value: Any) -> bool:
+    def write(self, value: object) -> bool:
         if value not in (None, False, self.on):
             raise DataError(f"{self.theirs} cannot express {value!r}")
         return bool(value == self.on)
 
 
 def amended(
-    settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = (), **defaults: Any
+    settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = (), **defaults: object
 ) -> tuple[Setting, ...]:
     """Return the settings with replacements by key, additions, and the keys `without` removed.
 
@@ -151,11 +151,11 @@ class Fixed:
             raise DataError(f"config.json: {self.theirs}: only {allowed} is supported, got {value!r}")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
+def look(tree: Mapping[str, Any], dotted: str, default: object = None) -> Any:
     """Return the value at a dotted key, or `default`."""
     for key in dotted.split("."):
         if not isinstance(tree, Mapping) or key not in tree:
@@ -164,7 +164,7 @@ def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
     return tree
 
 
-def put(config: dict[str, Any], dotted: str, value: Any) -> None:
+def put(config: dict[str, Any], dotted: str, value: object) -> None:
     """Set the value at a dotted key."""
     *path, last = dotted.split(".")
     for key in path:

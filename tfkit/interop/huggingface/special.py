@@ -37,7 +37,7 @@ def read_optional(path: Path) -> dict[str, Any]:
 MOST = 2**31 - 1  # largest id
 
 
-def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, list[int]]:
+def token_ids(config: Mapping[str, Any], generation: Mapping[str, object]) -> dict[str, list[int]]:
     """Return the pad, start and end ids by role; there may be several end ids."""
     by_role = {}
     for role, key in THEIR_IDS.items():
@@ -48,7 +48,7 @@ def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[
     return by_role
 
 
-def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: int | None) -> dict[str, int]:
+def special_ids(config: Mapping[str, Any], generation: Mapping[str, object], size: int | None) -> dict[str, int]:
     """Return the recipe's `special_ids`; the start of an encoder-decoder is its decoder start token."""
     ids = {role: each[0] for role, each in token_ids(config, generation).items()}
     key = "decoder_start_token_id"
@@ -58,7 +58,7 @@ def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: 
     return {role: id_ for role, id_ in ids.items() if size is None or id_ < size}
 
 
-def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], size: int) -> dict[str, Any]:
+def generate_section(config: Mapping[str, Any], generation: Mapping[str, object], size: int) -> dict[str, Any]:
     """Return the recipe's `generate:`; `size` is the tokenizer's size, to which ids are limited."""
     stored = {**{key: config[key] for key in RULES if key in config}, **generation}
     rules = []
@@ -86,7 +86,7 @@ def role_texts(folder: Path) -> dict[str, str]:
     return by_role
 
 
-def _text(stored: Any) -> str | None:
+def _text(stored: object) -> str | None:
     """Return a token given as text or as a mapping that contains it."""
     text = stored.get("content") if isinstance(stored, dict) else stored
     return text if isinstance(text, str) else None

@@ -58,7 +58,7 @@ def mapping_in(path: Path) -> dict[str, Any]:
     return data
 
 
-def without_code(data: Mapping[str, Any]) -> dict[str, Any]:
+def without_code(data: Mapping[str, object]) -> dict[str, Any]:
     """Return `data` without references to code on any level, nor a tokenizer class that may be in that code."""
     dropped = (*CODE, "tokenizer_class") if any(key in data for key in CODE) else ()
     return {

@@ -160,7 +160,7 @@ def _place(error: Exception) -> str:
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> list[str]:
+def _differing(one: Mapping[str, object], other: Mapping[str, object], place: str = "") -> list[str]:
     """Return the dotted keys whose values differ."""
     keys = []
     for key in {**one, **other}:
@@ -172,7 +172,7 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
     return keys
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: object) -> bool:
     """True if two values are equal, floats up to the rounding of a product and its quotient."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-9)
@@ -203,7 +203,7 @@ def _check_loads(config: Mapping[str, Any]) -> None:
         raise Unlike(f"transformers rejects its config.json: {error}") from None
 
 
-def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> dict[str, Any]:
+def _essence(model: Mapping[str, Any], other: object, width: int | None = None) -> dict[str, Any]:
     """Return the parts of a spelled-out model that affect its outputs; lengths only if `other` has one too.
 
     Values equal to their defaults are normalized to None: the head width for the stack's `width`, the number of

@@ -109,7 +109,7 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     return backend
 
 
-def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _bytes(ids: Path, pairs: Path, settings: Mapping[str, object]) -> tokenizers.Tokenizer:
     """Build GPT-2's tokenizer from ids of byte pieces and merges."""
     try:
         with panics_as_errors():
@@ -127,7 +127,7 @@ def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.To
     return backend
 
 
-def _token(settings: Mapping[str, Any], key: str, default: str) -> str:
+def _token(settings: Mapping[str, object], key: str, default: str) -> str:
     value = settings.get(key, default)
     return str(value.get("content", default)) if isinstance(value, dict) else str(value)
 

@@ -122,7 +122,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: Any) -> None:
+def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: object) -> None:
     """Compare hidden states layer by layer if their numbers agree, and the final ones."""
     states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
     theirs: tuple[Tensor, ...] = tuple(states)

@@ -63,7 +63,7 @@ class Watched(dict[str, Any]):
         return list(_unread(self, self._prefix, self.accessed))
 
 
-def _unread(config: Mapping[str, Any], prefix: str, accessed: Mapping[str, Any]) -> list[str]:
+def _unread(config: Mapping[str, Any], prefix: str, accessed: Mapping[str, object]) -> list[str]:
     unread = []
     for key, value in config.items():
         if key in HARMLESS or value is None or (key == "is_decoder" and not value):
@@ -75,5 +75,5 @@ def _unread(config: Mapping[str, Any], prefix: str, accessed: Mapping[str, Any])
     return unread
 
 
-def _is_tree(value: Any) -> bool:
+def _is_tree(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)

@@ -46,7 +46,7 @@ def export_onnx(
     force: bool = False,
     opset: int = OPSETS[1],
     quantize: str | None = None,
-    costs: Mapping[str, Any] | None = None,
+    costs: Mapping[str, object] | None = None,
 ) -> OnnxFolder:
     """Write `run` to the folder `target` as ONNX; `costs` are stored with the recipe.
 

@@ -54,7 +54,7 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     return verdict
 
 
-def _facts(folder: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(folder: Path, expected: Mapping[str, object]) -> dict[str, Any]:
     """Read the metadata. Raise DataError unless it matches the architecture."""
     facts: dict[str, Any] = read_json(folder / METADATA)
     matches = isinstance(facts, dict) and all(facts.get(name, "") == expected[name] for name in DECISIVE)

@@ -166,7 +166,7 @@ def part_at(slot: str, part: Part, place: str, path: str) -> Config:
     return config
 
 
-def _part(slot: str, part: Any, path: str, faults: Faults) -> Config | None:
+def _part(slot: str, part: object, path: str, faults: Faults) -> Config | None:
     if isinstance(part, Config):
         try:
             return Slot(slot).validate(part)

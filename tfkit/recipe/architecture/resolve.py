@@ -227,7 +227,7 @@ class ModelResolver:
 class _Forms(Faults):
     """Faults of values, except missing ones: the stacks may have reported these."""
 
-    def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
+    def _invalid_one(self, details: list[tuple[Node, Mapping[str, object]]]) -> None:
         node, first = details[0]
         if first["type"] != "missing" and not (first["type"] == "part_type" and node.get("type") is None):
             super()._invalid_one(details)

@@ -174,7 +174,7 @@ def dropped_note(node: Node, option: str) -> str:
     return ""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Format a value as in a recipe, truncated."""
     if value is None:
         return "none"
@@ -205,7 +205,7 @@ def _meaning(detail: Mapping[str, Any]) -> str:
     return str(detail["msg"]) if template is None else template.format(**bounds)
 
 
-def is_whole(value: Any) -> TypeGuard[int]:
+def is_whole(value: object) -> TypeGuard[int]:
     """True for an integer other than a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -56,7 +56,7 @@ def _option(field: FieldInfo) -> OptionFacts:
     )
 
 
-def _types_in(annotation: Any) -> Iterator[Any]:
+def _types_in(annotation: object) -> Iterator[Any]:
     """Yield the classes and metadata within an annotation."""
     if isinstance(annotation, type):
         yield annotation

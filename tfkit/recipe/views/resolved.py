@@ -48,7 +48,7 @@ def model_values(blueprint: Blueprint) -> dict[str, Any]:
     return model
 
 
-def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, Any]) -> dict[str, int]:
+def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, object]) -> dict[str, int]:
     """Return the base sizes by resolved.yaml key: sizes that differ, plus those listed in `base`."""
     written = dict(chosen.written)
     small = dict(_numbers(spell(model_values(chosen.base))))
@@ -59,7 +59,7 @@ def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[st
     return found or {key: size for key, size in small.items() if key.rpartition(".")[2] == "d_model"}
 
 
-def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
+def _numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
     """Yield the integers by dotted key, except those in lists."""
     if type(value) is int:
         yield path, value
@@ -152,7 +152,7 @@ def _name(label: Label, kinds: Sequence[int]) -> str:
     return f"kind_{kinds[0]}" if len(set(kinds)) == 1 else f"entry_{label[1]}"
 
 
-def _kind(layers: Sequence[Any]) -> Any:
+def _kind(layers: Sequence[object]) -> Any:
     """Return the text of a kind."""
     alike = all(layer is layers[0] for layer in layers)
     return layers[0] if alike else _per_layer([spell(layer) for layer in layers])

@@ -75,7 +75,7 @@ HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
 }
 
 
-def heads_of(name: str, says: Iterable[str] = (), **head: Any) -> dict[str, Mapping[str, Any]]:
+def heads_of(name: str, says: Iterable[str] = (), **head: object) -> dict[str, Mapping[str, Any]]:
     """Return the model classes of an encoder-decoder: generation, headless, and the text classes in `says`."""
     return {
         f"{name}ForConditionalGeneration": {"head": {"type": "language_model", **head}},

@@ -29,7 +29,7 @@ def named(theirs: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
 
 
 def heads_of(
-    name: str, head: str = "ForCausalLM", classifies: bool = True, **options: Any
+    name: str, head: str = "ForCausalLM", classifies: bool = True, **options: object
 ) -> dict[str, Mapping[str, Any]]:
     """Return the model classes of a decoder: generation, headless, and text classification if `classifies`."""
     writes: dict[str, Mapping[str, Any]] = {f"{name}{head}": {"head": {"type": "language_model", **options}}}

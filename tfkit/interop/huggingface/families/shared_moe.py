@@ -60,7 +60,7 @@ class HunyuanMoe(Sparse):
         super().to_recipe(model, config)
 
 
-def _agreed(value: Any, key: str) -> Any:
+def _agreed(value: object, key: str) -> Any:
     """Return a number that may be listed per layer. Raise DataError if layers differ."""
     if not isinstance(value, list):
         return value

@@ -159,7 +159,7 @@ class T5(Family):
         say_classes(config, model)
 
     @classmethod
-    def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
+    def say_output(cls, config: Tree, head: Mapping[str, object]) -> None:
         """Write the config keys that `output` reads."""
         config["tie_word_embeddings"] = bool(head.get("tied", True))
         config["scale_decoder_outputs"] = bool(head.get("scale") if head else True)
@@ -179,7 +179,7 @@ class MT5(T5):
         return {} if config.get("tie_word_embeddings") is False else {"tied": True}
 
     @classmethod
-    def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
+    def say_output(cls, config: Tree, head: Mapping[str, object]) -> None:
         config["tie_word_embeddings"] = bool(head.get("tied"))
 
 
