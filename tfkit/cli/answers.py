@@ -74,7 +74,7 @@ class AnswerPrinter:
             self.cut.append(prompt.number)
             warn(f"tfkit: {prompt.named('prompt')}: {CUT}")
 
-    def _object(self, prompt: Text, candidate: GeneratedText) -> dict[str, Any]:
+    def _object(self, prompt: Text, candidate: GeneratedText) -> dict[str, object]:
         """Convert a candidate to JSON; infinities become null."""
         cut = {"cut": True} if candidate.cut else {}
         if self.form != "jsonl":

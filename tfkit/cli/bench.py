@@ -26,7 +26,7 @@ class Several(click.ParamType):  # type: ignore[type-arg]
         self.one = one
         self.name = f"{one.name},..."
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[object]:
         """Convert each value and drop duplicates."""
         values = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
         return list(dict.fromkeys(values)) or self.fail("expected at least one value", param, ctx)

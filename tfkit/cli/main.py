@@ -126,7 +126,7 @@ class Commands(click.Group):
             settle(stream)
         sys.exit(status)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             with warnings.catch_warnings(), _logged():
                 warnings.simplefilter("default", TfkitWarning)  # each warning once

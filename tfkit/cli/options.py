@@ -159,7 +159,7 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
         trust: bool = False,
         accept_changes: bool = False,
         **kwargs: object,
-    ) -> Any:
+    ) -> object:
         return function(*args, reading=ReadOptions(sets, variants, imports, trust, accept_changes), **kwargs)
 
     decorated: Any = with_reading

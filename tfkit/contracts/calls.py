@@ -143,7 +143,7 @@ def run(
     state = more.get("state")
     past = 0 if state is None else state.length
     shift = torch.zeros(ids.shape[0], dtype=torch.long) if shift is None else shift
-    arguments: dict[str, Any] = {**special(case.needs, ids, past, shift), **more}
+    arguments: dict[str, object] = {**special(case.needs, ids, past, shift), **more}
     if case.pair:
         source = tokens(1, SOURCE, seed=9).expand(ids.shape[0], -1) if source is None else source
         arguments |= {"input_ids": source, "attention_mask": source_real, "decoder_input_ids": ids}

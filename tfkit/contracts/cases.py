@@ -64,7 +64,7 @@ class Case:
     name: str
     topology: str = "decoder"
     place: str = ""
-    variant: tuple[tuple[str, Any], ...] = ()  # options besides the required ones; () = defaults
+    variant: tuple[tuple[str, object], ...] = ()  # options besides the required ones; () = defaults
     beside: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class Case:
             "attention": {"type": "multi_head", "num_heads": 4},
             "feedforward": {"type": "mlp", "d_ff": 24, "activation": "gelu"},
         }
-        model: dict[str, Any] = {
+        model: dict[str, object] = {
             "type": self.topology,
             "d_model": D_MODEL,
             "num_layers": num_layers,

@@ -136,7 +136,7 @@ def _example(part: type[Component]) -> dict[str, Any]:
     return options
 
 
-def _undefaulted(part: type[Component], present: Mapping[str, object]) -> dict[str, Any]:
+def _undefaulted(part: type[Component], present: Mapping[str, object]) -> dict[str, object]:
     """Return the missing options without a default."""
     known = dict(file_options(part)) | dict(present)
     return {**known, **_Tried().options(part.Config, known)}
@@ -217,7 +217,7 @@ def is_path(field: FieldInfo) -> bool:
     return any(isinstance(mark, PathMark) for mark in marks)
 
 
-def alternatives(option: str, annotation: object, default: object) -> Iterator[Any]:
+def alternatives(option: str, annotation: object, default: object) -> Iterator[object]:
     """Yield alternative values of an option."""
     kinds = _flattened(annotation)
     if option in SIZES and SIZES[option] != default:
@@ -229,7 +229,7 @@ def alternatives(option: str, annotation: object, default: object) -> Iterator[A
             yield kind
 
 
-def _flattened(annotation: object) -> list[Any]:
+def _flattened(annotation: object) -> list[object]:
     """Return the members of a union, and the values of a Literal."""
     if getattr(annotation, "__origin__", None) is Literal:
         return list(get_args(annotation))
@@ -239,7 +239,7 @@ def _flattened(annotation: object) -> list[Any]:
     return [entry for member in members for entry in _flattened(member)]
 
 
-def frozen(value: object) -> Any:
+def frozen(value: object) -> object:
     """Convert `value` to a hashable form; `thawed` is the inverse."""
     if isinstance(value, Mapping):
         return ("{}", *((key, frozen(entry)) for key, entry in value.items()))
@@ -248,7 +248,7 @@ def frozen(value: object) -> Any:
     return value
 
 
-def thawed(value: object) -> Any:
+def thawed(value: object) -> object:
     """Convert a value of `frozen` back."""
     if isinstance(value, tuple) and value[:1] == ("{}",):
         return {key: thawed(entry) for key, entry in value[1:]}

@@ -43,7 +43,7 @@ def check_coordinates(case: Case) -> None:
     )
 
 
-def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dict[str, Any]:
+def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dict[str, object]:
     """Return a small recipe, `factor` times as wide, under muP with its own sizes as base."""
     model = {**recipe["model"], "d_model": factor * D_MODEL}
     base: dict[str, int] = {"d_model": D_MODEL}

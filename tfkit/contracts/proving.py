@@ -213,7 +213,7 @@ class Subject:
         needs = frozenset(name for plan in self.stacks for name in plan.needs)
         return special(needs, ids, past, torch.zeros(len(ids), dtype=torch.long) if shift is None else shift)
 
-    def _call(self, text: ReadText, past: int = 0) -> dict[str, Any]:
+    def _call(self, text: ReadText, past: int = 0) -> dict[str, object]:
         """Return the inputs for a single text."""
         if text.source is None:
             return {"input_ids": text.ids[None], **self._special(text.ids[None], past)}

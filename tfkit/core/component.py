@@ -163,7 +163,7 @@ class Component:
         own = vars(cls).get("Config")
         inherited = [base.Config for base in cls.__bases__ if issubclass(base, Component)]
         if own is None:
-            names: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
+            names: dict[str, object] = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
             cls.Config = _joined(inherited, names | {"__doc__": inherited[0].__doc__})
         elif not (isinstance(own, type) and issubclass(own, Config)):
             raise TypeError(f"{cls.__qualname__}.Config must be a subclass of tfkit.Config, got {own!r}")

@@ -261,7 +261,7 @@ class Placement:
             self._kept[dim, of_keys] = rotations[0] if rotations else None
         return self._kept[dim, of_keys]
 
-    def _rotation(self, part: PositionFacts, dim: int, side: int) -> Any | None:
+    def _rotation(self, part: PositionFacts, dim: int, side: int) -> object | None:
         positions = self._seen_by(part)[side]
         if self.lengths is None or not part.moves:
             return part.rotation(positions, dim)

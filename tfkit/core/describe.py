@@ -25,7 +25,7 @@ class OptionKind(NamedTuple):
     """One alternative of an option's type, with its annotations."""
 
     annotation: Any
-    marks: tuple[Any, ...]
+    marks: tuple[object, ...]
 
 
 def in_words(field: FieldInfo) -> str:
@@ -67,7 +67,7 @@ def _unfolded(annotation: object, marks: tuple[object, ...]) -> Iterator[OptionK
         yield OptionKind(annotation, marks)
 
 
-def _flat(marks: Sequence[object]) -> Iterator[Any]:
+def _flat(marks: Sequence[object]) -> Iterator[object]:
     """Flatten metadata: `Field(ge=1)` in an annotation has nested metadata."""
     for mark in marks:
         yield from _flat(mark.metadata) if isinstance(mark, FieldInfo) else (mark,)
@@ -137,7 +137,7 @@ def _slot(marks: Sequence[object]) -> str | None:
     return next((mark.slot for mark in marks if isinstance(mark, Slot)), None)
 
 
-def _bounds(marks: Sequence[object]) -> dict[str, Any]:
+def _bounds(marks: Sequence[object]) -> dict[str, object]:
     values = ((name, getattr(mark, name, None)) for mark in marks for name in BOUNDS)
     return {name: value for name, value in values if value is not None}
 

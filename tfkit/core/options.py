@@ -62,7 +62,7 @@ def scale_factor(scale: float | str | None, d_model: int) -> float:
     return float(scale)
 
 
-def as_tuple(value: object) -> Any:
+def as_tuple(value: object) -> object:
     """Convert a recipe's list to the tuple stored in a frozen Config."""
     return tuple(value) if isinstance(value, list) else value
 
@@ -105,7 +105,7 @@ class Slot:
             self.validate, serialization=core_schema.plain_serializer_function_ser_schema(spell)
         )
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
         return {"x-slot": self.slot}
 
     def validate(self, value: object) -> Config:

@@ -81,7 +81,7 @@ def _strings(data: object) -> Iterator[str]:
     """Yield all keys and values that are strings."""
     if isinstance(data, str):
         yield data
-    inside: Iterable[Any] = (
+    inside: Iterable[object] = (
         [*data, *data.values()] if isinstance(data, dict) else data if isinstance(data, list) else ()
     )
     for one in inside:

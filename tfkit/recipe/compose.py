@@ -117,7 +117,7 @@ def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, Any]:
     return {key: _value_at(overlay, key) for key, overlay in merged.items()}
 
 
-def _value_at(overlay: Node, key: str) -> Any:
+def _value_at(overlay: Node, key: str) -> object:
     for name in key.split("."):
         overlay = overlay.entries[name]
     return overlay.plain()

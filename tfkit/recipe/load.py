@@ -209,7 +209,7 @@ class Recipe:
         """Sections besides `model:`."""
         return Sections(self.data, self.objective, self.train, self.generate)
 
-    def sections(self) -> dict[str, Any]:
+    def sections(self) -> dict[str, object]:
         """Return the validated sections besides `model:` by key, omitting absent ones."""
         present = {key: value for key, value in self.settings._asdict().items() if value is not None}
         return present | ({"imports": list(self.imports)} if self.imports else {})
@@ -368,7 +368,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
     """Return the recipe with its evaluations resolved."""
-    resolved: dict[str, dict[str, Any]] = {}
+    resolved: dict[str, dict[str, object]] = {}
     for name, values in recipe.train.evaluations.items():
         where = f"train.evaluations.{name}"
         try:
@@ -382,7 +382,7 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
     return replace(recipe, train=recipe.train.model_copy(update={"evaluations": resolved}))
 
 
-def _plain_value(recipe: Recipe, key: str) -> Any:
+def _plain_value(recipe: Recipe, key: str) -> object:
     """Return the value at a dotted key of a section as plain data."""
     value: RecipeRow | None = RecipeRow("", recipe.sections())
     for word in key.split("."):

@@ -175,7 +175,7 @@ def override_overlay(key: object, value: object, faults: list[Fault]) -> Node | 
     return None if problems else nested(key, leaf)
 
 
-def overlaid(section: str, base: Mapping[str, object], *overlays: Mapping[str, object]) -> dict[str, Any]:
+def overlaid(section: str, base: Mapping[str, object], *overlays: Mapping[str, object]) -> dict[str, object]:
     """Merge overlays with possibly dotted keys over the data of a section; raise RecipeError for faults."""
     place = Place(MAPPING)
     tree, problems = from_value({section: base}, place, "")

@@ -53,7 +53,7 @@ def either(*alternatives: Schema) -> Schema:
     if ANYTHING in flat:
         return ANYTHING
     others: list[Schema] = []
-    texts: dict[Any, str] = {}
+    texts: dict[object, str] = {}
     for one in flat:
         if one.keys() <= {"enum", "enumDescriptions"}:
             texts = dict(zip(one["enum"], one.get("enumDescriptions", [""] * len(one["enum"])), strict=True)) | texts
@@ -240,7 +240,7 @@ class _Reader:
         return either(plain, *self.varied)
 
 
-def _words(source: Schema) -> list[Any]:
+def _words(source: Schema) -> list[object]:
     """Return the allowed words."""
     return [
         "none" if word is None else word

@@ -161,7 +161,7 @@ def page(maps: AttentionMaps, title: str) -> str:
     return before + text + after
 
 
-def _packed(cells: Tensor) -> dict[str, Any]:
+def _packed(cells: Tensor) -> dict[str, object]:
     """Encode weights as base64 bytes, 255 for the maximum."""
     most = float(cells.max())
     parts = (cells / max(most, 1e-30) * STEPS).round().byte().contiguous()

@@ -212,7 +212,7 @@ def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> 
 
 def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, Any]:
     """Return the results as plain data."""
-    results: dict[str, Any] = {}
+    results: dict[str, object] = {}
     for name in dict.fromkeys(one.attention for one in measured):
         rows = [one for one in measured if one.attention == name]
         results[name] = {

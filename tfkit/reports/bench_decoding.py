@@ -139,7 +139,7 @@ def recipe(size: Size) -> dict[str, Any]:
 
 
 def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
-    part: Any = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
+    part: object = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
     strategy: Any = Slot("strategy").validate(part).build()
     read = work.prompts().tolist()
     prompts = [[1]] * work.batch if work.size.pair else read
@@ -179,9 +179,9 @@ def as_data(timings: Sequence[Timed]) -> list[dict[str, Any]]:
     return [_row(timed, own[timed.work] or ()) for timed in timings]
 
 
-def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
+def _row(timed: Timed, own: Sequence[float]) -> dict[str, object]:
     work = timed.work
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "model": work.size.name,
         "batch": work.batch,
         "beams": work.beams,

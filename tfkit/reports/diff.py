@@ -196,6 +196,6 @@ def _layer_words(plan: LayerPlan) -> str:
 def _stack_words(plan: StackPlan) -> str:
     """Summarize a stack without a counterpart."""
     layers = "; ".join(f"{label(runs)} {_layer_words(plan.layers[kind])}" for kind, runs in places(plan.order).items())
-    ends: Sequence[tuple[str, Any]] = (("embedding", plan.embedding), ("position", plan.position))
+    ends: Sequence[tuple[str, object]] = (("embedding", plan.embedding), ("position", plan.position))
     parts = [f"{name} {words(part)}" for name, part in ends if part]
     return f"d_model {plan.d_model}, " + "; ".join([*parts, layers])

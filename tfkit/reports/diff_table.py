@@ -59,7 +59,7 @@ def as_data(diff: Diff) -> dict[str, Any]:
     }
 
 
-def _change_data(change: Change) -> dict[str, Any]:
+def _change_data(change: Change) -> dict[str, object]:
     return {"what": change.what, "where": change.where or None, "a": change.before, "b": change.after}
 
 

@@ -131,12 +131,12 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def _answer_data(answer: Answer) -> dict[str, Any]:
+def _answer_data(answer: Answer) -> dict[str, object]:
     entries = [_entry_data(entry) for entry in answer.entries]
     return {"key": answer.path, "meaning": answer.sentence, "said": entries}
 
 
-def _entry_data(entry: RecipeRow) -> dict[str, Any]:
+def _entry_data(entry: RecipeRow) -> dict[str, object]:
     return {
         "value": entry.plain(),
         "where": entry.where or None,
@@ -146,7 +146,7 @@ def _entry_data(entry: RecipeRow) -> dict[str, Any]:
     }
 
 
-def _origin_data(found: Origin) -> dict[str, Any]:
+def _origin_data(found: Origin) -> dict[str, object]:
     place = found.place or Place("")
     return {
         "by": found.by,

@@ -13,7 +13,7 @@ from tfkit.reports.parts_table import INDENT, rows, say
 WORKS = "yes"
 
 
-def matrix_data(slot: str, other: str) -> dict[str, Any]:
+def matrix_data(slot: str, other: str) -> dict[str, object]:
     """Check all parts of `slot` against all of `other`: None if compatible, otherwise the reason."""
     refused: dict[str, dict[str, str | None]] = {}
     for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
@@ -21,7 +21,7 @@ def matrix_data(slot: str, other: str) -> dict[str, Any]:
     return {"slot": slot, "other": other, "refused": refused}
 
 
-def all_data() -> list[dict[str, Any]]:
+def all_data() -> list[dict[str, object]]:
     """Return the tables of all pairs of slots that interact in a layer or a recipe."""
     return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
 

@@ -106,7 +106,7 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # True would import torch's compiler, which takes seconds
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         out = stand_in(func, args, kwargs)
         if out is None:
@@ -135,7 +135,7 @@ _MORE_FLOPS: dict[Any, Callable[..., int]] = {
 class _FusedAttentionMode(TorchFunctionMode):
     """Function mode that replaces attention by a fused kernel; on `meta`, torch's steps would save the score matrix."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         if func is F.scaled_dot_product_attention:
             return _fused(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

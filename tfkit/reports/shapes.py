@@ -19,7 +19,7 @@ ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.bitwise_and, aten.bitwise_or, a
 COMPARISONS = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
 
 
-def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> object:
     """Return an empty result of the right shape and dtype; None if unsupported."""
     known = KNOWN.get(function)
     if known is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,8 @@ from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.views.resolved import held, layer_columns
 from tfkit.recipe.views.runs import numbers, places
 from tfkit.reports.counts import CountedEntry, Counts
+
+PartConfigs = Mapping[str, Config | tuple[Config, ...] | None]
 
 
 def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
@@ -38,19 +40,19 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
     }
 
 
-def stack_figures(plan: StackPlan) -> dict[str, Any]:
+def stack_figures(plan: StackPlan) -> dict[str, object]:
     """Return the sizes and rates of a stack, and its connection to the other one."""
     figures = [key for key in STACK.values() if isinstance(key.kind, SizeValue | RateValue)]
     joined = {"memory_width": plan.memory_width, "last_state": plan.last_state}
     return {key.name: held(plan, key) for key in figures} | joined
 
 
-def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
+def _rows_data(counts: Counts) -> Iterator[dict[str, object]]:
     blueprint = counts.blueprint
     where = {plan.side: places(plan.order) for plan in blueprint.stacks()}
     for row in counts.rows:
         plan: StackPlan | None = getattr(blueprint, row.stack) if row.stack else None
-        data: dict[str, Any] = {"stack": row.stack or None, "name": row.name}
+        data: dict[str, object] = {"stack": row.stack or None, "name": row.name}
         if plan is not None and row.kind is not None:
             layer = plan.layers[row.kind]
             data |= {"layers": numbers(where[plan.side][row.kind]), "times": row.times}
@@ -61,7 +63,7 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
         yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
 
 
-def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry) -> Iterator[dict[str, Any]]:
+def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry) -> Iterator[dict[str, object]]:
     layer = None if plan is None or row.kind is None else plan.layers[row.kind]
     configs = outer_configs(blueprint, plan) if plan is None or layer is None else layer_configs(layer)
     for part in row.parts:
@@ -77,7 +79,7 @@ def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry)
         }
 
 
-def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any]:
+def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> PartConfigs:
     """Map names to parts outside the layers."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
@@ -93,7 +95,7 @@ def layer_configs(layer: LayerPlan) -> dict[str, Any]:
     return columns | {name: columns[f"{sublayer}_norm" if sublayer else "norm"] for name, sublayer in places.items()}
 
 
-def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, Any]:
+def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, object]:
     """Return head sizes that an attention's options leave to be derived."""
     if not isinstance(config, MultiHead.Config):
         return {}
@@ -116,7 +118,7 @@ def part_words(config: Config, facts: dict[str, object] | None = None) -> list[s
     return words
 
 
-def _changed(options: BaseModel) -> Iterator[tuple[str, Any]]:
+def _changed(options: BaseModel) -> Iterator[tuple[str, object]]:
     """Yield the type and non-default options of a nested mapping."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)

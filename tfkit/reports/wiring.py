@@ -55,7 +55,7 @@ class Signal:
     @classmethod
     def __torch_function__(
         cls, function: Callable[..., Any], types: object, args: Sequence[object] = (), kwargs: object = None
-    ) -> Any:
+    ) -> object:
         """Return a signal for the result of a torch function."""
         flat = [entry for arg in args for entry in (arg if isinstance(arg, list | tuple) else (arg,))]
         name = function.__name__.strip("_")

@@ -167,7 +167,7 @@ class Run(StoredRun):
         is an array. Each prediction is a JSON-serializable mapping. Raise UsageError for a model without predictions.
         """
         predictor = self.predictor
-        inputs: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
+        inputs: Sequence[object] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
         inputs = as_vectors(texts) if self.reads_vectors else inputs
         fields = text_fields(predictor)
         if predictor.answers is None or not predictor.answers.predicts:

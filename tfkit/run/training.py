@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from tfkit.core.blame import parts_named
 from tfkit.data.tokenizer import Tokenizer
@@ -185,7 +185,7 @@ def _validation_scores(run: Run, task: Task) -> ValidationScores:
 
     State cached by generation stays with the copy.
     """
-    shared: dict[int, Any] = {id(weight): weight for weight in task.model.parameters()}
+    shared: dict[int, object] = {id(weight): weight for weight in task.model.parameters()}
     other = copy.copy(run)
     other.recipe, other.tokenizer, other.objective = task.recipe, task.tokenizer, task.objective
     other.model = copy.deepcopy(task.model, shared).eval()

@@ -51,7 +51,7 @@ class Engine:
 
     def write(self, ids: list[int], count: int) -> list[int]:
         """Return the greedy continuation of a prompt, or the greedy target of a source."""
-        options: dict[str, Any] = {"beam_size": 1, "end_token": self.ends, "return_end_token": False}
+        options: dict[str, object] = {"beam_size": 1, "end_token": self.ends, "return_end_token": False}
         if self.paired:
             (result,) = self.raw.translate_batch([self.texts(ids)], max_decoding_length=count, **options)
             return [self.ids[token] for token in result.hypotheses[0]]

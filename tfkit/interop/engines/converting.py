@@ -69,7 +69,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     return goal.path
 
 
-def _loaders() -> Mapping[str, Any]:
+def _loaders() -> Mapping[str, object]:
     """Return CTranslate2's loaders by transformers config class."""
     optional("ctranslate2", "engines", PURPOSE)
     optional("transformers", "hf", PURPOSE)

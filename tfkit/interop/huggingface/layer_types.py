@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfkit.core.errors import Place
-from tfkit.interop.huggingface.family import Tree, lay
+from tfkit.core.trees import Tree
+from tfkit.interop.huggingface.family import lay
 from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import MAPPING, from_value

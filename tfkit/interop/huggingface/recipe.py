@@ -11,11 +11,11 @@ from tfkit.core.component import Component, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.recipe.keys import LAYER, MODEL, STACK
 from tfkit.recipe.overlays import written
 from tfkit.recipe.text.options import OptionFacts, options_of
 
-Tree = dict[str, Any]
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
 # written even if default: part names and sizes
@@ -25,7 +25,7 @@ KEPT = (
 )  # fmt: skip
 
 
-def shortened(model: Mapping[str, Any]) -> Tree:
+def shortened(model: ModelSection) -> Tree:
     """Return the model without default values, with every part still named.
 
     Overrides are kept: omitting one would restore the value below it.
@@ -88,7 +88,7 @@ def _is_default(key: str, kind: Kind, value: object) -> bool:
     return key not in KEPT and default is not MISSING and _plain(value) == default
 
 
-def _value(kind: Kind, value: object) -> Any:
+def _value(kind: Kind, value: object) -> object:
     """Return a value without default options of parts."""
     if isinstance(kind, PartValue | PartsValue) and isinstance(value, list):
         return [_options(kind.slot, item) for item in value]
@@ -110,7 +110,7 @@ def _options(slot: str, value: object) -> Any:
     return {"type": value["type"], **_without_defaults(part.Config, options)}
 
 
-def _section(option: OptionFacts, value: object) -> Any:
+def _section(option: OptionFacts, value: object) -> object:
     """Return a nested options mapping, such as a router's, without defaults."""
     kinds = option.sections
     return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value
@@ -130,7 +130,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, object]) ->
     return result
 
 
-def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[str, object]) -> str:
+def recipe_text(header: list[str], model: ModelSection, sections: Mapping[str, object]) -> str:
     """Return the text of a recipe under a header of comments."""
     ordered = {key: model[key] for key in sorted(model, key=_place)}
     body = written({"tfkit": 1, "model": ordered, **{key: value for key, value in sections.items() if value}})
@@ -141,7 +141,7 @@ def _place(key: str) -> int:
     return ORDER.index(key) if key in ORDER else len(ORDER)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Reduce parts without options to their names, and the word none to None."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _plain(entry) for key, entry in value.items()}

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfkit.core.errors import DataError, UsageError
+from tfkit.core.trees import Tree
 
+ConfigJson = Mapping[str, Any]  # content of a config.json
 NEEDED = object()  # default of a required setting
 
 # activation names in config.json; of duplicate values the first is written
@@ -48,7 +50,7 @@ class Setting:
     def keys(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         """Return the recipe's value. Raise DataError if it is missing or unknown."""
         spellings = (look(config, key, NEEDED) for key in (self.theirs, *self.also))
         value = next((entry for entry in spellings if entry is not NEEDED), self.default)
@@ -93,7 +95,7 @@ class Power(Setting):
 
     power: float = 1.0
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         value = super().read(config)
         return None if value is None else float(value) ** self.power
 
@@ -112,7 +114,7 @@ class Switch(Setting):
 
     on: Any = True
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         return self.on if super().read(config) else None
 
     def write(self, value: object) -> bool:
@@ -143,7 +145,7 @@ class Fixed:
     theirs: str
     values: tuple[Any, ...]
 
-    def check(self, config: Mapping[str, Any]) -> None:
+    def check(self, config: ConfigJson) -> None:
         """Raise DataError for another value."""
         value = look(config, self.theirs, self.values[0])
         if value not in self.values:
@@ -164,7 +166,7 @@ def look(tree: Mapping[str, Any], dotted: str, default: object = None) -> Any:
     return tree
 
 
-def put(config: dict[str, Any], dotted: str, value: object) -> None:
+def put(config: Tree, dotted: str, value: object) -> None:
     """Set the value at a dotted key."""
     *path, last = dotted.split(".")
     for key in path:

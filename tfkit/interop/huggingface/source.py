@@ -9,6 +9,7 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, TfkitError
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.blame import config_fault, unreadable
 from tfkit.interop.huggingface.convert import names_of
 from tfkit.interop.huggingface.family import Family
@@ -53,7 +54,7 @@ class Source:
         except Exception as error:  # maps assume valid types and may raise anything for others
             raise unreadable(self.folder / CONFIG, self.family, self.config, error) from error
 
-    def described(self, model: Mapping[str, Any]) -> Blueprint:
+    def described(self, model: ModelSection) -> Blueprint:
         """Return the blueprint of a model section. Raise DataError if it is invalid."""
         try:
             return blueprint_of(model)
@@ -75,7 +76,7 @@ class Source:
         return DataError("\n".join(lines))
 
 
-def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
+def without_weights(read: Source, model: Tree) -> list[str]:
     """Remove `heads` without tensors in the files from `model`. Return their names.
 
     A config.json does not list secondary heads, such as a pooler.

@@ -13,8 +13,10 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError, TfkitError, TfkitWarning
 from tfkit.core.plugins import is_shipped
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
@@ -31,7 +33,7 @@ class FamilyConfig:
 
     family: type[Family]
     head_class: str
-    config: dict[str, Any]
+    config: Tree
 
 
 def as_theirs(
@@ -105,7 +107,7 @@ class Absent(DataError):
 
 
 def _config_of(
-    family: type[Family], head_class: str, model: Mapping[str, Any], ids: Mapping[str, int | None] | None
+    family: type[Family], head_class: str, model: ModelSection, ids: Mapping[str, int | None] | None
 ) -> FamilyConfig:
     """Return the family's config of the model. Raise Unlike or Absent if there is none, or any error of the map."""
     config = family.config(model, head_class)
@@ -124,7 +126,7 @@ def _config_of(
     return FamilyConfig(family, head_class, config)
 
 
-def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
+def _with_ids(family: type[Family], config: ConfigJson, ids: Mapping[str, int | None]) -> dict[str, object]:
     """Add the model's special tokens to a config. Raise Unlike if the implementation would use others.
 
     A missing special token is written as null, since the family may have a default.
@@ -179,15 +181,15 @@ def _equal(one: object, other: object) -> bool:
     return bool(one == other)
 
 
-def _bounded(model: dict[str, Any]) -> dict[str, Any]:
+def _bounded(model: Tree) -> dict[str, Any]:
     """Return the model with all missing lengths set."""
-    stacks: dict[str, Any] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
+    stacks: dict[str, object] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
     if "max_length" in model:
         stacks["max_length"] = model["max_length"] or LENGTH
     return model | stacks
 
 
-def _check_loads(config: Mapping[str, Any]) -> None:
+def _check_loads(config: ConfigJson) -> None:
     """Raise Absent or Unlike if transformers cannot load a config. No-op if it is not installed."""
     try:
         import transformers
@@ -203,7 +205,7 @@ def _check_loads(config: Mapping[str, Any]) -> None:
         raise Unlike(f"transformers rejects its config.json: {error}") from None
 
 
-def _essence(model: Mapping[str, Any], other: object, width: int | None = None) -> dict[str, Any]:
+def _essence(model: ModelSection, other: object, width: int | None = None) -> dict[str, Any]:
     """Return the parts of a spelled-out model that affect its outputs; lengths only if `other` has one too.
 
     Values equal to their defaults are normalized to None: the head width for the stack's `width`, the number of

@@ -67,7 +67,7 @@ def _numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
         yield from _numbers(child, f"{path}.{key}" if path else key)
 
 
-def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
+def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, object]:
     """Return one side's stack keys."""
     alone = len(list(blueprint.stacks())) == 1
     own = _layers(plan, causal_by_type(plan, blueprint))
@@ -113,7 +113,7 @@ def layer_columns(plan: LayerPlan) -> dict[str, Any]:
     return columns
 
 
-def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str, Any]:
+def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str, object]:
     """Return the keys of one layer in recipe notation, without defaults; with `every`, all keys."""
     columns = layer_columns(plan)
     norms = {f"{sublayer.name}_norm" for sublayer in plan.sublayers if sublayer.norm == plan.norm}
@@ -175,7 +175,7 @@ def _pattern(plan: StackPlan) -> list[Any]:
 
 def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     """Split labels into prefix, repeated cycle and suffix; a recurring entry restarts the cycle."""
-    starts: dict[Any, int] = {}
+    starts: dict[object, int] = {}
     for index, label in enumerate(labels):
         if index and label == labels[index - 1]:
             continue
@@ -192,7 +192,7 @@ def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequen
     return labels[:start], cycle, labels[end:]
 
 
-def _per_layer(texts: Sequence[Any]) -> Any:
+def _per_layer(texts: Sequence[Any]) -> object:
     """Merge texts, with `per_layer` where values differ."""
     first = texts[0]
     if all(text == first for text in texts):
@@ -204,7 +204,7 @@ def _per_layer(texts: Sequence[Any]) -> Any:
     return {"per_layer": list(texts)}
 
 
-def one_or_many(parts: Sequence[Config] | None) -> Any:
+def one_or_many(parts: Sequence[Config] | None) -> object:
     """Return parts in recipe notation: none, one, or a list."""
     if not parts:
         return None

@@ -44,7 +44,7 @@ class RecipeTable:
     root: Node
     text: str | None
     file: str
-    sections: Mapping[str, Any]
+    sections: Mapping[str, object]
     blueprint: Blueprint
     resolver: ModelResolver
     notes: Notes | None = None

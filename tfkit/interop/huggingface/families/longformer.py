@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import heads_of, renamed
 from tfkit.interop.huggingface.families.roberta import Roberta
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.settings import ConfigJson
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
 GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name in ("query", "key", "value")}
@@ -28,12 +30,12 @@ class Longformer(Roberta):
     prefix = "longformer."
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         model["layer"]["mask"] = windows_of(config, model["num_layers"])
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         masks = [layer["mask"] or model["mask"] for layer in spelled_layers(model)]
         config["attention_window"] = window_sizes(masks)
@@ -50,7 +52,7 @@ def window_sizes(masks: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
     return sizes
 
 
-def windows_of(config: Mapping[str, Any], count: int) -> list[Tree]:
+def windows_of(config: ConfigJson, count: int) -> list[Tree]:
     """Return the masks of `count` layers: a window, of one size or one per layer, and global tokens."""
     sizes = config.get("attention_window", 512)
     if isinstance(sizes, list):

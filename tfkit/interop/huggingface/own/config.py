@@ -7,6 +7,7 @@ from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
+from tfkit.core.trees import ModelSection
 from tfkit.interop.huggingface.classes import SEVERAL, named_classes, say_classes
 from tfkit.interop.huggingface.settings import look
 from tfkit.models.base import Model
@@ -69,7 +70,7 @@ def _sizes(blueprint: Blueprint) -> dict[str, int]:
     return {name: size for name, size in entries.items() if size is not None}
 
 
-def _outputs(labels: Sequence[str], model: Mapping[str, Any]) -> dict[str, Any]:
+def _outputs(labels: Sequence[str], model: ModelSection) -> dict[str, Any]:
     """Return the class names and the problem_type; empty for a head without classes."""
     entries: dict[str, Any] = {}
     say_classes(entries, model)
