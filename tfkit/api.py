@@ -34,7 +34,7 @@ ALONE = (
     *("attention", "mixer", "feedforward", "norm", "activation", "residual", "position", "embedding", "mask", "head"),
     "init",
 )
-Source = str | Path | Mapping[str, Any] | Recipe
+Source = str | Path | Mapping[str, object] | Recipe
 
 
 @parts_named()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from tfkit.contracts.expect import Broken
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, frozen, required, thawed
@@ -16,6 +15,7 @@ from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.core.slots import ResidualFacts, SublayerFacts
+from tfkit.core.trees import Tree
 from tfkit.recipe.load import Recipe, load_recipe
 
 MODEL = (
@@ -65,7 +65,7 @@ class Case:
     topology: str = "decoder"
     place: str = ""
     variant: tuple[tuple[str, object], ...] = ()  # options besides the required ones; () = defaults
-    beside: tuple[tuple[str, Any], ...] = ()
+    beside: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
         options = "".join(f"-{name}={value}" for name, value in self.variant)
@@ -85,7 +85,7 @@ class Case:
         return REGISTRY.get(self.slot, self.name)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """All options that are set."""
         return required(self.slot, self.name) | {name: thawed(value) for name, value in self.variant}
 
@@ -134,9 +134,9 @@ class Case:
         """Call inputs that the parts read."""
         return frozenset(name for stack in self.blueprint.stacks() for name in stack.needs)
 
-    def recipe(self, num_layers: int = 2) -> dict[str, Any]:
+    def recipe(self, num_layers: int = 2) -> Tree:
         """Return the recipe of a small model containing the part."""
-        layer: dict[str, Any] = {
+        layer: Tree = {
             "residual": "pre_norm",
             "norm": "layer_norm",
             "attention": {"type": "multi_head", "num_heads": 4},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -25,7 +25,7 @@ from tfkit.core.shape import Shape
 Value = TypeVar("Value")
 
 # values by name: set for required options; for others, one at a time as variants
-SIZES: dict[str, Any] = {
+SIZES: dict[str, object] = {
     "after": 1,
     "alpha": 1.5,
     "before": 2,
@@ -109,7 +109,7 @@ MAX_LENGTH = 32
 PLAIN_SHAPE = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, num_heads=4)
 
 
-def required(slot: str, name: str) -> dict[str, Any]:
+def required(slot: str, name: str) -> dict[str, object]:
     """Return the required options of the part and those of its example; raise Broken for an unknown one.
 
     Required are options without a default, and options demanded by the part's own check (the size of a window).
@@ -124,7 +124,7 @@ def required(slot: str, name: str) -> dict[str, Any]:
     return options | {option: SIZES[option] for option in missing if option in SIZES and option not in options}
 
 
-def _example(part: type[Component]) -> dict[str, Any]:
+def _example(part: type[Component]) -> dict[str, object]:
     """Return the example options of the part; paths are relative to its source file."""
     if not isinstance(part.example, Mapping):
         raise Broken(f"example = {part.example!r}: expected a mapping of options")

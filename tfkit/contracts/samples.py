@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.component import Component
 from tfkit.core.registry import REGISTRY
@@ -106,13 +105,13 @@ def _audio() -> dict[str, object]:
     return {"folder": str(_folder() / "sounds"), "rate": 8000}
 
 
-def _tokenizer_file() -> dict[str, Any]:
+def _tokenizer_file() -> dict[str, object]:
     path = _folder() / "tokenizer.json"
     REGISTRY.get("tokenizer", "character").Config.model_validate({}).build().fit(LINES).save(path)
     return {"path": str(path)}
 
 
-FILES: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
+FILES: dict[tuple[str, str], Callable[[], dict[str, object]]] = {
     ("corpus", "parallel_tsv"): _parallel_tsv,
     ("corpus", "csv"): _csv,
     ("corpus", "json_lines"): _json_lines,

@@ -17,7 +17,7 @@ from tfkit.core.inputs import Inputs
 
 TIME = 6
 # masks for parts that honour mask rules, by topology
-RULES: dict[str, tuple[Any, ...]] = {
+RULES: dict[str, tuple[object, ...]] = {
     "decoder": ({"type": "window", "size": 2}, "prefix"),
     "encoder": ({"type": "window", "size": 2}, [{"type": "window", "size": 2}, "global_tokens"], "reverse_causal"),
 }

@@ -26,6 +26,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from tfkit.core.bounds import COUNT
+from tfkit.core.trees import Tree
 
 
 def _in_float32(value: float) -> float:
@@ -81,7 +82,7 @@ class Config(BaseModel):
         """
         yield from ()
 
-    def spelled(self) -> dict[str, Any]:
+    def spelled(self) -> Tree:
         """Return the part as a recipe mapping: its type and every option."""
         return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
 
@@ -152,7 +153,7 @@ class Component:
     # drawing: the title, then the boxes inside in the order of computation
     picture: ClassVar[tuple[str, ...]] = ()
     # options of a small instance for the contract checks, if they cannot be derived from name and type
-    example: ClassVar[Mapping[str, Any]] = {}
+    example: ClassVar[Mapping[str, object]] = {}
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Give every part a distinct Config, so that `config.part` is unambiguous.

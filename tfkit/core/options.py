@@ -201,7 +201,8 @@ def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
     """Yield the pairs of a `Layers` option; those without a stack belong to the `last` one."""
     for key, value in layers.items():
         if isinstance(value, Mapping):
-            yield from (LayerPair(key, int(own), other, f".{key}.{own}") for own, other in value.items())  # type: ignore[arg-type]
+            side: Side = "encoder" if key == "encoder" else "decoder"
+            yield from (LayerPair(side, int(own), other, f".{key}.{own}") for own, other in value.items())
         else:
             yield LayerPair(last, int(key), value, f".{key}")
 

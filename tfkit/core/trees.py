@@ -12,3 +12,4 @@ from typing import Any
 Tree = dict[str, Any]  # a nested mapping under construction
 Options = Mapping[str, Any]  # options of a part by name
 ModelSection = Mapping[str, Any]  # `model:` of a recipe, or overrides of one; parts are mappings with a type
+JsonObject = dict[str, Any]  # an object of a JSON file, or of a command's --json

@@ -208,7 +208,7 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 @functools.cache
-def _called_directly(kind: type[Any]) -> type[nn.Module]:
+def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
     """Derive a class whose call is its forward, bypassing torch's hook machinery."""
     own: dict[str, object] = {"__call__": kind.forward, "__doc__": kind.__doc__}
     if issubclass(kind, MultiHead) and kind.split_heads is MultiHead.split_heads:

@@ -44,6 +44,12 @@ class GenerateOptions(TypedDict, total=False):
     quantize: Quantize | None
 
 
+class WriteOptions(GenerateOptions, total=False):
+    """Generation options with the number of new tokens."""
+
+    max_new_tokens: int | None
+
+
 @dataclass(frozen=True)
 class Shorthands:
     """Values of the short options; None if unset."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from pydantic import ValidationError
 
@@ -45,7 +45,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 class ReadingOptions(TypedDict, total=False):
     """Keywords of load_recipe, also accepted by build and train."""
 
-    overrides: Mapping[str, Any] | None
+    overrides: Mapping[str, object] | None
     variant: str | Sequence[str] | None
     trust: bool
     sets: str | Sequence[str]
@@ -72,7 +72,7 @@ class Recipe:
     study: Study | None = None
     variant_entries: Mapping[str, Variant] = field(default_factory=dict, compare=False, repr=False)
     variants: tuple[str, ...] = field(default=(), compare=False)
-    changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    changes: Mapping[str, object] = field(default_factory=dict, compare=False)
     warnings: tuple[Fault, ...] = field(default=(), compare=False)
     _resolved: dict[VocabSize | None, tuple[Blueprint, ModelResolver]] = field(
         default_factory=dict, repr=False, compare=False

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.synonyms import nearest
+from tfkit.core.trees import Tree
 from tfkit.recipe.text.node import Node, inline, kind, shorten, under
 from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 
@@ -185,7 +186,7 @@ def overlaid(section: str, base: Mapping[str, object], *overlays: Mapping[str, o
         problems += faults
     if problems:
         raise RecipeError(problems)
-    data: dict[str, Any] = tree.entries[section].plain()
+    data: Tree = tree.entries[section].plain()
     return data
 
 

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from tfkit.core.errors import UsageError
 from tfkit.core.synonyms import nearest
+from tfkit.core.trees import JsonObject, Tree
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.table import size
 
-Layer = dict[str, Any]
+Layer = Tree
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
 WIDEST = 100  # minimum table width, enough for six lengths
 LEAST, MOST = 9, 50  # minimum and maximum number of timed calls per length
@@ -210,7 +211,7 @@ def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> 
     return max(factors, default=None)
 
 
-def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, Any]:
+def as_data(measured: Sequence[Measured], setting: BenchSetting) -> JsonObject:
     """Return the results as plain data."""
     results: dict[str, object] = {}
     for name in dict.fromkeys(one.attention for one in measured):
@@ -227,7 +228,7 @@ def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, An
     return {**facts, "threads": torch.get_num_threads(), "attentions": results}
 
 
-def render(data: Mapping[str, Any], console: Console) -> None:
+def render(data: JsonObject, console: Console) -> None:
     """Print one table for time and one for memory."""
     way = "forward and backward" if data["backward"] else "forward"
     where = f"{data['threads']} CPU threads" if data["device"] == "cpu" else data["device"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Console
 
+from tfkit.core.trees import JsonObject
 from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, lacking, pairs
 from tfkit.reports.parts_table import INDENT, rows, say
 
@@ -26,7 +26,7 @@ def all_data() -> list[dict[str, object]]:
     return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
 
 
-def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
+def render_matrices(tables: Sequence[JsonObject], console: Console) -> None:
     """Print each table: a mark for compatible parts, otherwise the number of a footnote with the reason."""
     notes: dict[str, int] = {}
     for table in tables:

@@ -12,6 +12,7 @@ from tfkit.components.attention import MultiHead
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.core.trees import JsonObject
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.views.resolved import held, layer_columns
 from tfkit.recipe.views.runs import numbers, places
@@ -20,7 +21,7 @@ from tfkit.reports.counts import CountedEntry, Counts
 PartConfigs = Mapping[str, Config | tuple[Config, ...] | None]
 
 
-def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
+def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> JsonObject:
     """Return the content of `table.render` with exact figures; `note` is printed above the table."""
     stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {

@@ -56,7 +56,7 @@ class Run(StoredRun):
         self._decoders: dict[Quantize | None, StepDecoder] = {}
         self._others: dict[str, Run] = {}
 
-    def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
+    def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, object]]:
         """Copy and pickle without the derived decoders. Unpickling first imports the code of the user's parts."""
         return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
 

@@ -16,7 +16,7 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.core.extras import optional
 from tfkit.interop.engines import MODEL
 from tfkit.interop.engines.comparing import Engine, largest_difference
-from tfkit.interop.greedy import facts_of
+from tfkit.interop.greedy import boundary_tokens
 from tfkit.interop.huggingface.exporting import export_model, has_tokenizer, ids_of, imported_as
 from tfkit.interop.huggingface.files import CONFIG
 from tfkit.interop.huggingface.known import families
@@ -157,9 +157,9 @@ def _describe(written: Any, config: Any, tokenizer: Any) -> None:
 
 def _check(run: Run, folder: Path, native: FamilyConfig) -> None:
     """Raise UsageError unless CTranslate2 reproduces the run's log-probabilities."""
-    facts = facts_of(run)
+    special = boundary_tokens(run)
     try:
-        off = largest_difference(as_float32(run.model), Engine(folder, facts), facts)
+        off = largest_difference(as_float32(run.model), Engine(folder, special), special)
         why = "" if off <= LARGEST else f"its log-probabilities differ by up to {off:.1e}"
     except (DataError, RuntimeError, ValueError) as error:
         why = shortened(error).replace(str(folder), native.config["model_type"])

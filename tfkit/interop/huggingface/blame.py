@@ -7,9 +7,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.errors import DataError, Fault, RecipeError, TfkitError
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, look, put
 from tfkit.interop.huggingface.watched import Watched
@@ -92,7 +92,7 @@ def _is_missed(family: type[Family], bare: Mapping[str, object], key: str) -> bo
     return False
 
 
-def without(config: ConfigJson, path: Sequence[str]) -> dict[str, Any]:
+def without(config: ConfigJson, path: Sequence[str]) -> Tree:
     """Return a copy of the config without a key."""
     first, *rest = path
     below = {first: without(config[first], rest)} if rest and isinstance(config.get(first), Mapping) else {}

@@ -97,7 +97,7 @@ class Family(Component):
         return {}
 
     @classmethod
-    def as_read(cls, model: ModelSection) -> Mapping[str, Any]:
+    def as_read(cls, model: ModelSection) -> ModelSection:
         """Return a spelled-out model as `recipe` would read it back from `config`.
 
         It differs if the implementation requires a neutral part, whose tensors are among the `constants`.

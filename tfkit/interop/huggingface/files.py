@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tfkit.core.errors import DataError
 from tfkit.core.extras import optional
+from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in
 
@@ -44,7 +45,7 @@ def _downloaded(name: str) -> Path:
         raise DataError(f"{name} is not a local folder, and its download from the hub failed: {reason}") from None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> JsonObject:
     """Return config.json. Raise DataError naming the file."""
     path = file_in(folder, CONFIG)
     if path is None:

@@ -11,7 +11,7 @@ from tfkit.core.component import Component, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
-from tfkit.core.trees import ModelSection, Tree
+from tfkit.core.trees import ModelSection, Options, Tree
 from tfkit.recipe.keys import LAYER, MODEL, STACK
 from tfkit.recipe.overlays import written
 from tfkit.recipe.text.options import OptionFacts, options_of
@@ -38,7 +38,7 @@ def shortened(model: ModelSection) -> Tree:
     return {key: _plain(value) for key, value in {**stack, **rest, **sides}.items()}
 
 
-def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
+def _stack(keys: Options, below: Options) -> Tree:
     """Return the stack keys of `keys`, which override those in `below`."""
     result: Tree = {}
     # the stack's position underlies that of its layers
@@ -63,7 +63,7 @@ def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
     return result
 
 
-def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
+def _layer(keys: Options, below: Options) -> Tree:
     """Return a layer, or a kind that overrides the layer `below`."""
     result: Tree = {}
     for key, value in keys.items():
@@ -76,7 +76,7 @@ def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
     return result
 
 
-def _ends_in_norm(layer: Mapping[str, Any]) -> bool:
+def _ends_in_norm(layer: Options) -> bool:
     """True if the layer's residual layout implies a final norm."""
     part = _part("residual", layer.get("residual", "post_norm"))
     return part is not None and issubclass(part, ResidualFacts) and part.final_norm

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfkit.core.errors import DataError
-from tfkit.core.trees import Tree
+from tfkit.core.trees import Options, Tree
 from tfkit.interop.huggingface.settings import ConfigJson, look
 
 SCALED = ("llama3", "yarn", "longrope")  # scaling types with an original training length
@@ -42,7 +42,7 @@ class Rope:
         part = {"type": "rotary", "theta": float(theta), "fraction": float(fraction), "layout": self.layout}
         return {**part, "clockwise": self.clockwise, "scaling": self._scaling(parameters, config)}
 
-    def _scaling(self, parameters: Mapping[str, Any], config: ConfigJson) -> Tree | None:
+    def _scaling(self, parameters: ConfigJson, config: ConfigJson) -> Tree | None:
         kind = first(parameters.get("rope_type"), parameters.get("type"), "default")
         if kind == "su" or (kind == "yarn" and "short_factor" in parameters):
             kind = "longrope"  # name in the first Phi-3 files
@@ -67,13 +67,13 @@ class Rope:
         read = {"llama3": _llama3, "longrope": _longrope, "yarn": self._yarn}[kind]
         return {"type": kind, "original_length": int(length), **read(parameters, factor, int(length))}
 
-    def _dynamic(self, parameters: Mapping[str, Any], config: ConfigJson) -> Tree:
+    def _dynamic(self, parameters: ConfigJson, config: ConfigJson) -> Tree:
         if self.alpha and parameters.get("alpha"):
             return {"type": "ntk", "alpha": float(parameters["alpha"])}
         length = int(needed(config, "max_position_embeddings"))
         return {"type": "dynamic", "factor": float(needed(parameters, "factor")), "original_length": length}
 
-    def _yarn(self, parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+    def _yarn(self, parameters: ConfigJson, factor: float, length: int) -> Tree:
         weights = {key: parameters.get(key) for key in ("mscale", "mscale_all_dim")}
         if self.scores:
             weights = {key: None if value is None else float(value) for key, value in weights.items()}
@@ -92,7 +92,7 @@ class Rope:
             **weights,
         }
 
-    def write(self, part: Mapping[str, Any], config: ConfigJson) -> Tree:
+    def write(self, part: Options, config: ConfigJson) -> Tree:
         """Return the rope_parameters of a spelled-out part. Raise DataError if they cannot express it."""
         if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
             raise DataError(f"config.json cannot express rotary positions with layout {part['layout']!r}")
@@ -104,7 +104,7 @@ class Rope:
         scaling = part["scaling"]
         return parameters if scaling is None else parameters | self._written(scaling, config)
 
-    def _written(self, scaling: Mapping[str, Any], config: ConfigJson) -> Tree:
+    def _written(self, scaling: Options, config: ConfigJson) -> Tree:
         kind = scaling["type"]
         if kind == "ntk":
             if not self.alpha:

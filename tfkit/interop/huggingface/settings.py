@@ -42,8 +42,8 @@ class Setting:
 
     theirs: str
     ours: str | tuple[str, ...]
-    default: Any = NEEDED
-    words: Mapping[Any, Any] | None = None
+    default: object = NEEDED
+    words: Mapping[Any, object] | None = None
     also: tuple[str, ...] = ()  # alternative keys in files of other versions
 
     @property
@@ -112,7 +112,7 @@ class Power(Setting):
 class Switch(Setting):
     """A flag in config.json: `on` in the recipe if true, else the default."""
 
-    on: Any = True
+    on: object = True
 
     def read(self, config: ConfigJson) -> Any:
         return self.on if super().read(config) else None
@@ -143,7 +143,7 @@ class Fixed:
     """A key of config.json with a fixed set of values; the first one is written and the default."""
 
     theirs: str
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
     def check(self, config: ConfigJson) -> None:
         """Raise DataError for another value."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, TfkitError
@@ -15,6 +13,7 @@ from tfkit.interop.huggingface.convert import names_of
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.known import family_of
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.special import RULES, read_optional
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.watched import Watched
@@ -29,7 +28,7 @@ class Source:
     name: str
     folder: Path
     config: Watched
-    generation: Mapping[str, Any]
+    generation: ConfigJson
     family: type[Family]
 
     @classmethod
@@ -43,7 +42,7 @@ class Source:
             raise _located(error, folder) from None
         return cls(name, folder, config, read_optional(folder / GENERATION), family)
 
-    def model(self) -> dict[str, Any]:
+    def model(self) -> Tree:
         """Return the model section of the config. Raise DataError for unreadable values."""
         try:
             return self.family.recipe(self.config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, without_code
@@ -21,7 +20,7 @@ THEIR_TOKENS = {
 }
 THEIR_IDS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
 # key of generation_config.json -> neutral value, rule and its option
-RULES: Mapping[str, tuple[Any, str, str]] = {
+RULES: Mapping[str, tuple[float | None, str, str]] = {
     "repetition_penalty": (1.0, "repetition_penalty", "penalty"),
     "no_repeat_ngram_size": (0, "no_repeat_ngram", "size"),
     "suppress_tokens": (None, "banned", "tokens"),

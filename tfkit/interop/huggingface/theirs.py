@@ -7,7 +7,6 @@ import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
@@ -181,7 +180,7 @@ def _equal(one: object, other: object) -> bool:
     return bool(one == other)
 
 
-def _bounded(model: Tree) -> dict[str, Any]:
+def _bounded(model: Tree) -> Tree:
     """Return the model with all missing lengths set."""
     stacks: dict[str, object] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
     if "max_length" in model:
@@ -205,14 +204,14 @@ def _check_loads(config: ConfigJson) -> None:
         raise Unlike(f"transformers rejects its config.json: {error}") from None
 
 
-def _essence(model: ModelSection, other: object, width: int | None = None) -> dict[str, Any]:
+def _essence(model: ModelSection, other: object, width: int | None = None) -> Tree:
     """Return the parts of a spelled-out model that affect its outputs; lengths only if `other` has one too.
 
     Values equal to their defaults are normalized to None: the head width for the stack's `width`, the number of
     key-value heads, the width of values, and the scale of scores.
     """
     width = model.get("d_model", width)
-    kept: dict[str, Any] = {}
+    kept: Tree = {}
     for key, value in model.items():
         beside = other.get(key) if isinstance(other, Mapping) else None
         if key in TRAINING_ONLY or key.endswith("dropout") or (key == "max_length" and None in (value, beside)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 
 # keys without effect on outputs, or read elsewhere
@@ -29,13 +30,13 @@ HARMLESS = {
 }  # fmt: skip
 
 
-class Watched(dict[str, Any]):
+class Watched(JsonObject):
     """A config that records which keys were read; nested keys are dotted.
 
     `asked` maps them to their values, in the order of their last access.
     """
 
-    def __init__(self, config: ConfigJson, prefix: str = "", accessed: dict[str, Any] | None = None) -> None:
+    def __init__(self, config: ConfigJson, prefix: str = "", accessed: dict[str, object] | None = None) -> None:
         self.accessed: dict[str, object] = {} if accessed is None else accessed
         self._prefix = prefix
         below = {
@@ -51,7 +52,7 @@ class Watched(dict[str, Any]):
         self._ask(str(key))
         return super().__contains__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         self._ask(key)
         return super().get(key, default)
 

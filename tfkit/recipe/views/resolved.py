@@ -10,6 +10,7 @@ from typing import Any
 from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
+from tfkit.core.trees import Tree
 from tfkit.recipe.architecture.context import explicit_masks
 from tfkit.recipe.architecture.stack import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK, SUBLAYERS
@@ -29,11 +30,11 @@ def resolved_text(name: str, recipe: RecipeRow) -> str:
     return "\n".join([title, *_lines(recipe, 0)]) + "\n"
 
 
-def model_values(blueprint: Blueprint) -> dict[str, Any]:
+def model_values(blueprint: Blueprint) -> Tree:
     """Return the `model:` section of a Blueprint with unserialized parts."""
     stacks = {plan.side: stack_values(plan, blueprint) for plan in blueprint.stacks()}
     options = len(type(blueprint.type).model_fields)
-    model: dict[str, Any] = {"type": blueprint.type if options else blueprint.type.part.part_name}
+    model: Tree = {"type": blueprint.type if options else blueprint.type.part.part_name}
     for side, stack in stacks.items():
         model |= {side: stack} if len(stacks) > 1 else stack
     model["head"] = blueprint.head
@@ -80,7 +81,7 @@ def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not LEFT_OUT}
 
 
-def _layers(plan: StackPlan, causal: bool) -> dict[str, Any]:
+def _layers(plan: StackPlan, causal: bool) -> Tree:
     """Return the keys that define the layers."""
     layers = [layer_values(layer, causal) for layer in plan.layers]
     names = kind_names(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
@@ -65,7 +65,7 @@ TWO_TABLES = (
 
 
 # the decoder reads the text again, after its start token
-OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
+OF_TEXTS: Mapping[str, ModelSection] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},
 }

@@ -146,7 +146,7 @@ class BertLike(Family):
             config["type_vocab_size"] = 1  # all zeros
 
     @classmethod
-    def as_read(cls, model: ModelSection) -> Mapping[str, Any]:
+    def as_read(cls, model: ModelSection) -> ModelSection:
         return laid(model, {"embedding.segments": 1}) if cls._adds_types(model["embedding"]["segments"]) else model
 
     @classmethod

@@ -105,7 +105,7 @@ class Llama(Family):
     ignored: ClassVar[tuple[str, ...]] = ("layers.{layer}.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq")
 
     rope: ClassVar[Rope] = Rope()
-    stretched: ClassVar[Mapping[str, Any]] = {}  # default of rope_parameters
+    stretched: ClassVar[ConfigJson] = {}  # default of rope_parameters
     ties: ClassVar[bool] = False  # default of tie_word_embeddings
     period: ClassVar[tuple[str, ...]] = (FULL,)  # repeating layer types, unless listed
     once: ClassVar[int] = 0  # leading layers before the repeating ones

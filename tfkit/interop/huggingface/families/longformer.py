@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
+from tfkit.core.trees import ModelSection, Options, Tree
 from tfkit.interop.huggingface.families.bert import heads_of, renamed
 from tfkit.interop.huggingface.families.roberta import Roberta
 from tfkit.interop.huggingface.family import laid
@@ -41,7 +41,7 @@ class Longformer(Roberta):
         config["attention_window"] = window_sizes(masks)
 
 
-def window_sizes(masks: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
+def window_sizes(masks: Sequence[Sequence[Options]]) -> list[int]:
     """Return the layers' window sizes. Raise DataError unless each divides the largest, to which texts are padded."""
     sizes: list[int] = [mask[0]["size"] for mask in masks]
     odd = [size for size in sizes if max(sizes) % size]
