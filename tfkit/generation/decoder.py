@@ -117,7 +117,7 @@ class Copies:
         }
         result = views[module] = view(module, children)
         if _is_plain(module):
-            kind: Any = type(module)
+            kind: object = type(module)
             result.__class__ = _called_directly(kind)
         if isinstance(module, Sublayer) and module.fused:
             together = tuple([getattr(module, name) for name in module.fused])
@@ -213,9 +213,9 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 @functools.cache
-def _called_directly(kind: type[Any]) -> type[nn.Module]:
+def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
     """Derive a class whose call is its forward, bypassing torch's hook machinery."""
-    own: dict[str, Any] = {"__call__": kind.forward, "__doc__": kind.__doc__}
+    own: dict[str, object] = {"__call__": kind.forward, "__doc__": kind.__doc__}
     if issubclass(kind, MultiHead) and kind.split_heads is MultiHead.split_heads:
         own |= {"split_heads": staticmethod(split_heads), "join_heads": staticmethod(join_heads)}
     return type(kind.__name__, (kind,), own)
