@@ -347,6 +347,11 @@ class Train(Validated):
         "stop", description="if loss or gradient is NaN or infinite: stop, or skip the update and count it"
     )
     accumulate: PositiveInt = Field(1, description="batches per optimizer step, whose gradients are accumulated")
+    recompute: Literal["all"] | NonNegativeInt = Field(
+        0,
+        description="number of layers of each stack, from the first, whose activations are recomputed in the backward "
+        "pass instead of kept; or all",
+    )
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: Literal["best", "last"] | Mean = Field("best", description="the weights saved in model.safetensors")
