@@ -26,7 +26,7 @@ from tfkit.core.options import (
     Slot,
     as_tuple,
 )
-from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
+from tfkit.core.slots import CorpusFacts, MetricFacts, ObjectiveFacts, TokenizerFacts
 
 SECTIONS = ("data", "objective", "generate")
 MADE = ("data.tokenizer", "objective.type")  # fixed by the weights
@@ -62,7 +62,7 @@ def _or_none(value: object) -> object:
 
 Evaluations = Annotated[dict[str, dict[str, Any]], BeforeValidator(_or_none), AfterValidator(_checked)]
 Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
-Corpus = Annotated[Config, Slot("corpus")]
+Corpus = Annotated[CorpusFacts.Config, Slot("corpus")]
 Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
@@ -169,7 +169,7 @@ class Data(Section):
         splits = dict(self.splits())
         return [split for split in ("test" if "test" in splits else "valid", "longer") if split in splits]
 
-    def splits(self) -> list[tuple[str, Config]]:
+    def splits(self) -> list[tuple[str, CorpusFacts.Config]]:
         """Return the configured corpora by split."""
         corpora = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
         return [(name, config) for name, config in corpora if config is not None]
