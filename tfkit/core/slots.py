@@ -137,7 +137,7 @@ class PositionFacts(Component):
         """Return a callable that rotates queries and keys [batch heads time dim]."""
         return None
 
-    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Any | None:
+    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> object | None:
         """Return the rotation of a part that `moves`; `lengths` [batch|1 time|1] are those of the tokens' texts."""
         return self.rotation(positions, dim)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config, Doubt, Problem
@@ -243,7 +242,7 @@ def shows_attention(plan: StackPlan, layer: int) -> bool:
     return any(one.name == "attention" and "weights" in one.config.part.capabilities for one in sublayers)
 
 
-def _layer_problems(layers: Mapping[str, Any], at: str, blueprint: Blueprint) -> Iterator[Problem]:
+def _layer_problems(layers: Mapping[str, object], at: str, blueprint: Blueprint) -> Iterator[Problem]:
     """Report pairs whose first layer the model lacks."""
     plans = {plan.side: plan for plan in blueprint.stacks()}
     for pair in layer_pairs(layers, blueprint.last.side):
