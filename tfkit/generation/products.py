@@ -111,7 +111,7 @@ class Int8:
 
 def can_reorder() -> bool:
     """True if this build of torch supports products with weights in oneDNN's layout."""
-    return None not in (REORDER, REORDERED_PRODUCT) and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    return None not in (REORDER, REORDERED_PRODUCT)
 
 
 def can_pack() -> bool:
