@@ -9,7 +9,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.draws import drawn_from
 from tfkit.core.errors import UsageError
 from tfkit.core.machine import free_memory, gigabytes
-from tfkit.core.skeleton import skeleton
+from tfkit.core.skeleton import NoDraws
 from tfkit.functional.linear import by_products
 from tfkit.models.base import Model
 from tfkit.models.parametrization import rescale
@@ -27,7 +27,8 @@ def build_model(
     """
     device = _device(device)
     if device.type == "meta":
-        model: Model = skeleton(blueprint)
+        with torch.device("meta"), NoDraws():
+            model: Model = blueprint.type.build(blueprint)
         return model.to(dtype)
     _check_memory(blueprint, device, dtype)
     with drawn_from(int(torch.randint(2**62, ())) if seed is None else seed):
