@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.component import Component, Config
 from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.core.slots import PositionFacts
 
 Part = type[Component]
 Asker = Part | Config
@@ -49,8 +50,8 @@ def part_of(asker: Asker) -> Part:
 def _hook(name: str) -> Callable[[Asker], bool]:
     def asks(asker: Asker) -> bool:
         if isinstance(asker, Config):
-            return name in asker.part.asks(asker)  # type: ignore[attr-defined]
-        return name in asker.hooks()  # type: ignore[attr-defined]
+            return isinstance(asker, PositionFacts.Config) and name in asker.part.asks(asker)
+        return issubclass(asker, PositionFacts) and name in asker.hooks()
 
     return asks
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
-from tfkit.core.slots import SublayerFacts, of_kind
+from tfkit.core.slots import ResidualFacts, SublayerFacts, of_kind
 from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.keys import SUBLAYERS
 from tfkit.recipe.overlays import merge
@@ -104,10 +104,12 @@ class SublayerResolver:
         return None if node is None or node.value is None else layer.config(node, "norm")
 
 
-def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[SublayerPlan], norm: Config | None) -> None:
+def check_norms(
+    layer: LayerText, residual: ResidualFacts.Config, sublayers: Sequence[SublayerPlan], norm: Config | None
+) -> None:
     """Refuse norms of single sublayers if the layout uses one norm for all, and missing norms that it needs."""
     layout = residual.part.part_name
-    names = residual.part.norm_names([sublayer.name for sublayer in sublayers])  # type: ignore[attr-defined]
+    names = residual.part.norm_names([sublayer.name for sublayer in sublayers])
     own = set(names.values())  # sublayers with an individual norm; None stands for a common one
     for key, child in layer.keys.items():
         match = SUBLAYER_KEY.fullmatch(key)
