@@ -13,7 +13,6 @@ from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.agreement import serves
 from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
-from tfkit.recipe.text.options import path_values
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
@@ -96,8 +95,8 @@ def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: 
         yield Problem("shards", text, at="data")
     elif "vectors" in data.fields():
         yield Problem("shards", "vectors are held in memory; leave shards out", at="data")
-    elif not path_values(data.train):
-        text = f"'{data.train.part.part_name}' reads no file, and holds its examples in memory; leave shards out"
+    elif not data.train.files_read():
+        text = f"'{data.train.part.part_name}' makes examples, which are held in memory; leave shards out"
         yield Problem("shards", text, at="data")
     elif train.teacher is not None and train.teacher.sequences is not None:
         text = "train.teacher.sequences rewrites the examples, which are held in memory; leave one of the two out"

@@ -27,7 +27,7 @@ from tfkit.core.options import (
     as_tuple,
     part_option,
 )
-from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
+from tfkit.core.slots import CorpusFacts, MetricFacts, ObjectiveFacts, TokenizerFacts
 
 SECTIONS = ("data", "objective", "generate")
 MADE = ("data.tokenizer", "objective.type")  # fixed by the weights
@@ -63,7 +63,7 @@ def _or_none(value: object) -> object:
 
 Evaluations = Annotated[dict[str, dict[str, Any]], BeforeValidator(_or_none), AfterValidator(_checked)]
 Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
-Corpus = Annotated[Config, Slot("corpus")]
+Corpus = Annotated[CorpusFacts.Config, Slot("corpus")]
 Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
@@ -170,7 +170,7 @@ class Data(Section):
         splits = dict(self.splits())
         return [split for split in ("test" if "test" in splits else "valid", "longer") if split in splits]
 
-    def splits(self) -> list[tuple[str, Config]]:
+    def splits(self) -> list[tuple[str, CorpusFacts.Config]]:
         """Return the configured corpora by split."""
         corpora = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
         return [(name, config) for name, config in corpora if config is not None]
@@ -346,6 +346,11 @@ class Train(Validated):
         "stop", description="if loss or gradient is NaN or infinite: stop, or skip the update and count it"
     )
     accumulate: PositiveInt = Field(1, description="batches per optimizer step, whose gradients are accumulated")
+    recompute: Literal["all"] | NonNegativeInt = Field(
+        0,
+        description="number of layers of each stack, from the first, whose activations are recomputed in the backward "
+        "pass instead of kept; or all",
+    )
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: Literal["best", "last"] | Mean = Field("best", description="the weights saved in model.safetensors")
