@@ -40,7 +40,7 @@ def unreadable(file: Path, family: type[Family], config: Watched, error: Excepti
 def _line(family: type[Family], config: Watched, fault: Fault, curing: Sequence[str]) -> str:
     """Return the message of a fault with the keys it names and those whose change would cure it."""
     message = f"{UNSAID.sub('', fault.path)}: {fault.message.replace(NOWHERE, '')}"
-    return _with_keys(message, config, [*(row.theirs for row in _about(family, fault)), *curing])
+    return _with_keys(message, config, [*(row.config_key for row in _about(family, fault)), *curing])
 
 
 def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.classes import bring_classes, say_classes
+from tfkit.interop.huggingface.classes import read_classes, write_classes
 from tfkit.interop.huggingface.families.bert import renamed
-from tfkit.interop.huggingface.family import Family, laid, lay
+from tfkit.interop.huggingface.family import Family, merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -31,14 +31,14 @@ PRE_NORM = {"layer": {"residual": "pre_norm"}}
 SINES = {"position": {"type": "sinusoidal", "layout": "halves"}}
 
 
-def attention_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
+def attention_rules(checkpoint: str, own: str) -> tuple[Rule, ...]:
     """Return the rules for an attention's projections and norm."""
     layer = "{side}.layers.{layer}"
     projections = (
-        Rule(f"{layer}.{theirs}.{name}.{{kind}}", f"{layer}.{ours}.{part}.{{kind}}")
+        Rule(f"{layer}.{checkpoint}.{name}.{{kind}}", f"{layer}.{own}.{part}.{{kind}}")
         for name, part in PROJECTIONS.items()
     )
-    return (*projections, Rule(f"{layer}.{theirs}_layer_norm.{{kind}}", f"{layer}.{ours}_norm.{{kind}}"))
+    return (*projections, Rule(f"{layer}.{checkpoint}_layer_norm.{{kind}}", f"{layer}.{own}_norm.{{kind}}"))
 
 
 LAYERS = (
@@ -90,7 +90,7 @@ class Bart(Family):
     """BART: an encoder-decoder with the norm after each sublayer, one over the embeddings, and learned positions."""
 
     model_types = ("bart",)
-    base: ClassVar = laid(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
+    base: ClassVar = merged(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
     heads: ClassVar = heads_of("Bart", OF_TEXTS, bias="frozen")
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("vocab_size", "vocab_size"),
@@ -122,17 +122,17 @@ class Bart(Family):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         _join(model)
-        bring_classes(model, config)
+        read_classes(model, config)
         if look(model, "head.type") == "language_model":
-            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
+            override(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
         elif model["head"] is not None:
-            lay(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
+            override(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
         config["is_encoder_decoder"] = True
-        say_classes(config, model)
+        write_classes(config, model)
 
 
 @register("family", "plbart")
@@ -163,7 +163,7 @@ class MBart(Bart):
     """mBART: a BART for many languages, the norm before each sublayer (Liu et al. 2020)."""
 
     model_types = ("mbart",)
-    base: ClassVar = laid(Bart.base, PRE_NORM)
+    base: ClassVar = merged(Bart.base, PRE_NORM)
     heads: ClassVar = heads_of("MBart", OF_TEXTS, bias="frozen")
 
 
@@ -172,7 +172,7 @@ class Blenderbot(Bart):
     """Blenderbot: a deep decoder on a shallow encoder, the norm before each sublayer (Roller et al. 2020)."""
 
     model_types = ("blenderbot",)
-    base: ClassVar = laid(PLAIN, PRE_NORM)
+    base: ClassVar = merged(PLAIN, PRE_NORM)
     heads: ClassVar = heads_of("Blenderbot", bias="frozen")
     settings = amended(
         Bart.settings,
@@ -185,7 +185,7 @@ class BlenderbotSmall(Bart):
     """Blenderbot, small: a BART whose decoder norms its tokens before positions are added (Roller et al. 2020)."""
 
     model_types = ("blenderbot-small",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         PLAIN, {"embedding": {"norm": True}, "decoder": {"embedding": {"norm_before_positions": True}}}
     )
     heads: ClassVar = heads_of("BlenderbotSmall", bias="frozen")
@@ -201,7 +201,7 @@ class Pegasus(Bart):
     """Pegasus: fixed positions, the norm before each sublayer (Zhang et al. 2019)."""
 
     model_types = ("pegasus",)
-    base: ClassVar = laid(PLAIN, {**PRE_NORM, **SINES})
+    base: ClassVar = merged(PLAIN, {**PRE_NORM, **SINES})
     heads: ClassVar = heads_of("Pegasus", bias="frozen")
     ignored = (*Bart.ignored, "{side}.embed_positions.weight")
 
@@ -210,5 +210,5 @@ def _join(model: Tree) -> None:
     """Merge equal layer settings of both sides into `layer`."""
     encoder, decoder = model["encoder"], model["decoder"]
     if encoder["layer"] == decoder["layer"]:
-        model["layer"] = laid(model["layer"], encoder.pop("layer"))
+        model["layer"] = merged(model["layer"], encoder.pop("layer"))
         del decoder["layer"]

@@ -10,18 +10,18 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
-THEIRS = "h.{layer}"
+CHECKPOINT = "h.{layer}"
 BODY = (
     Rule("word_embeddings.weight", "decoder.embedding.tokens.weight"),
-    Rule(f"{THEIRS}.self_attention.query_key_value.{{kind}}", QKV, GROUPED, GROUPED),
-    *named(THEIRS, attention__output="self_attention.dense", attention_norm="input_layernorm"),
-    *named(THEIRS, feedforward_norm="post_attention_layernorm"),
-    *named(f"{THEIRS}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h"),
+    Rule(f"{CHECKPOINT}.self_attention.query_key_value.{{kind}}", QKV, GROUPED, GROUPED),
+    *named(CHECKPOINT, attention__output="self_attention.dense", attention_norm="input_layernorm"),
+    *named(CHECKPOINT, feedforward_norm="post_attention_layernorm"),
+    *named(f"{CHECKPOINT}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h"),
     Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
     Rule("lm_head.weight", "head.output.weight"),
 )
@@ -32,7 +32,7 @@ class Bloom(ClassicDecoder):
     """BLOOM: scores fall with the distance, a norm over the embeddings."""
 
     model_types = ("bloom",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {
             "embedding": {"norm": True},
@@ -62,7 +62,7 @@ class Falcon(ClassicDecoder):
     """Falcon: attention and feed-forward side by side, few key-value heads; rotary, or as BLOOM."""
 
     model_types = ("falcon",)
-    base: ClassVar = laid(ClassicDecoder.base, {"position.type": "rotary"})
+    base: ClassVar = merged(ClassicDecoder.base, {"position.type": "rotary"})
     heads: ClassVar = heads_of("Falcon")
     settings = (
         Setting("vocab_size", "vocab_size"),
@@ -81,8 +81,8 @@ class Falcon(ClassicDecoder):
     rules = BODY
     # for layouts other than BLOOM's
     norms: ClassVar = {
-        "parallel": named(THEIRS, norm="input_layernorm"),
-        "parallel_two_norms": named(THEIRS, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
+        "parallel": named(CHECKPOINT, norm="input_layernorm"),
+        "parallel_two_norms": named(CHECKPOINT, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
     }
     prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "word_embeddings.weight"}
@@ -102,10 +102,10 @@ class Falcon(ClassicDecoder):
         if config.get("alibi", False):
             scale = 1 / math.sqrt(model["d_model"] // heads)
             model["position"] = {"type": "alibi", "scale": scale, "bfloat16": True}
-        lay(model, {"layer.residual.type": _residual(config)})
+        override(model, {"layer.residual.type": _residual(config)})
         groups = _groups(config, heads)
         if groups != heads:
-            lay(model, {"layer.attention.num_kv_heads": groups})
+            override(model, {"layer.attention.num_kv_heads": groups})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -145,7 +145,7 @@ class MPT(ClassicDecoder):
     """MPT: scores fall with the distance, no biases; queries, keys and values may be clipped."""
 
     model_types = ("mpt",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {
             "position": {"type": "alibi", "between": "above"},

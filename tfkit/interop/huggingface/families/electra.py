@@ -18,7 +18,7 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -80,7 +80,7 @@ class Electra(Narrow):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "discriminator":
-            lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
+            override(model, {"head.activation": look(model, "layer.feedforward.activation")})
 
 
 @register("family", "roformer")
@@ -88,7 +88,7 @@ class RoFormer(Narrow):
     """RoFormer: a BERT whose queries and keys turn with their places; the first with rotary positions."""
 
     model_types = ("roformer",)
-    base: ClassVar = laid(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
+    base: ClassVar = merged(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
     heads: ClassVar = {
         "RoFormerForMaskedLM": {"head": MASKED_LM},
         "RoFormerForSequenceClassification": {"head": CLASSIFIER},
@@ -114,7 +114,7 @@ class RoFormer(Narrow):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") in OF_TEXTS:
-            lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
+            override(model, {"head.activation": look(model, "layer.feedforward.activation")})
 
 
 @register("family", "rembert")
@@ -130,7 +130,7 @@ class RemBert(BertLike):
         attention_probs_dropout_prob=0.0,
     )
     fixed = (
-        *(row for row in BertLike.fixed if row.theirs != "tie_word_embeddings"),
+        *(row for row in BertLike.fixed if row.config_key != "tie_word_embeddings"),
         Fixed("tie_word_embeddings", (False,)),
     )
     rules = (
@@ -156,7 +156,7 @@ class RemBert(BertLike):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "masked_lm":
-            lay(model, {"head.d_output": config.get("output_embedding_size", 1664)})
+            override(model, {"head.d_output": config.get("output_embedding_size", 1664)})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

@@ -6,17 +6,17 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import (
+    CHECKPOINT,
     ENDS,
     GATED,
     LAYER,
     NORMS,
-    THEIRS,
     Llama,
     attention_rules,
     feedforward_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
@@ -85,7 +85,7 @@ class SeedOSS(Llama):
         inputs = config.get("attention_bias", True)
         names = ["query", "key", "value"] if inputs else []
         names += ["output"] if config.get("attention_out_bias", False) else []
-        lay(model, {"layer.attention.bias": names})
+        override(model, {"layer.attention.bias": names})
         super().to_recipe(model, config)
 
     @classmethod
@@ -101,7 +101,7 @@ class HunYuanDense(Llama):
     """Hunyuan (Tencent 2025), dense: norms of queries and keys after they are turned, a larger theta for long texts."""
 
     model_types = ("hunyuan_v1_dense",)
-    base = laid(Llama.base, {"layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"}})
+    base = merged(Llama.base, {"layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"}})
     heads = heads_of("HunYuanDenseV1")
     settings = amended(Llama.settings, without=("mlp_bias",), rms_norm_eps=1e-5)
     rules = (*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm")), *GATED)
@@ -139,7 +139,7 @@ class BitNet(Llama):
     """BitNet b1.58 (Ma et al. 2025), its weights unpacked: norms before output and down, squared ReLU."""
 
     model_types = ("bitnet",)
-    base = laid(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})
+    base = merged(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})
     heads = heads_of("BitNet")
     settings = amended(
         Llama.settings,
@@ -150,8 +150,8 @@ class BitNet(Llama):
     )
     rules = (
         *Llama.rules,
-        Rule(f"{THEIRS}.self_attn.attn_sub_norm.weight", f"{LAYER}.attention.output_norm.weight"),
-        Rule(f"{THEIRS}.mlp.ffn_sub_norm.weight", f"{LAYER}.feedforward.inner_norm.weight"),
+        Rule(f"{CHECKPOINT}.self_attn.attn_sub_norm.weight", f"{LAYER}.attention.output_norm.weight"),
+        Rule(f"{CHECKPOINT}.mlp.ffn_sub_norm.weight", f"{LAYER}.feedforward.inner_norm.weight"),
     )
     rope = Rope(theta=500000.0)
 
@@ -161,7 +161,7 @@ class NanoChat(Llama):
     """nanochat (Karpathy 2025): norms with nothing to learn, in more places than elsewhere; it turns backwards."""
 
     model_types = ("nanochat",)
-    base = laid(
+    base = merged(
         Llama.base,
         {
             "embedding": {"norm": True},

@@ -16,7 +16,7 @@ from tfkit.interop.huggingface.families.llama import (
     heads_of,
     norm_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Power, Setting, amended
@@ -30,7 +30,7 @@ class Gemma(Llama):
     """Gemma: token vectors times sqrt(d_model), norms whose weight counts from 1, GEGLU, a tied head."""
 
     model_types = ("gemma",)
-    base = laid(
+    base = merged(
         Llama.base,
         {
             "embedding": {"scale": "sqrt_d_model"},
@@ -55,7 +55,7 @@ class Gemma2(Gemma):
     """Gemma 2: norms before and after each sublayer, capped scores and logits, a window in every other layer."""
 
     model_types = ("gemma2",)
-    base = laid(Gemma.base, {"layer.residual.type": "sandwich"})
+    base = merged(Gemma.base, {"layer.residual.type": "sandwich"})
     heads = heads_of("Gemma2")
     settings = amended(
         Gemma.settings,
@@ -107,7 +107,7 @@ class Gemma3(ByType, Gemma2):
     """Gemma 3, its text: norms of queries and keys, five layers with a window to one without, each with its theta."""
 
     model_types = ("gemma3_text",)
-    base = laid(Gemma2.base, {"layer.attention.qk_norm": True})
+    base = merged(Gemma2.base, {"layer.attention.qk_norm": True})
     heads = {"Gemma3ForCausalLM": {"head": {"type": "language_model"}}, "Gemma3TextModel": {"head": "none"}}
     settings = amended(Gemma2.settings, without=("attn_logit_softcapping",), max_position_embeddings=131072)
     fixed = (*Gemma2.fixed, Fixed("attn_logit_softcapping", (None,)))  # ignored by the implementation

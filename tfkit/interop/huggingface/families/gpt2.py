@@ -5,8 +5,8 @@ from __future__ import annotations
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import Family, lay
-from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.family import Family, override
+from tfkit.interop.huggingface.layer_types import layers_of
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -68,19 +68,19 @@ class GPT2(Family):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        lay(model, {"layer.feedforward.d_ff": config.get("n_inner") or 4 * model["d_model"]})
+        override(model, {"layer.feedforward.d_ff": config.get("n_inner") or 4 * model["d_model"]})
         if model["head"] is not None:
-            lay(model, {"head.tied": config.get("tie_word_embeddings", True)})
+            override(model, {"head.tied": config.get("tie_word_embeddings", True)})
         scaled = config.get("scale_attn_weights", True)
         if config.get("scale_attn_by_inverse_layer_idx", False):
             whole = (model["d_model"] // look(model, "layer.attention.num_heads")) ** -0.5 if scaled else 1.0
-            lay(model, {"layer.attention.scale": {"per_layer": _by_depth(whole, model["num_layers"])}})
+            override(model, {"layer.attention.scale": {"per_layer": _by_depth(whole, model["num_layers"])}})
         elif not scaled:
-            lay(model, {"layer.attention.scale": 1.0})
+            override(model, {"layer.attention.scale": 1.0})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
-        layers = spelled_layers(model)
+        layers = layers_of(model)
         config["n_inner"] = layers[0]["feedforward"]["d_ff"]
         scales = [layer["attention"]["scale"] for layer in layers]
         by_depth = len(set(scales)) > 1

@@ -16,12 +16,12 @@ from tfkit.interop.huggingface.families.decoders import (
     heads_of,
     named,
 )
-from tfkit.interop.huggingface.family import laid, lay
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
+from tfkit.interop.huggingface.family import merged, override
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING, layers_of, set_kinds
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
-THEIRS = "h.{layer}"
+CHECKPOINT = "h.{layer}"
 # GPT's "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 SIZES = (
@@ -43,16 +43,16 @@ class OpenAIGPT(ClassicDecoder):
     """GPT, the first: the norm after each sublayer, none at the end."""
 
     model_types = ("openai-gpt",)
-    base: ClassVar = laid(ClassicDecoder.base, {"layer.residual.type": "post_norm"})
+    base: ClassVar = merged(ClassicDecoder.base, {"layer.residual.type": "post_norm"})
     heads: ClassVar = heads_of("OpenAIGPT", "LMHeadModel")
     settings = amended(SIZES, Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS), n_positions=512)
     rules = (
         Rule("tokens_embed.weight", "decoder.embedding.tokens.weight"),
         Rule("positions_embed.weight", "decoder.position.0.table.weight"),
-        Rule(f"{THEIRS}.attn.c_attn.{{kind}}", QKV, "width slot -> slot width"),
-        *named(THEIRS, TRANSPOSED, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
-        *named(THEIRS, TRANSPOSED, attention__output="attn.c_proj"),
-        *named(THEIRS, attention_norm="ln_1", feedforward_norm="ln_2"),
+        Rule(f"{CHECKPOINT}.attn.c_attn.{{kind}}", QKV, "width slot -> slot width"),
+        *named(CHECKPOINT, TRANSPOSED, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        *named(CHECKPOINT, TRANSPOSED, attention__output="attn.c_proj"),
+        *named(CHECKPOINT, attention_norm="ln_1", feedforward_norm="ln_2"),
         Rule("lm_head.weight", "head.output.weight"),
     )
     prefix, unprefixed = "transformer.", ("lm_head.",)
@@ -70,7 +70,7 @@ class CTRL(ClassicDecoder):
     """CTRL: fixed positions, tokens times the root of the width, a bias of the output."""
 
     model_types = ("ctrl",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {
             "embedding": {"scale": "sqrt_d_model"},
@@ -89,14 +89,14 @@ class CTRL(ClassicDecoder):
     rules = (
         Rule("w.weight", "decoder.embedding.tokens.weight"),
         *named(
-            f"{THEIRS}.multi_head_attention",
+            f"{CHECKPOINT}.multi_head_attention",
             attention__query="Wq",
             attention__key="Wk",
             attention__value="Wv",
             attention__output="dense",
         ),
-        *named(THEIRS, feedforward__up="ffn.0", feedforward__down="ffn.2"),
-        *named(THEIRS, attention_norm="layernorm1", feedforward_norm="layernorm2"),
+        *named(CHECKPOINT, feedforward__up="ffn.0", feedforward__down="ffn.2"),
+        *named(CHECKPOINT, attention_norm="layernorm1", feedforward_norm="layernorm2"),
         Rule("layernorm.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.{kind}", "head.output.{kind}"),
     )
@@ -122,7 +122,7 @@ class GPTNeo(ClassicDecoder):
     """GPT-Neo: scores that are not scaled; every other layer sees a window."""
 
     model_types = ("gpt_neo",)
-    base: ClassVar = laid(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
+    base: ClassVar = merged(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
     heads: ClassVar = heads_of("GPTNeo")
     settings = (
         Setting("vocab_size", "vocab_size"),
@@ -142,14 +142,14 @@ class GPTNeo(ClassicDecoder):
         Rule("wte.weight", "decoder.embedding.tokens.weight"),
         Rule("wpe.weight", "decoder.position.0.table.weight"),
         *named(
-            f"{THEIRS}.attn.attention",
+            f"{CHECKPOINT}.attn.attention",
             attention__query="q_proj",
             attention__key="k_proj",
             attention__value="v_proj",
             attention__output="out_proj",
         ),
-        *named(THEIRS, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
-        *named(THEIRS, attention_norm="ln_1", feedforward_norm="ln_2"),
+        *named(CHECKPOINT, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        *named(CHECKPOINT, attention_norm="ln_1", feedforward_norm="ln_2"),
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.weight", "head.output.weight"),
     )
@@ -168,12 +168,12 @@ class GPTNeo(ClassicDecoder):
         if len(types) != model["num_layers"]:
             raise DataError(f"config.json: attention_types: says {len(types)} layers, num_layers {model['num_layers']}")
         window = {"mask": {"type": "window", "size": config.get("window_size", 256)}}
-        lay_kinds(model, types, {SLIDING: window, FULL: {}})
+        set_kinds(model, types, {SLIDING: window, FULL: {}})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        masks = [layer["mask"] for layer in spelled_layers(model)]
+        masks = [layer["mask"] for layer in layers_of(model)]
         sizes = {mask["size"] for mask in masks if mask}
         if len(sizes) > 1:
             raise DataError("windows of several sizes have no word there")
@@ -197,9 +197,9 @@ class GPTBigCode(ClassicDecoder):
     rules = (
         Rule("wte.weight", "decoder.embedding.tokens.weight"),
         Rule("wpe.weight", "decoder.position.0.table.weight"),
-        Rule(f"{THEIRS}.attn.c_attn.{{kind}}", QKV, GROUPED, GROUPED),
-        *named(THEIRS, attention__output="attn.c_proj", attention_norm="ln_1", feedforward_norm="ln_2"),
-        *named(THEIRS, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        Rule(f"{CHECKPOINT}.attn.c_attn.{{kind}}", QKV, GROUPED, GROUPED),
+        *named(CHECKPOINT, attention__output="attn.c_proj", attention_norm="ln_1", feedforward_norm="ln_2"),
+        *named(CHECKPOINT, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.weight", "head.output.weight"),
     )
@@ -211,7 +211,7 @@ class GPTBigCode(ClassicDecoder):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if config.get("multi_query", True):
-            lay(model, {"layer.attention.num_kv_heads": 1})
+            override(model, {"layer.attention.num_kv_heads": 1})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

@@ -8,7 +8,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import NORMS, Llama, head_width, heads_of, norm_rules
-from tfkit.interop.huggingface.family import lay, spelled
+from tfkit.interop.huggingface.family import override, value_of
 from tfkit.interop.huggingface.settings import ConfigJson, Factor, Power, Setting, amended
 
 MULTIPLIERS = (
@@ -18,7 +18,7 @@ MULTIPLIERS = (
 )
 
 
-def say_scale(config: Tree, model: ModelSection) -> None:
+def write_scale(config: Tree, model: ModelSection) -> None:
     """Write the factor on the scores, which a recipe may omit for the default by head width.
 
     Raises DataError for a head without a factor, as the implementation always divides by one.
@@ -41,7 +41,7 @@ class Granite(Llama):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        say_scale(config, model)
+        write_scale(config, model)
 
 
 @register("family", "hyperclovax")
@@ -65,10 +65,10 @@ class HyperClovaX(Granite):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         layout = "sandwich" if config.get("use_post_norm", True) else "pre_norm"
-        lay(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # keeps branch_scale
+        override(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # keeps branch_scale
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["use_post_norm"] = spelled(model, "layer.residual.type") == "sandwich"
+        config["use_post_norm"] = value_of(model, "layer.residual.type") == "sandwich"

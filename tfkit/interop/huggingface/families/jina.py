@@ -8,7 +8,7 @@ from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import Bert, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Roberta
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
@@ -26,7 +26,7 @@ FIRST_FILES = {  # layer names in the original files
 class Turning(BertLike):
     """Base of post-norm encoders with rotary positions."""
 
-    base: ClassVar[ModelSection] = laid(BertLike.base, {"position.type": "rotary"})
+    base: ClassVar[ModelSection] = merged(BertLike.base, {"position.type": "rotary"})
     fixed = (Fixed("tie_word_embeddings", (True,)),)
     rope: ClassVar[Rope] = Rope()
 
@@ -76,7 +76,7 @@ class Gte(Turning):
     """GTE: rotary positions and gated layers, for long texts; a text's vector is its first token's."""
 
     model_types = ("gte",)
-    base: ClassVar = laid(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
+    base: ClassVar = merged(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
         BertLike.settings,
@@ -116,7 +116,7 @@ class NomicBert(Turning):
     """Nomic BERT: gated layers without biases."""
 
     model_types = ("nomic_bert",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         Turning.base, {"layer": {"attention": {"bias": False}, "feedforward": {"type": "glu", "bias": False}}}
     )
     heads: ClassVar = {**heads_of("NomicBert", answers=False), "NomicBertModel": {"head": "none"}}

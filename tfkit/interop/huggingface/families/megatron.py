@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import ConfigJson, amended
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -29,7 +29,7 @@ class MegatronBert(Bert):
     """Megatron-BERT: the norm before each sublayer, none over the embeddings (Shoeybi et al. 2019)."""
 
     model_types = ("megatron-bert",)
-    base: ClassVar = laid(Bert.base, PRE_NORM)
+    base: ClassVar = merged(Bert.base, PRE_NORM)
     heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     settings = amended(
         Bert.settings,
@@ -47,10 +47,9 @@ class BertGeneration(BertLike):
         "BertGenerationEncoder": {"head": "none"},
     }
     settings = amended(MegatronBert.settings, without=("type_vocab_size",))
-    fixed = tuple(row for row in BertLike.fixed if row.theirs != "is_decoder")
+    fixed = tuple(row for row in BertLike.fixed if row.config_key != "is_decoder")
     rules = tuple(
-        replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))
-        for rule in (*table_rules(), *layer_rules())
+        replace(rule, own=str(rule.own).replace("encoder.", "{side}.", 1)) for rule in (*table_rules(), *layer_rules())
     )
     head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
     prefix, unprefixed = "bert.", ("lm_head.",)

@@ -75,7 +75,7 @@ class Ministral3(Mistral):
         return [turned, {"type": "log_temperature", "beta": float(beta), "length": length}]
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
         position = layers[0]["position"]
         turned, *grown = position if isinstance(position, list) else [position]
         config["rope_parameters"] = cls.rope.write(turned, config)

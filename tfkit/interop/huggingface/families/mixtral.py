@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
@@ -35,7 +35,7 @@ class Mixtral(Sparse):
     """Mixtral: experts in every layer, a softmax over all of them, the weights of the chosen ones normalised."""
 
     model_types = ("mixtral",)
-    base = laid(BASE, {"layer.feedforward.router.normalized": True})
+    base = merged(BASE, {"layer.feedforward.router.normalized": True})
     heads = heads_of("Mixtral")
     settings = (
         *amended(SHELL, without=("attention_bias",), rms_norm_eps=1e-5),
@@ -59,7 +59,7 @@ class QwenMoe(Sparse):
         return layer in named or (layer + 1) % int(config.get("decoder_sparse_step", 1)) != 0
 
     @classmethod
-    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         config["mlp_only_layers"] = [layer for layer, each in enumerate(dense) if each]
         config["decoder_sparse_step"] = 1
 
@@ -69,7 +69,7 @@ class Qwen2Moe(QwenMoe):
     """Qwen1.5-MoE and Qwen2-MoE: a gated expert that every token passes, biases of queries, keys and values."""
 
     model_types = ("qwen2_moe",)
-    base = laid(BASE, {"layer.feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}})
+    base = merged(BASE, {"layer.feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}})
     heads = heads_of("Qwen2Moe")
     settings = (
         *amended(
@@ -92,7 +92,7 @@ class Qwen3Moe(QwenMoe):
     """Qwen3-MoE: a norm of each query and key head, many small experts and none that every token passes."""
 
     model_types = ("qwen3_moe",)
-    base = laid(BASE, {"layer.attention.qk_norm": True})
+    base = merged(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Qwen3Moe")
     settings = (*SHELL, *expert_settings(), NORMALIZED)
 
@@ -102,7 +102,7 @@ class Olmoe(Sparse):
     """OLMoE: queries and keys are normed over all heads at once."""
 
     model_types = ("olmoe",)
-    base = laid(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
+    base = merged(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
     fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm there, before it here
@@ -114,7 +114,7 @@ class FlexOlmo(Olmoe):
     """FlexOlmo: OLMoE with the norm after each sublayer, before it enters the residual stream."""
 
     model_types = ("flex_olmo",)
-    base = laid(Olmoe.base, {"layer.residual": "branch_norm"})
+    base = merged(Olmoe.base, {"layer.residual": "branch_norm"})
     heads = heads_of("FlexOlmo")
     fixed = ()
     rules = (
@@ -129,12 +129,12 @@ class MiniMaxM2(Sparse):
     """MiniMax-M2: sigmoid scores with a bias that only chooses, part of each head turns, norms over all heads."""
 
     model_types = ("minimax_m2",)
-    base = laid(
+    base = merged(
         BASE,
         {
             "layer": {
                 "attention": {"qk_norm": True, "qk_norm_at": "width"},
-                "feedforward": laid(SIGMOID, {"router.normalized": True}),
+                "feedforward": merged(SIGMOID, {"router.normalized": True}),
             }
         },
     )

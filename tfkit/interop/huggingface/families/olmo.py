@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.by_type import ByType
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, Llama, heads_of, norm_rules
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Setting, amended
@@ -18,7 +18,7 @@ class Olmo(Llama):
     """OLMo: norms with nothing to learn, queries, keys and values kept within bounds."""
 
     model_types = ("olmo",)
-    base = laid(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
+    base = merged(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
     heads = heads_of("Olmo")
     settings = amended(SETTINGS, Setting("clip_qkv", "layer.attention.clip", None), without=("rms_norm_eps",))
 
@@ -28,7 +28,7 @@ class Olmo2(Llama):
     """OLMo 2: norms of what the sublayers give and not of what they read, queries and keys normed over all heads."""
 
     model_types = ("olmo2",)
-    base = laid(
+    base = merged(
         Llama.base,
         {"layer": {"residual": {"type": "branch_norm"}, "attention": {"qk_norm": True, "qk_norm_at": "width"}}},
     )

@@ -8,7 +8,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import INNER, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -35,7 +35,7 @@ class OPT(ClassicDecoder):
     """OPT: learned positions that leave padding out; that of 350M has narrow tokens and a norm after each sublayer."""
 
     model_types = ("opt",)
-    base: ClassVar = laid(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
+    base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("OPT")
     settings = (
         Setting("vocab_size", "vocab_size"),
@@ -71,7 +71,7 @@ class OPT(ClassicDecoder):
             model["embedding"] |= {"d_embedding": narrow, "project_tokens": True, "projection_bias": False}
         before, bare = config.get("do_layer_norm_before", True), config.get("_remove_final_layer_norm", False)
         if not before:
-            lay(model, {"layer.residual.type": "post_norm"})
+            override(model, {"layer.residual.type": "post_norm"})
         elif bare:
             model["final_norm"] = "none"
 
@@ -89,7 +89,7 @@ class XGLM(ClassicDecoder):
     """XGLM: fixed positions that count from 2, tokens times the root of the width."""
 
     model_types = ("xglm",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {"position": {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "offset": 2}},
     )
@@ -120,7 +120,7 @@ class BioGPT(ClassicDecoder):
     """BioGPT: learned positions that leave padding out, tokens times the root of the width."""
 
     model_types = ("biogpt",)
-    base: ClassVar = laid(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
+    base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("BioGpt")
     # the implementation ignores layer_norm_eps
     settings = (

@@ -11,23 +11,23 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    CHECKPOINT,
     ENDS,
     LAYER,
     NORMS,
     PLAIN,
-    THEIRS,
     Llama,
     feedforward_rules,
     heads_of,
     norm_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-BASE = laid(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
+BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first word is written
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
@@ -54,7 +54,7 @@ class Apertus(Llama):
     """Apertus (Swiss AI 2025): xIELU, norms of queries and keys, rotary positions stretched as in Llama 3.1."""
 
     model_types = ("apertus",)
-    base = laid(BASE, {"layer.attention.qk_norm": True})
+    base = merged(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Apertus")
     settings = amended(
         Llama.settings,
@@ -68,11 +68,11 @@ class Apertus(Llama):
         *norm_rules(attention_norm="attention_layernorm", feedforward_norm="feedforward_layernorm"),
         *ATTENTION,
         *PLAIN,
-        Rule(f"{THEIRS}.mlp.act_fn.alpha_p", f"{LAYER}.feedforward.activation.positive"),
-        Rule(f"{THEIRS}.mlp.act_fn.alpha_n", f"{LAYER}.feedforward.activation.negative"),
+        Rule(f"{CHECKPOINT}.mlp.act_fn.alpha_p", f"{LAYER}.feedforward.activation.positive"),
+        Rule(f"{CHECKPOINT}.mlp.act_fn.alpha_n", f"{LAYER}.feedforward.activation.negative"),
     )
     # two constants; "beta" would be taken for the old spelling of a bias
-    ignored = (*Llama.ignored, *(f"{THEIRS}.mlp.act_fn.{name}" for name in ("beta", "bias", "eps")))
+    ignored = (*Llama.ignored, *(f"{CHECKPOINT}.mlp.act_fn.{name}" for name in ("beta", "bias", "eps")))
     rope = Rope(theta=12000000.0)
     stretched = {
         "rope_type": "llama3",
@@ -99,7 +99,7 @@ class Nemotron(Llama):
     """Nemotron 4 (Parmar et al. 2024): layer norms whose weight counts from 1, squared ReLU, half a head turns."""
 
     model_types = ("nemotron",)
-    base = laid(BASE, {"layer.norm": {"type": "layer_norm", "weight_offset": 1.0}})
+    base = merged(BASE, {"layer.norm": {"type": "layer_norm", "weight_offset": 1.0}})
     heads = heads_of("Nemotron")
     settings = amended(
         Llama.settings,
@@ -118,7 +118,7 @@ class Jais2(Llama):
     """Jais 2 (Inception 2025): layer norms, biases everywhere, squared ReLU."""
 
     model_types = ("jais2",)
-    base = laid(BASE, {"layer.norm.type": "layer_norm"})
+    base = merged(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Jais2")
     settings = amended(
         Llama.settings,
@@ -137,7 +137,7 @@ class StarCoder2(Llama):
     """StarCoder 2 (Lozhkov et al. 2024): layer norms, biases, GELU, a window in all layers, a tied head."""
 
     model_types = ("starcoder2",)
-    base = laid(BASE, {"layer.norm.type": "layer_norm"})
+    base = merged(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Starcoder2")
     settings = amended(
         Llama.settings,

@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import ConfigJson, amended
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -27,7 +27,7 @@ FINAL_NORM = "encoder.final_norm"
 class Offset(BertLike):
     """A position table that starts after the padding row; max_position_embeddings counts all of its rows."""
 
-    base: ClassVar[ModelSection] = laid(BertLike.base, {"position.skip_padding": True})
+    base: ClassVar[ModelSection] = merged(BertLike.base, {"position.skip_padding": True})
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
@@ -112,7 +112,7 @@ class RobertaPreLayerNorm(Roberta):
     """RoBERTa with the norm before each sublayer, and one over the embeddings (Ott et al. 2019, fairseq)."""
 
     model_types = ("roberta-prelayernorm",)
-    base: ClassVar = laid(Roberta.base, {"layer": PRE_NORM["layer"]})
+    base: ClassVar = merged(Roberta.base, {"layer": PRE_NORM["layer"]})
     heads: ClassVar = heads_of("RobertaPreLayerNorm")
     rules = (
         *table_rules(),
@@ -127,7 +127,7 @@ class XLMRobertaXL(Roberta):
     """XLM-RoBERTa, XL: a far larger one, the norm before each sublayer (Goyal et al. 2021)."""
 
     model_types = ("xlm-roberta-xl",)
-    base: ClassVar = laid(Roberta.base, PRE_NORM)
+    base: ClassVar = merged(Roberta.base, PRE_NORM)
     heads: ClassVar = heads_of("XLMRobertaXL")
     settings = amended(
         Roberta.settings,

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
-from tfkit.interop.huggingface.family import lay
+from tfkit.interop.huggingface.family import override
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -71,7 +71,7 @@ class XLM(BertLike):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        lay(model, {"layer.feedforward.d_ff": 4 * model["d_model"]})
+        override(model, {"layer.feedforward.d_ff": 4 * model["d_model"]})
 
 
 @register("family", "flaubert")

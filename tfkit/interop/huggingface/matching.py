@@ -35,7 +35,7 @@ class FamilyConfig:
     config: Tree
 
 
-def as_theirs(
+def matching_family(
     blueprint: Blueprint,
     first: Sequence[str] = (),
     ids: Mapping[str, int | None] | None = None,
