@@ -186,5 +186,5 @@ def test_windows_that_do_not_divide_the_largest_are_not_written_as_longformer() 
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [4, 12], "pad_token_id": 1}))))
     assert family.config(model, "LongformerModel")["attention_window"] == [4, 12]
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [8, 12], "pad_token_id": 1}))))
-    with pytest.raises(DataError, match="no word for 8 beside 12"):
+    with pytest.raises(DataError, match="cannot express 8 besides 12"):
         family.config(model, "LongformerModel")

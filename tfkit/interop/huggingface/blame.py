@@ -88,7 +88,7 @@ def _is_missed(family: type[Family], bare: Mapping[str, object], key: str) -> bo
     try:
         family.recipe(bare)
     except Exception as error:  # a DataError or a KeyError about the key
-        return error.args == (last,) or f"says no {last}" in str(error)
+        return error.args == (last,) or f"{last} is required" in str(error)
     return False
 
 

@@ -67,7 +67,8 @@ def tokenizer_difference(folder: Path, text: str, ids: Sequence[int]) -> list[st
             reference = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         except Exception:  # no tokenizer, or missing packages
             return ["its tokenizer cannot be loaded; the tokens are this run's"]
-    return [] if reference == list(ids) else [f"the tokenizers differ: {list(ids)} here, {reference} there"]
+    same = reference == list(ids)
+    return [] if same else [f"the tokenizers differ: {list(ids)} in the run, {reference} in the folder"]
 
 
 @contextlib.contextmanager

@@ -144,4 +144,4 @@ def _compare(verdict: Verdict, place: str, own: Tensor, reference: Tensor) -> No
     if own.shape == reference.shape:
         verdict.differences.append(Difference.of(place, own, reference))
     else:
-        verdict.notes.append(f"{place}: {list(own.shape)} here, {list(reference.shape)} there")
+        verdict.notes.append(f"{place}: {list(own.shape)} in the run, {list(reference.shape)} in the folder")

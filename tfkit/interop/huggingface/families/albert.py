@@ -35,7 +35,7 @@ GROUP = "group"  # layer kind of checkpoints with several groups
 
 @register("family", "albert")
 class Albert(BertLike):
-    """ALBERT: a BERT whose layers are one, with narrow tables projected to the width of the layers."""
+    """ALBERT: a BERT with shared layer weights and a narrow token table projected to d_model."""
 
     model_types = ("albert",)
     base: ClassVar = merged(BertLike.base, {"layer.shared": True})
@@ -86,8 +86,8 @@ class Albert(BertLike):
         groups, inner = (int(config.get(key, 1)) for key in ("num_hidden_groups", "inner_group_num"))
         if groups > 1 and inner > 1:
             raise DataError(
-                f"config.json: inner_group_num: {inner} layers in each of {groups} groups cannot be brought in; "
-                "several layers can where num_hidden_groups is 1"
+                f"config.json: inner_group_num: {inner} layers in each of {groups} groups are not supported; "
+                "several inner layers require num_hidden_groups 1"
             )
         count = model["num_layers"]
         if groups > 1:

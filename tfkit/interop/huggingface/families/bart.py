@@ -87,7 +87,7 @@ def heads_of(name: str, says: Iterable[str] = (), **head: object) -> dict[str, M
 
 @register("family", "bart")
 class Bart(Family):
-    """BART: an encoder-decoder with the norm after each sublayer, one over the embeddings, and learned positions."""
+    """BART: a post-norm encoder-decoder with an embedding norm and learned positions."""
 
     model_types = ("bart",)
     base: ClassVar = merged(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
@@ -137,7 +137,7 @@ class Bart(Family):
 
 @register("family", "plbart")
 class PLBart(Bart):
-    """PLBART: a BART that reads and writes programs (Ahmad et al. 2021)."""
+    """PLBART: BART for source code (Ahmad et al. 2021)."""
 
     model_types = ("plbart",)
     heads: ClassVar = heads_of("PLBart", ["ForSequenceClassification"], bias="frozen")
@@ -150,7 +150,7 @@ class PLBart(Bart):
 
 @register("family", "mvp")
 class MVP(Bart):
-    """MVP: a BART that learned many tasks at once (Tang et al. 2022); prompts of its own cannot be brought in."""
+    """MVP: multi-task BART (Tang et al. 2022); its learned prompts are not supported."""
 
     model_types = ("mvp",)
     heads: ClassVar = heads_of("Mvp", OF_TEXTS, bias="frozen")
@@ -160,7 +160,7 @@ class MVP(Bart):
 
 @register("family", "mbart")
 class MBart(Bart):
-    """mBART: a BART for many languages, the norm before each sublayer (Liu et al. 2020)."""
+    """mBART: multilingual pre-norm BART (Liu et al. 2020)."""
 
     model_types = ("mbart",)
     base: ClassVar = merged(Bart.base, PRE_NORM)
@@ -169,7 +169,7 @@ class MBart(Bart):
 
 @register("family", "blenderbot")
 class Blenderbot(Bart):
-    """Blenderbot: a deep decoder on a shallow encoder, the norm before each sublayer (Roller et al. 2020)."""
+    """Blenderbot: pre-norm, a shallow encoder and a deep decoder (Roller et al. 2020)."""
 
     model_types = ("blenderbot",)
     base: ClassVar = merged(PLAIN, PRE_NORM)
@@ -182,7 +182,7 @@ class Blenderbot(Bart):
 
 @register("family", "blenderbot_small")
 class BlenderbotSmall(Bart):
-    """Blenderbot, small: a BART whose decoder norms its tokens before positions are added (Roller et al. 2020)."""
+    """Blenderbot Small: BART with the decoder's embedding norm applied before the positions (Roller et al. 2020)."""
 
     model_types = ("blenderbot-small",)
     base: ClassVar = merged(
@@ -198,7 +198,7 @@ class BlenderbotSmall(Bart):
 
 @register("family", "pegasus")
 class Pegasus(Bart):
-    """Pegasus: fixed positions, the norm before each sublayer (Zhang et al. 2019)."""
+    """Pegasus: pre-norm BART with sinusoidal positions (Zhang et al. 2019)."""
 
     model_types = ("pegasus",)
     base: ClassVar = merged(PLAIN, {**PRE_NORM, **SINES})

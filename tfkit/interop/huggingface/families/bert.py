@@ -167,7 +167,7 @@ class BertLike(Family):
 
 @register("family", "bert")
 class Bert(BertLike):
-    """BERT: the norm after each sublayer, a norm over the embeddings, a dense layer before the head."""
+    """BERT: a post-norm encoder with an embedding norm and a dense layer before the head."""
 
     model_types: ClassVar[tuple[str, ...]] = ("bert",)
     heads: ClassVar[Mapping[str, ModelSection]] = {
@@ -190,7 +190,7 @@ class Bert(BertLike):
 
 @register("family", "ernie")
 class Ernie(Bert):
-    """ERNIE: a BERT that learned to fill in whole phrases (Sun et al. 2019); types of tasks cannot be brought in."""
+    """ERNIE: BERT trained to predict whole phrases (Sun et al. 2019); task types are not supported."""
 
     model_types = ("ernie",)
     heads: ClassVar = {**heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}

@@ -29,7 +29,7 @@ BODY = (
 
 @register("family", "bloom")
 class Bloom(ClassicDecoder):
-    """BLOOM: scores fall with the distance, a norm over the embeddings."""
+    """BLOOM: ALiBi positions and an embedding norm."""
 
     model_types = ("bloom",)
     base: ClassVar = merged(
@@ -59,7 +59,7 @@ class Bloom(ClassicDecoder):
 
 @register("family", "falcon")
 class Falcon(ClassicDecoder):
-    """Falcon: attention and feed-forward side by side, few key-value heads; rotary, or as BLOOM."""
+    """Falcon: parallel attention and feed-forward, few key-value heads, rotary or ALiBi positions."""
 
     model_types = ("falcon",)
     base: ClassVar = merged(ClassicDecoder.base, {"position.type": "rotary"})
@@ -127,7 +127,7 @@ def _residual(config: ConfigJson) -> str:
     """Return the residual layout. Raise DataError for contradictory settings."""
     grouped, parallel = config.get("new_decoder_architecture", False), config.get("parallel_attn", True)
     if grouped and not parallel:
-        raise DataError("config.json: parallel_attn: false cannot be brought in with new_decoder_architecture")
+        raise DataError("config.json: parallel_attn: false is not supported with new_decoder_architecture")
     if not grouped:
         return "parallel" if parallel else "pre_norm"
     return "parallel" if config.get("num_ln_in_parallel_attn") == 1 else "parallel_two_norms"
@@ -142,7 +142,7 @@ def _groups(config: ConfigJson, heads: int) -> int:
 
 @register("family", "mpt")
 class MPT(ClassicDecoder):
-    """MPT: scores fall with the distance, no biases; queries, keys and values may be clipped."""
+    """MPT: ALiBi positions, no biases, optional clipping of queries, keys and values."""
 
     model_types = ("mpt",)
     base: ClassVar = merged(
@@ -198,6 +198,6 @@ class MPT(ClassicDecoder):
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if look(model, INNER) != 4 * model["d_model"]:
-            raise DataError("a feed-forward that is not four times as wide has no word there")
+            raise DataError("config.json cannot express a feed-forward other than 4 * d_model")
         if not config["attn_config"]["attn_pdrop"]:
-            config["attn_config"]["attn_pdrop"] = 0  # their class takes whole numbers only
+            config["attn_config"]["attn_pdrop"] = 0  # the class accepts only integers

@@ -18,7 +18,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 @register("family", "cohere")
 class Cohere(Llama):
-    """Command R: attention and feed-forward at once from one norm without bias, interleaved rotation, scaled logits."""
+    """Command R: parallel attention and feed-forward after one bias-free norm, interleaved rotation, scaled logits."""
 
     model_types = ("cohere",)
     base = merged(
@@ -66,7 +66,7 @@ class Cohere(Llama):
 
 @register("family", "cohere2")
 class Cohere2(Cohere):
-    """Command R7B: three layers that turn and see a window to one that does neither."""
+    """Command R7B: three windowed rotary layers for each full layer without positions."""
 
     model_types = ("cohere2",)
     heads = heads_of("Cohere2")

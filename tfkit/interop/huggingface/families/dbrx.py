@@ -27,7 +27,7 @@ ROWS = "(expert inner) width -> expert inner width"  # all experts stacked along
 
 @register("family", "dbrx")
 class Dbrx(Sparse):
-    """DBRX: 16 experts, four for each token; layer norms without biases, queries, keys and values within bounds."""
+    """DBRX: 16 experts, 4 per token; layer norms without biases; clipped queries, keys and values."""
 
     model_types = ("dbrx",)
     base = merged(BASE, {"layer.norm": {"type": "layer_norm", "bias": False}})
@@ -74,7 +74,7 @@ class Dbrx(Sparse):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         power = look(config, "ffn_config.moe_normalize_expert_weights", 1.0)
         if power not in (None, 1):
-            raise DataError(f"config.json: moe_normalize_expert_weights: only none or 1 can be brought in, got {power}")
+            raise DataError(f"config.json: moe_normalize_expert_weights: only none or 1 is supported, got {power}")
         override(model, {"layer.feedforward.router.normalized": power is not None})
         super().to_recipe(model, config)
 

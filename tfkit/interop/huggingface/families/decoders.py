@@ -1,4 +1,4 @@
-"""Base of the classic decoders: pre-norm layers with a plain feed-forward four times as wide."""
+"""Base of the classic decoders: pre-norm layers with a plain feed-forward of 4 * d_model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-# queries, key and value of each key-value head, group by group
+# query, key and value heads interleaved by key-value group
 GROUPED = "(group slot dim) width -> slot group dim width"
 TRANSPOSED = "width out -> out width"
 CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}

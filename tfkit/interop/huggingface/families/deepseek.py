@@ -148,7 +148,7 @@ class LatentExperts(LatentShell, Grouped):
 
 @register("family", "deepseek_v2")
 class DeepseekV2(LatentExperts):
-    """DeepSeek-V2: a group is judged by its best expert, and weights are not normalised."""
+    """DeepSeek-V2: groups are scored by their best expert; weights are not normalized."""
 
     model_types = ("deepseek_v2",)
     base = merged(
@@ -169,7 +169,7 @@ class DeepseekV2(LatentExperts):
 
 @register("family", "deepseek_v3")
 class DeepseekV3(LatentExperts):
-    """DeepSeek-V3 and R1: sigmoid scores with a bias that only chooses, groups judged by their best two experts."""
+    """DeepSeek-V3 and R1: sigmoid scores with a selection bias; groups are scored by their two best experts."""
 
     model_types = ("deepseek_v3",)
     base = merged(BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": SIGMOID}})
@@ -182,7 +182,7 @@ class DeepseekV3(LatentExperts):
 
 @register("family", "glm4_moe_lite")
 class Glm4MoeLite(DeepseekV3):
-    """GLM-4.7-Flash: DeepSeek-V3 of another size, which lists its layers without experts."""
+    """GLM-4.7-Flash: DeepSeek-V3 with a list of the dense layers."""
 
     model_types = ("glm4_moe_lite",)
     heads = heads_of("Glm4MoeLite")
@@ -191,7 +191,7 @@ class Glm4MoeLite(DeepseekV3):
 
 @register("family", "glm4_moe")
 class Glm4Moe(Grouped):
-    """GLM-4.5: DeepSeek-V3's experts after grouped-query attention, of which part of each head turns."""
+    """GLM-4.5: DeepSeek-V3's experts with grouped-query attention and partial rotary positions."""
 
     model_types = ("glm4_moe",)
     base = merged(BASE, {"layer.feedforward": SIGMOID})

@@ -14,7 +14,7 @@ VECTORS = {"q1": "query_1", "k1": "key_1", "q2": "query_2", "k2": "key_2"}
 
 @register("family", "diffllama")
 class DiffLlama(Llama):
-    """DiffLlama: one attention map less another, in a Llama."""
+    """DiffLlama: Llama with the difference of two attention maps."""
 
     model_types = ("diffllama",)
     base = merged(Llama.base, {"layer.attention": {"type": "differential", "bias": False}})

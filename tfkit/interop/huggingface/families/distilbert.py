@@ -27,7 +27,7 @@ NAMES = {
 
 @register("family", "distilbert")
 class DistilBert(BertLike):
-    """DistilBERT: half the layers of a BERT, without token types and a pooler."""
+    """DistilBERT: BERT without token types and pooler."""
 
     model_types = ("distilbert",)
     base: ClassVar = merged(BertLike.base, {"layer.norm.eps": 1e-12})

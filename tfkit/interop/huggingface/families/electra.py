@@ -42,7 +42,7 @@ class Narrow(BertLike):
 
 @register("family", "electra")
 class Electra(Narrow):
-    """ELECTRA: an encoder that finds replaced tokens, and the small one that replaces them."""
+    """ELECTRA: a discriminator of replaced tokens, and the small generator that replaces them."""
 
     model_types = ("electra",)
     heads: ClassVar = {
@@ -85,7 +85,7 @@ class Electra(Narrow):
 
 @register("family", "roformer")
 class RoFormer(Narrow):
-    """RoFormer: a BERT whose queries and keys turn with their places; the first with rotary positions."""
+    """RoFormer: BERT with rotary positions."""
 
     model_types = ("roformer",)
     base: ClassVar = merged(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
@@ -119,7 +119,7 @@ class RoFormer(Narrow):
 
 @register("family", "rembert")
 class RemBert(BertLike):
-    """RemBERT: narrow tables going in, a wide one of its own coming out, for a hundred languages."""
+    """RemBERT: multilingual BERT with a narrow input table and a separate, wide output table."""
 
     model_types = ("rembert",)
     heads: ClassVar = {**heads_of("RemBert"), "RemBertForMaskedLM": {"head": {"type": "masked_lm"}}}

@@ -18,7 +18,7 @@ INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
 
 @register("family", "esm")
 class Esm(Offset):
-    """ESM: an encoder of proteins, the norm before each sublayer; masked tokens are left out rather than looked up."""
+    """ESM: a pre-norm encoder of proteins; mask tokens have a zero embedding."""
 
     model_types = ("esm",)
     base: ClassVar = merged(Offset.base, PRE_NORM)

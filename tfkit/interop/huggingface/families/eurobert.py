@@ -13,7 +13,7 @@ from tfkit.interop.huggingface.settings import Setting, amended
 
 @register("family", "eurobert")
 class EuroBert(Llama):
-    """EuroBERT: a Llama that looks both ways, and fills in masked tokens."""
+    """EuroBERT: a bidirectional Llama with a masked language model head."""
 
     model_types = ("eurobert",)
     base = merged(Llama.base, {"type": "encoder"})

@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.settings import ConfigJson, amended
 
 @register("family", "exaone4")
 class Exaone4(Olmo2):
-    """EXAONE 4: norms after the sublayers, of queries and keys too; layers without a window have no positions."""
+    """EXAONE 4: norms of sublayer outputs, queries and keys; layers without a window have no positions."""
 
     model_types = ("exaone4",)
     base = merged(Olmo2.base, {"layer.attention.qk_norm_at": "heads"})

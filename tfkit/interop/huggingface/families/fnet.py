@@ -29,7 +29,7 @@ NAMES = {
 
 @register("family", "fnet")
 class FNet(BertLike):
-    """FNet: a BERT whose tokens meet in a Fourier transform, which has no weights; it takes no padding."""
+    """FNet: BERT with a Fourier transform in place of attention; padding is not supported."""
 
     model_types = ("fnet",)
     base: ClassVar[ModelSection] = {

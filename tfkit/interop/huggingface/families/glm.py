@@ -25,7 +25,7 @@ FEEDFORWARD = (Rule(f"{CHECKPOINT}.mlp.gate_up_proj.{{kind}}", GATE_UP), *feedfo
 
 @register("family", "glm")
 class Glm(Llama):
-    """GLM-4: half of each head turns, interleaved; biases of queries, keys and values; gate and up are one matrix."""
+    """GLM-4: interleaved rotation of half of each head; query, key and value biases; gate and up in one matrix."""
 
     model_types = ("glm",)
     heads = heads_of("Glm")
@@ -44,7 +44,7 @@ class Glm(Llama):
 
 @register("family", "glm4")
 class Glm4(Glm):
-    """GLM-4-0414: the same with norms after the sublayers too."""
+    """GLM-4-0414: GLM-4 with norms before and after each sublayer."""
 
     model_types = ("glm4",)
     base = merged(Glm.base, {"layer.residual.type": "sandwich"})

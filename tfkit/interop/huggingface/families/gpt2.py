@@ -17,7 +17,7 @@ TRANSPOSED = "width out -> out width"
 
 @register("family", "gpt2")
 class GPT2(Family):
-    """GPT-2: weights of linear layers are transposed, query, key and value one matrix."""
+    """GPT-2: transposed weights; query, key and value in one matrix."""
 
     model_types = ("gpt2",)
     base = {
@@ -87,7 +87,7 @@ class GPT2(Family):
         config["scale_attn_by_inverse_layer_idx"] = by_depth
         config["scale_attn_weights"] = scales[0] != 1.0
         if by_depth and scales != _by_depth(scales[0], len(scales)):
-            raise DataError("scales of attention that do not fall as 1, 1/2, 1/3, ... have no word there")
+            raise DataError("config.json can express attention scales per layer only as 1, 1/2, 1/3, ...")
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied"))
 
 

@@ -40,7 +40,7 @@ SIZES = (
 
 @register("family", "openai_gpt")
 class OpenAIGPT(ClassicDecoder):
-    """GPT, the first: the norm after each sublayer, none at the end."""
+    """GPT: post-norm, without a final norm."""
 
     model_types = ("openai-gpt",)
     base: ClassVar = merged(ClassicDecoder.base, {"layer.residual.type": "post_norm"})
@@ -67,7 +67,7 @@ class OpenAIGPT(ClassicDecoder):
 
 @register("family", "ctrl")
 class CTRL(ClassicDecoder):
-    """CTRL: fixed positions, tokens times the root of the width, a bias of the output."""
+    """CTRL: sinusoidal positions, embeddings scaled by sqrt(d_model), an output bias."""
 
     model_types = ("ctrl",)
     base: ClassVar = merged(
@@ -119,7 +119,7 @@ class CTRL(ClassicDecoder):
 
 @register("family", "gpt_neo")
 class GPTNeo(ClassicDecoder):
-    """GPT-Neo: scores that are not scaled; every other layer sees a window."""
+    """GPT-Neo: unscaled scores, a window in every other layer."""
 
     model_types = ("gpt_neo",)
     base: ClassVar = merged(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
@@ -163,10 +163,11 @@ class GPTNeo(ClassicDecoder):
         periods = config.get("attention_types") or [[["global", "local"], 12]]
         names = [name for period, count in periods for name in period * count]
         if config.get("attention_layers") not in (None, names):
-            raise DataError("config.json: attention_types and attention_layers contradict one another")
+            raise DataError("config.json: attention_types and attention_layers contradict each other")
         types = [SLIDING if name == "local" else FULL for name in names]
         if len(types) != model["num_layers"]:
-            raise DataError(f"config.json: attention_types: says {len(types)} layers, num_layers {model['num_layers']}")
+            count = model["num_layers"]
+            raise DataError(f"config.json: attention_types covers {len(types)} layers, num_layers is {count}")
         window = {"mask": {"type": "window", "size": config.get("window_size", 256)}}
         set_kinds(model, types, {SLIDING: window, FULL: {}})
 
@@ -176,14 +177,14 @@ class GPTNeo(ClassicDecoder):
         masks = [layer["mask"] for layer in layers_of(model)]
         sizes = {mask["size"] for mask in masks if mask}
         if len(sizes) > 1:
-            raise DataError("windows of several sizes have no word there")
+            raise DataError("config.json cannot express windows of several sizes")
         config["attention_types"] = [[["local" if mask else "global" for mask in masks], 1]]
         config["window_size"] = next(iter(sizes), 256)
 
 
 @register("family", "gpt_bigcode")
 class GPTBigCode(ClassicDecoder):
-    """SantaCoder and StarCoder: a GPT-2 with one key-value head for all."""
+    """SantaCoder and StarCoder: GPT-2 with multi-query attention."""
 
     model_types = ("gpt_bigcode",)
     base: ClassVar = ClassicDecoder.base
@@ -218,11 +219,11 @@ class GPTBigCode(ClassicDecoder):
         super().to_config(config, model)
         groups = look(model, "layer.attention.num_kv_heads") or config["n_head"]
         if groups not in (1, config["n_head"]):
-            raise DataError(f"{groups} key-value heads have no word there: 1, or as many as heads")
+            raise DataError(f"config.json cannot express {groups} key-value heads; only 1, or as many as num_heads")
         config["multi_query"] = groups == 1
 
 
 def _check_inner(model: ModelSection) -> None:
     """Raise DataError if the config cannot express the width of the feed-forward."""
     if look(model, INNER) != 4 * model["d_model"]:
-        raise DataError("a feed-forward that is not four times as wide has no word there")
+        raise DataError("config.json cannot express a feed-forward other than 4 * d_model")

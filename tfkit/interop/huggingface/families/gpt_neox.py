@@ -26,7 +26,7 @@ def attention_rules(name: str) -> tuple[Rule, ...]:
 
 @register("family", "gpt_neox")
 class GPTNeoX(ClassicDecoder):
-    """GPT-NeoX: attention and feed-forward side by side, each with its norm; a quarter of each head turns."""
+    """GPT-NeoX: parallel attention and feed-forward with separate norms; rotation of a quarter of each head."""
 
     model_types = ("gpt_neox",)
     base: ClassVar = merged(
@@ -83,7 +83,7 @@ class GPTNeoX(ClassicDecoder):
 
 @register("family", "gpt_neox_japanese")
 class GPTNeoXJapanese(GPTNeoX):
-    """GPT-NeoX, Japanese: one sublayer after the other, no bias but that of the last attention's output."""
+    """GPT-NeoX Japanese: sequential sublayers, without biases except that of the last attention's output."""
 
     model_types = ("gpt_neox_japanese",)
     base: ClassVar = merged(

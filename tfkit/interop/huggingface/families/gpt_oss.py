@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 @register("family", "gpt_oss")
 class GptOss(Sparse):
-    """GPT-OSS: every second layer sees a window, sinks take weight to nothing, a clipped SwiGLU with biases."""
+    """GPT-OSS: a window in every second layer, attention sinks, a clipped SwiGLU with biases."""
 
     model_types = ("gpt_oss",)
     base = merged(

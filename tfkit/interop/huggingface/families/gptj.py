@@ -18,7 +18,7 @@ CHECKPOINT = "h.{layer}"
 
 @register("family", "gptj")
 class GPTJ(ClassicDecoder):
-    """GPT-J: attention and feed-forward side by side, the first channels of each head turn, a bias of the output."""
+    """GPT-J: parallel attention and feed-forward, partial rotary positions, an output bias."""
 
     model_types = ("gptj",)
     base: ClassVar = merged(
@@ -65,7 +65,7 @@ class GPTJ(ClassicDecoder):
         super().to_recipe(model, config)
         turned, dim = look(config, "rotary_dim", 64), model["d_model"] // look(model, "layer.attention.num_heads")
         if turned is None:
-            raise DataError("config.json says no rotary_dim")
+            raise DataError("config.json: rotary_dim is required")
         fraction = turned / dim
         override(
             model, {"position.fraction": fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)}
@@ -79,7 +79,7 @@ class GPTJ(ClassicDecoder):
 
 @register("family", "codegen")
 class CodeGen(GPTJ):
-    """CodeGen: a GPT-J whose queries, values and keys are one matrix, cut for four devices."""
+    """CodeGen: GPT-J with queries, values and keys in one matrix, partitioned for four devices."""
 
     model_types = ("codegen",)
     heads: ClassVar = heads_of("CodeGen", classifies=False, bias=True)

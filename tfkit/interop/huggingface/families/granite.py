@@ -1,4 +1,4 @@
-"""Granite (IBM 2024) and HyperCLOVA X (NAVER 2025): multipliers everywhere."""
+"""Granite (IBM 2024) and HyperCLOVA X (NAVER 2025): Llama with multipliers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def write_scale(config: Tree, model: ModelSection) -> None:
     Raises DataError for a head without a factor, as the implementation always divides by one.
     """
     if config.get("logits_scaling", 1) is None:
-        raise DataError("logits_scaling has no word for None")
+        raise DataError("config.json cannot express logits without a scale")
     if config["attention_multiplier"] is None:
         config["attention_multiplier"] = head_width(model) ** -0.5
 
 
 @register("family", "granite")
 class Granite(Llama):
-    """Granite: a Llama with factors on token vectors, scores, what sublayers add, and logits."""
+    """Granite: Llama with factors on embeddings, scores, sublayer outputs and logits."""
 
     model_types = ("granite",)
     heads = heads_of("Granite")
@@ -46,7 +46,7 @@ class Granite(Llama):
 
 @register("family", "hyperclovax")
 class HyperClovaX(Granite):
-    """HyperCLOVA X: Granite's factors, and norms after the sublayers too."""
+    """HyperCLOVA X: Granite with norms before and after each sublayer."""
 
     model_types = ("hyperclovax",)
     heads = heads_of("HyperCLOVAX")

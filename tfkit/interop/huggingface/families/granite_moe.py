@@ -27,7 +27,7 @@ SHARED = f"{FEEDFORWARD}.shared_expert"
 
 @register("family", "granitemoe")
 class GraniteMoe(Sparse):
-    """Granite with experts: Granite's factors, and a softmax over the chosen experts alone."""
+    """Granite with experts: Granite's factors, a softmax over the selected experts."""
 
     model_types = ("granitemoe",)
     base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
@@ -57,7 +57,7 @@ class GraniteMoe(Sparse):
 
 @register("family", "granitemoeshared")
 class GraniteMoeShared(GraniteMoe):
-    """Granite with experts and one that every token passes."""
+    """Granite with routed experts and a shared one."""
 
     model_types = ("granitemoeshared",)
     heads = heads_of("GraniteMoeShared")

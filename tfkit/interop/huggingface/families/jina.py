@@ -43,7 +43,7 @@ class Turning(BertLike):
 
 @register("family", "jina_embeddings_v3")
 class JinaEmbeddingsV3(Turning):
-    """Jina embeddings v3: an XLM-RoBERTa with rotary positions, for long texts; its adapters cannot be brought in."""
+    """Jina embeddings v3: XLM-RoBERTa with rotary positions, for long texts; its adapters are not supported."""
 
     model_types = ("jina_embeddings_v3",)
     heads: ClassVar = heads_of("JinaEmbeddingsV3")
@@ -73,7 +73,7 @@ class JinaEmbeddingsV3(Turning):
 
 @register("family", "gte")
 class Gte(Turning):
-    """GTE: rotary positions and gated layers, for long texts; a text's vector is its first token's."""
+    """GTE: rotary positions and a gated feed-forward, for long texts; the text embedding is the first token's state."""
 
     model_types = ("gte",)
     base: ClassVar = merged(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
@@ -113,7 +113,7 @@ class Gte(Turning):
 
 @register("family", "nomic_bert")
 class NomicBert(Turning):
-    """Nomic BERT: gated layers without biases."""
+    """Nomic BERT: a gated feed-forward, no biases."""
 
     model_types = ("nomic_bert",)
     base: ClassVar = merged(

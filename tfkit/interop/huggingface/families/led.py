@@ -24,7 +24,7 @@ ENCODER = renamed(
 
 @register("family", "led")
 class LED(Bart):
-    """LED: a BART for long texts, whose encoder has a window for all tokens and a view of everything for a few."""
+    """LED: BART for long texts; the encoder has windowed attention with global tokens."""
 
     model_types = ("led",)
     base: ClassVar = merged(

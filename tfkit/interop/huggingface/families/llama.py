@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023), and the base of the many families that differ from it in a few settings."""
+"""Llama (Touvron et al. 2023), and the base of many similar families."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ENDS = end_rules()
 
 @register("family", "llama")
 class Llama(Family):
-    """Llama: norms without a mean, rotary positions, a gated feed-forward, few key-value heads, no biases.
+    """Llama: RMS norms, rotary positions, a gated feed-forward, few key-value heads, no biases.
 
     Similar families set positions and layer types in class variables.
     """
@@ -179,11 +179,11 @@ class Llama(Family):
         types = types_of(layers)
         sizes = {layer["mask"]["size"] for layer in layers if layer["mask"]}
         if len(sizes) > 1 or (sizes and cls.period == (FULL,) and not cls.listed):
-            raise DataError("windows of these sizes have no word there")
+            raise DataError("config.json cannot express windows of these sizes")
         if cls.listed:
             config["layer_types"] = types
         elif len(set(types)) > 1:
-            raise DataError("all layers have a window there, or none")
+            raise DataError("config.json can express a window only for all layers or none")
         if cls.listed or cls.period != (FULL,):
             # the implementation creates a window mask if types are listed, even if none is windowed
             config["sliding_window"] = next(iter(sizes), cls.window if cls.listed else None)

@@ -31,7 +31,7 @@ PARTS = ("gate", "up", "down")
 
 @register("family", "llama4")
 class Llama4(Sparse):
-    """Llama 4: three layers that turn and see a chunk to one that does neither; weights multiply what experts read."""
+    """Llama 4: three chunked rotary layers for each full layer without positions; weights scale the experts' inputs."""
 
     model_types = ("llama4_text",)
     base = merged(BASE, {"layer.feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}})
@@ -101,7 +101,7 @@ class Llama4(Sparse):
     def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
         sizes = {layer["mask"]["size"] for layer in layers if layer["mask"]}
         if len(sizes) > 1:
-            raise DataError("chunks of several sizes have no word there")
+            raise DataError("config.json cannot express chunks of several sizes")
         turns = [bool(layer["mask"]) for layer in layers]
         config["layer_types"] = [CHUNKED if turn else FULL for turn in turns]
         config["no_rope_layers"] = [int(turn) for turn in turns]

@@ -20,7 +20,7 @@ GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name i
 
 @register("family", "longformer")
 class Longformer(Roberta):
-    """Longformer: a RoBERTa for long texts, with a window for all tokens and a view of everything for a few."""
+    """Longformer: RoBERTa for long texts, with windowed attention and global tokens."""
 
     model_types = ("longformer",)
     base: ClassVar = merged(Roberta.base, {"layer.attention.type": "longformer"})
@@ -49,9 +49,7 @@ def window_sizes(masks: Sequence[Sequence[Options]]) -> list[int]:
     sizes: list[int] = [mask[0]["size"] for mask in masks]
     odd = [size for size in sizes if max(sizes) % size]
     if odd:
-        raise DataError(
-            f"attention_window has no word for {odd[0]} beside {max(sizes)}: texts are padded to the latter"
-        )
+        raise DataError(f"attention_window cannot express {odd[0]} besides {max(sizes)}, to which texts are padded")
     return sizes
 
 

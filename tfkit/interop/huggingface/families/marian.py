@@ -26,7 +26,7 @@ FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "sk
 
 @register("family", "marian")
 class Marian(Bart):
-    """Marian: the original Transformer with a fixed output bias; both sides may have a vocabulary of their own."""
+    """Marian: the original Transformer with a constant output bias and, optionally, separate vocabularies."""
 
     model_types = ("marian",)
     base: ClassVar = merged(PLAIN, SINES)
@@ -56,7 +56,7 @@ class Marian(Bart):
 
 @register("family", "m2m_100")
 class M2M100(Bart):
-    """M2M-100, NLLB: fixed positions that leave padding out, the norm before each sublayer."""
+    """M2M-100, NLLB: pre-norm, sinusoidal positions that skip padding."""
 
     model_types = ("m2m_100",)
     base: ClassVar = merged(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
@@ -78,7 +78,7 @@ class M2M100(Bart):
 
 @register("family", "fsmt")
 class FSMT(M2M100):
-    """FSMT: the original Transformer as fairseq has it, with two vocabularies and an output of its own."""
+    """FSMT: the original Transformer of fairseq, with two vocabularies and an untied output."""
 
     model_types = ("fsmt",)
     base: ClassVar = merged(PLAIN, {"embedding": {"shared": False}, "position": FAIRSEQ})

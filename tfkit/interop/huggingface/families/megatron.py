@@ -26,7 +26,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 @register("family", "megatron_bert")
 class MegatronBert(Bert):
-    """Megatron-BERT: the norm before each sublayer, none over the embeddings (Shoeybi et al. 2019)."""
+    """Megatron-BERT: pre-norm BERT without an embedding norm (Shoeybi et al. 2019)."""
 
     model_types = ("megatron-bert",)
     base: ClassVar = merged(Bert.base, PRE_NORM)
@@ -39,7 +39,7 @@ class MegatronBert(Bert):
 
 @register("family", "bert_generation")
 class BertGeneration(BertLike):
-    """A BERT that writes: the future hidden, no token types, a head without a dense layer (Rothe et al. 2019)."""
+    """BERT-Generation: causal BERT without token types, its head without a dense layer (Rothe et al. 2019)."""
 
     model_types = ("bert-generation",)
     heads: ClassVar = {
@@ -64,9 +64,7 @@ class BertGeneration(BertLike):
         if config.get("is_decoder", False):
             model["type"] = "decoder"
         elif model["head"] is not None:
-            raise DataError(
-                "config.json: is_decoder: a BertGenerationDecoder that sees the future cannot be brought in"
-            )
+            raise DataError("config.json: is_decoder: a bidirectional BertGenerationDecoder is not supported")
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

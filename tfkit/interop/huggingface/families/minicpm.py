@@ -17,7 +17,7 @@ DIGITS = 12  # decimals preserved by a root times its inverse
 
 @register("family", "minicpm3")
 class MiniCPM3(LatentShell):
-    """MiniCPM3: latent attention, and factors on token vectors, on what sublayers add, and on logits."""
+    """MiniCPM3: latent attention; factors on embeddings, sublayer outputs and logits."""
 
     model_types = ("minicpm3",)
     base = merged(Llama.base, {"layer.attention": {**LATENT, "bias": False}})

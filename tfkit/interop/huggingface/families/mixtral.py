@@ -32,7 +32,7 @@ BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # gate, up and d
 
 @register("family", "mixtral")
 class Mixtral(Sparse):
-    """Mixtral: experts in every layer, a softmax over all of them, the weights of the chosen ones normalised."""
+    """Mixtral: experts in every layer; a softmax over all, renormalized over the selected ones."""
 
     model_types = ("mixtral",)
     base = merged(BASE, {"layer.feedforward.router.normalized": True})
@@ -48,7 +48,7 @@ class Mixtral(Sparse):
 
 
 class QwenMoe(Sparse):
-    """Base of Qwen2-MoE and Qwen3-MoE: dense layers by a step, or by number."""
+    """Base of Qwen2-MoE and Qwen3-MoE: dense layers at a regular step, or listed."""
 
     fixed = (Fixed("use_sliding_window", (False,)),)
     derived = ("sliding_window", "max_window_layers", "layer_types")
@@ -66,7 +66,7 @@ class QwenMoe(Sparse):
 
 @register("family", "qwen2_moe")
 class Qwen2Moe(QwenMoe):
-    """Qwen1.5-MoE and Qwen2-MoE: a gated expert that every token passes, biases of queries, keys and values."""
+    """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert; biases of queries, keys and values."""
 
     model_types = ("qwen2_moe",)
     base = merged(BASE, {"layer.feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}})
@@ -89,7 +89,7 @@ class Qwen2Moe(QwenMoe):
 
 @register("family", "qwen3_moe")
 class Qwen3Moe(QwenMoe):
-    """Qwen3-MoE: a norm of each query and key head, many small experts and none that every token passes."""
+    """Qwen3-MoE: per-head norms of queries and keys; many small experts, none of them shared."""
 
     model_types = ("qwen3_moe",)
     base = merged(BASE, {"layer.attention.qk_norm": True})
@@ -99,19 +99,19 @@ class Qwen3Moe(QwenMoe):
 
 @register("family", "olmoe")
 class Olmoe(Sparse):
-    """OLMoE: queries and keys are normed over all heads at once."""
+    """OLMoE: norms of queries and keys over all heads together."""
 
     model_types = ("olmoe",)
     base = merged(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
-    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm there, before it here
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm, in tfkit before it
     rules = (*ENDS, *NORMS, *ATTENTION, *expert_rules())
 
 
 @register("family", "flex_olmo")
 class FlexOlmo(Olmoe):
-    """FlexOlmo: OLMoE with the norm after each sublayer, before it enters the residual stream."""
+    """FlexOlmo: OLMoE with norms of the sublayer outputs."""
 
     model_types = ("flex_olmo",)
     base = merged(Olmoe.base, {"layer.residual": "branch_norm"})
@@ -126,7 +126,7 @@ class FlexOlmo(Olmoe):
 
 @register("family", "minimax_m2")
 class MiniMaxM2(Sparse):
-    """MiniMax-M2: sigmoid scores with a bias that only chooses, part of each head turns, norms over all heads."""
+    """MiniMax-M2: sigmoid scores with a selection bias, partial rotary positions, norms over all heads."""
 
     model_types = ("minimax_m2",)
     base = merged(

@@ -24,7 +24,7 @@ NAMES = {
 
 @register("family", "modernbert")
 class ModernBert(ModernBertDecoder):
-    """ModernBERT: rotary positions, gated layers without biases, windows on both sides in two of three layers."""
+    """ModernBERT: rotary positions, a gated feed-forward, no biases, two-sided windows in two of three layers."""
 
     model_types = ("modernbert",)
     base = merged(ModernBertDecoder.base, {"type": "encoder"})
@@ -44,7 +44,7 @@ class ModernBert(ModernBertDecoder):
 
     @classmethod
     def over_layer(cls, config: ConfigJson, name: str) -> Tree:
-        size = config.get("local_attention", 128)  # both sides together
+        size = config.get("local_attention", 128)  # total of both sides
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else super().over_layer(config, name)
 
     @classmethod

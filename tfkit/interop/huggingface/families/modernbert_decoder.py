@@ -21,7 +21,7 @@ GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"
 
 @register("family", "modernbert_decoder")
 class ModernBertDecoder(ByType):
-    """A decoder of ModernBERT's parts: normed token vectors, GEGLU, windows in two of three layers, BERT's head."""
+    """ModernBERT decoder: an embedding norm, GEGLU, windows in two of three layers, BERT's head."""
 
     model_types = ("modernbert-decoder",)
     base = merged(
@@ -94,7 +94,7 @@ class ModernBertDecoder(ByType):
     def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         if name == FIRST:
             return {**cls.over_layer(config, cls._listed(config, 1)[0]), "attention_norm": None}
-        size = config.get("local_attention", 128) // 2  # the other half is in the future
+        size = config.get("local_attention", 128) // 2  # the future half is masked
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod

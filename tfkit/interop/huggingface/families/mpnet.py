@@ -26,7 +26,7 @@ NAMES = {
 
 @register("family", "mpnet")
 class MPNet(Offset):
-    """MPNet: a RoBERTa without token types, with a learned bias for each range of distances beside its places."""
+    """MPNet: RoBERTa without token types, with relative position buckets besides learned positions."""
 
     model_types = ("mpnet",)
     base: ClassVar[ModelSection] = {

@@ -15,7 +15,7 @@ SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"))
 
 @register("family", "olmo")
 class Olmo(Llama):
-    """OLMo: norms with nothing to learn, queries, keys and values kept within bounds."""
+    """OLMo: norms without weights; clipped queries, keys and values."""
 
     model_types = ("olmo",)
     base = merged(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
@@ -25,7 +25,7 @@ class Olmo(Llama):
 
 @register("family", "olmo2")
 class Olmo2(Llama):
-    """OLMo 2: norms of what the sublayers give and not of what they read, queries and keys normed over all heads."""
+    """OLMo 2: norms of the sublayer outputs only; query and key norms over all heads."""
 
     model_types = ("olmo2",)
     base = merged(
@@ -44,7 +44,7 @@ class Olmo2(Llama):
 
 @register("family", "olmo3")
 class Olmo3(ByType, Olmo2):
-    """OLMo 3: three layers with a window to one without, which alone is stretched to longer texts."""
+    """OLMo 3: three windowed layers for each full layer; only full layers have scaled rotary positions."""
 
     model_types = ("olmo3",)
     heads = heads_of("Olmo3")

@@ -32,7 +32,7 @@ END = Rule("layer_norm.{kind}", "decoder.final_norm.{kind}")
 
 @register("family", "opt")
 class OPT(ClassicDecoder):
-    """OPT: learned positions that leave padding out; that of 350M has narrow tokens and a norm after each sublayer."""
+    """OPT: learned positions that skip padding; OPT-350M is post-norm with a narrow token table."""
 
     model_types = ("opt",)
     base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
@@ -67,7 +67,7 @@ class OPT(ClassicDecoder):
         narrow = config.get("word_embed_proj_dim") or model["d_model"]
         if narrow != model["d_model"]:
             if not look(model, "head.tied"):
-                raise DataError("config.json: word_embed_proj_dim can be brought in only with a head that is tied")
+                raise DataError("config.json: word_embed_proj_dim is supported only with a tied head")
             model["embedding"] |= {"d_embedding": narrow, "project_tokens": True, "projection_bias": False}
         before, bare = config.get("do_layer_norm_before", True), config.get("_remove_final_layer_norm", False)
         if not before:
@@ -86,7 +86,7 @@ class OPT(ClassicDecoder):
 
 @register("family", "xglm")
 class XGLM(ClassicDecoder):
-    """XGLM: fixed positions that count from 2, tokens times the root of the width."""
+    """XGLM: sinusoidal positions counted from 2, embeddings scaled by sqrt(d_model)."""
 
     model_types = ("xglm",)
     base: ClassVar = merged(
@@ -117,7 +117,7 @@ class XGLM(ClassicDecoder):
 
 @register("family", "biogpt")
 class BioGPT(ClassicDecoder):
-    """BioGPT: learned positions that leave padding out, tokens times the root of the width."""
+    """BioGPT: learned positions that skip padding, embeddings scaled by sqrt(d_model)."""
 
     model_types = ("biogpt",)
     base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})

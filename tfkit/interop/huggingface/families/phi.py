@@ -33,7 +33,7 @@ DROPOUTS = (
 
 @register("family", "phi3")
 class Phi3(Llama):
-    """Phi-3: a Llama with query, key and value in one matrix, gate and up in another; windows in all layers."""
+    """Phi-3: Llama with query, key and value in one matrix, gate and up in another; a window in all layers."""
 
     model_types = ("phi3",)
     heads = heads_of("Phi3")
@@ -63,7 +63,7 @@ class Phi3(Llama):
 
 @register("family", "phi")
 class Phi(Llama):
-    """Phi 1 and 2: attention and feed-forward at once from one norm, biases everywhere, half of each head turns."""
+    """Phi 1 and 2: parallel attention and feed-forward after one norm, all biases, rotation of half of each head."""
 
     model_types = ("phi",)
     base = merged(

@@ -28,14 +28,14 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first word is written
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first name is written
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
 
 
 @register("family", "arcee")
 class Arcee(Llama):
-    """AFM 4.5B (Arcee 2025): a Llama with a squared ReLU and no gate."""
+    """AFM 4.5B (Arcee 2025): Llama with a squared ReLU and no gate."""
 
     model_types = ("arcee",)
     base = BASE
@@ -51,7 +51,7 @@ class Arcee(Llama):
 
 @register("family", "apertus")
 class Apertus(Llama):
-    """Apertus (Swiss AI 2025): xIELU, norms of queries and keys, rotary positions stretched as in Llama 3.1."""
+    """Apertus (Swiss AI 2025): xIELU, norms of queries and keys, rotary scaling of Llama 3.1."""
 
     model_types = ("apertus",)
     base = merged(BASE, {"layer.attention.qk_norm": True})
@@ -96,7 +96,7 @@ class Apertus(Llama):
 
 @register("family", "nemotron")
 class Nemotron(Llama):
-    """Nemotron 4 (Parmar et al. 2024): layer norms whose weight counts from 1, squared ReLU, half a head turns."""
+    """Nemotron 4 (Parmar et al. 2024): layer norms with weights offset by 1, squared ReLU, rotation of half a head."""
 
     model_types = ("nemotron",)
     base = merged(BASE, {"layer.norm": {"type": "layer_norm", "weight_offset": 1.0}})
@@ -115,7 +115,7 @@ class Nemotron(Llama):
 
 @register("family", "jais2")
 class Jais2(Llama):
-    """Jais 2 (Inception 2025): layer norms, biases everywhere, squared ReLU."""
+    """Jais 2 (Inception 2025): layer norms, all biases, squared ReLU."""
 
     model_types = ("jais2",)
     base = merged(BASE, {"layer.norm.type": "layer_norm"})

@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
 @register("family", "qwen2")
 class Qwen2(Llama):
-    """Qwen 2: a Llama with biases of queries, keys and values; the upper layers may see a window."""
+    """Qwen 2: Llama with biases of queries, keys and values; the upper layers may have a window."""
 
     model_types = ("qwen2",)
     base = merged(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})

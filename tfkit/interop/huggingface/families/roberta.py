@@ -58,7 +58,7 @@ class Offset(BertLike):
 
 @register("family", "roberta")
 class Roberta(Offset):
-    """RoBERTa: a BERT of bytes, trained longer and without pairs; places are counted by real tokens."""
+    """RoBERTa: byte-level BERT without next-sentence prediction; positions count real tokens."""
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Roberta")
@@ -83,7 +83,7 @@ class Roberta(Offset):
 
 @register("family", "xlm_roberta")
 class XLMRoberta(Roberta):
-    """XLM-RoBERTa: a RoBERTa of a hundred languages (Conneau et al. 2019)."""
+    """XLM-RoBERTa: multilingual RoBERTa (Conneau et al. 2019)."""
 
     model_types = ("xlm-roberta",)
     heads: ClassVar = heads_of("XLMRoberta")
@@ -92,7 +92,7 @@ class XLMRoberta(Roberta):
 
 @register("family", "camembert")
 class Camembert(XLMRoberta):
-    """CamemBERT: a RoBERTa of French (Martin et al. 2019)."""
+    """CamemBERT: French RoBERTa (Martin et al. 2019)."""
 
     model_types = ("camembert",)
     heads: ClassVar = heads_of("Camembert")
@@ -100,7 +100,7 @@ class Camembert(XLMRoberta):
 
 @register("family", "data2vec_text")
 class Data2VecText(XLMRoberta):
-    """data2vec, of texts: a RoBERTa that learned to predict its own states (Baevski et al. 2022)."""
+    """data2vec for text: RoBERTa trained to predict its own states (Baevski et al. 2022)."""
 
     model_types = ("data2vec-text",)
     heads: ClassVar = heads_of("Data2VecText")
@@ -109,7 +109,7 @@ class Data2VecText(XLMRoberta):
 
 @register("family", "roberta_prelayernorm")
 class RobertaPreLayerNorm(Roberta):
-    """RoBERTa with the norm before each sublayer, and one over the embeddings (Ott et al. 2019, fairseq)."""
+    """Pre-norm RoBERTa with an embedding norm (Ott et al. 2019, fairseq)."""
 
     model_types = ("roberta-prelayernorm",)
     base: ClassVar = merged(Roberta.base, {"layer": PRE_NORM["layer"]})
@@ -124,7 +124,7 @@ class RobertaPreLayerNorm(Roberta):
 
 @register("family", "xlm_roberta_xl")
 class XLMRobertaXL(Roberta):
-    """XLM-RoBERTa, XL: a far larger one, the norm before each sublayer (Goyal et al. 2021)."""
+    """XLM-RoBERTa-XL: larger, pre-norm (Goyal et al. 2021)."""
 
     model_types = ("xlm-roberta-xl",)
     base: ClassVar = merged(Roberta.base, PRE_NORM)

@@ -40,7 +40,7 @@ UNSTACKED = "1 expert -> expert"
 
 @register("family", "hunyuan_v1_moe")
 class HunyuanMoe(Sparse):
-    """Hunyuan-Large: queries and keys are normed after they are turned, one expert for every token."""
+    """Hunyuan-Large: norms of rotated queries and keys, a shared expert."""
 
     model_types = ("hunyuan_v1_moe",)
     base = merged(
@@ -73,13 +73,13 @@ def _agreed(value: object, key: str) -> object:
     if not isinstance(value, list):
         return value
     if len(set(value)) > 1:
-        raise DataError(f"config.json: {key} differs between layers ({value}), which cannot be brought in")
+        raise DataError(f"config.json: {key} differs between layers ({value}), which is not supported")
     return value[0]
 
 
 @register("family", "ernie4_5_moe")
 class Ernie45Moe(Sparse):
-    """ERNIE 4.5 with experts: softmax scores with a bias that only chooses, experts in some of the layers."""
+    """ERNIE 4.5 with experts in some layers: softmax scores with a selection bias."""
 
     model_types = ("ernie4_5_moe",)
     base = merged(BASE, {"layer.feedforward.router": {"selection_bias": True, "normalized": True}})
@@ -119,7 +119,7 @@ class Ernie45Moe(Sparse):
 
 @register("family", "aria_text")
 class AriaText(Sparse):
-    """The decoder of Aria: a softmax over the chosen experts alone, whose weights are stored transposed."""
+    """Aria's decoder: a softmax over the selected experts, transposed expert weights."""
 
     model_types = ("aria_text",)
     base = merged(BASE, {"layer.feedforward.router.over": "chosen"})

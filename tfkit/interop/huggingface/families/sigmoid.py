@@ -40,7 +40,7 @@ HEAD_NORMS = merged(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforwar
 
 @register("family", "dots1")
 class Dots1(Grouped):
-    """dots.llm1: a norm of each query and key head; upper layers may see a window."""
+    """dots.llm1: per-head norms of queries and keys; the upper layers may have a window."""
 
     model_types = ("dots1",)
     base = HEAD_NORMS
@@ -74,7 +74,7 @@ class LocalTurns(Sparse):
 
 @register("family", "exaone_moe")
 class ExaoneMoe(LocalTurns, Grouped):
-    """K-EXAONE: three layers that turn and see a window to one that does neither."""
+    """K-EXAONE: three windowed rotary layers for each full layer without positions."""
 
     model_types = ("exaone_moe",)
     base = HEAD_NORMS
@@ -95,7 +95,7 @@ class ExaoneMoe(LocalTurns, Grouped):
 
 @register("family", "afmoe")
 class Afmoe(LocalTurns):
-    """Trinity (Arcee 2025): a gate on what heads give, norms before and after each sublayer."""
+    """Trinity (Arcee 2025): gated head outputs, norms before and after each sublayer."""
 
     model_types = ("afmoe",)
     base = merged(

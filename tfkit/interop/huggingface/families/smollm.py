@@ -17,7 +17,7 @@ UNPLACED = "_without_position"  # suffix of a layer type
 
 @register("family", "smollm3")
 class SmolLM3(Llama):
-    """SmolLM 3: a Llama in which every fourth layer has no positions; those may see a window."""
+    """SmolLM 3: Llama without positions in every fourth layer; the others may have a window."""
 
     model_types = ("smollm3",)
     heads = heads_of("SmolLM3")

@@ -59,7 +59,7 @@ ENDS = (
 
 @register("family", "t5")
 class T5(Family):
-    """T5: norms without a mean, no biases, a learned bias for each range of distances; 1.1: gated, another output."""
+    """T5: RMS norms, no biases, relative position buckets; version 1.1: a gated feed-forward, an untied output."""
 
     model_types = ("t5",)
     base: ClassVar = {
@@ -168,7 +168,7 @@ class T5(Family):
 
 @register("family", "mt5")
 class MT5(T5):
-    """mT5: a T5 1.1 for a hundred languages."""
+    """mT5: multilingual T5 1.1."""
 
     model_types = ("mt5",)
     heads: ClassVar = {name.replace("T5", "MT5"): over for name, over in T5.heads.items()}
@@ -186,7 +186,7 @@ class MT5(T5):
 
 @register("family", "umt5")
 class UMT5(MT5):
-    """umT5: a mT5 with a bias of its own in every layer."""
+    """umT5: mT5 with separate position buckets in each layer."""
 
     model_types = ("umt5",)
     base: ClassVar = merged({**T5.base, "position": "none"}, {"layer.position.type": "t5_bias"})

@@ -1,4 +1,4 @@
-"""T5Gemma (Zhang et al. 2025): an encoder and a decoder made of Gemma 2."""
+"""T5Gemma (Zhang et al. 2025): an encoder-decoder of Gemma 2 layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "
 
 @register("family", "t5gemma")
 class T5Gemma(Family):
-    """T5Gemma: Gemma 2's layers on both sides, those of the decoder with attention to the encoder between."""
+    """T5Gemma: Gemma 2's layers on both sides; the decoder's have cross-attention."""
 
     model_types = ("t5gemma",)
     base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
@@ -53,7 +53,7 @@ class T5Gemma(Family):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         for side in ("encoder", "decoder"):
             if not isinstance(config.get(side), Mapping):
-                raise DataError(f"config.json says no {side}")
+                raise DataError(f"config.json: {side} is required")
             ties = config.get("tie_word_embeddings", True)
             more = {"tie_word_embeddings": ties, "architectures": ["Gemma2ForCausalLM"]}
             stack = Gemma2.recipe(ChainMap(more, config[side]))  # a view, so that reads are recorded

@@ -28,7 +28,7 @@ NAMES = {
 
 @register("family", "xlm")
 class XLM(BertLike):
-    """XLM of one language: a BERT without token types, its head the tied table and a bias."""
+    """XLM, monolingual: BERT without token types; a tied head with a bias."""
 
     model_types: ClassVar[tuple[str, ...]] = ("xlm",)
     reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # used to compute text lengths
@@ -76,7 +76,7 @@ class XLM(BertLike):
 
 @register("family", "flaubert")
 class Flaubert(XLM):
-    """FlauBERT: an XLM of French; the norm before each sublayer, of its large one, cannot be brought in."""
+    """FlauBERT: French XLM; the pre-norm of its large version is not supported."""
 
     model_types = ("flaubert",)
     heads: ClassVar = {name.replace("XLM", "Flaubert"): over for name, over in XLM.heads.items()}
