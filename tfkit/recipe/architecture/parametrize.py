@@ -31,12 +31,12 @@ class Parametrizer:
 
     def applied(self, blueprint: Blueprint) -> Blueprint:
         """Return the Blueprint with its parametrization and the resulting factors; unchanged if there is a fault."""
-        count = len(self.faults.found)
+        count = len(self.faults.errors)
         chosen = self._read(blueprint)
-        if chosen is None or len(self.faults.found) > count:
+        if chosen is None or len(self.faults.errors) > count:
             return blueprint
         result = self._with_factors(blueprint, chosen)
-        return blueprint if len(self.faults.found) > count else result
+        return blueprint if len(self.faults.errors) > count else result
 
     def _read(self, blueprint: Blueprint) -> Parametrization | None:
         keys = mapping(self.node)
@@ -82,7 +82,7 @@ class Parametrizer:
         root = Node({"model": replace(self.model, value=own)}, self.model.place)
         for key, node in sizes.items():
             path = f"model.{key}"
-            root = merge(root, nested(path, node.moved(path)), self.faults.found)
+            root = merge(root, nested(path, node.moved(path)), self.faults.errors)
         return self.resolve(mapping(root)["model"])
 
     def _with_factors(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:

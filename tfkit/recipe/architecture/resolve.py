@@ -114,7 +114,7 @@ class ModelResolver:
         if not isinstance(over.value, dict):
             self.faults.add(over, f"expected a mapping of the {side}'s keys")
             return own
-        return mapping(merge(replace(self.node, value=own), over, self.faults.found))
+        return mapping(merge(replace(self.node, value=own), over, self.faults.errors))
 
     def _used(self) -> Iterator[Node]:
         """Yield the texts used by stacks and layers; all texts of a stack whose layers have faults."""
@@ -197,7 +197,7 @@ class ModelResolver:
                 self.faults.add(node, "true means the stack's norm, but layer.norm is not set")
             node = norm
         elif node.value is not None and norm is not None:
-            node = merge(norm, node, self.faults.found)
+            node = merge(norm, node, self.faults.errors)
         if node is not None:
             text.written["final_norm"] = node
         return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
@@ -242,11 +242,11 @@ def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Fau
     unused = set(_places(keys.values())) - stands
     if not unused:
         return
-    found, known = _Forms(faults.found), len(faults.found)
+    forms, known = _Forms(faults.errors), len(faults.errors)
     # a kind is merged over the layer, and a norm over the layer's
     checked = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
-    _read({key: node for key, node in keys.items() if key in checked}, found)
-    faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
+    _read({key: node for key, node in keys.items() if key in checked}, forms)
+    faults.errors += [fault for fault in forms.errors[known:] if (fault.place, fault.path) in unused]
 
 
 def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
