@@ -84,15 +84,15 @@ def _places(run: Run, family_config: FamilyConfig, names: list[str]) -> Mapping[
         begins[name] = number
         mark += torch.arange(number, number + len(mark))[:, None]
         number += len(mark)
-    found = {}
+    places = {}
     for path, mark in to_checkpoint(family_config.family, marks, run.blueprint).items():
         rows = mark[:, :1].long().flatten() if mark.dim() == 2 else torch.zeros(0)
         for name, begin in begins.items():
             size = len(own[f"{name}.weight"])
             if sorted(rows.tolist()) == [*range(begin, begin + size)] and bool((mark == mark[:, :1]).all()):
-                found[name] = (path.removesuffix(".weight"), rows - begin)
-    missing = [name for name in names if name not in found]
+                places[name] = (path.removesuffix(".weight"), rows - begin)
+    missing = [name for name in names if name not in places]
     if missing:
         text = f"'{family_config.family.part_name}' has no projection of its own for {', '.join(missing[:3])}"
         raise UsageError(f"{run.folder}: {text}; export the run merged, with --to huggingface")
-    return found
+    return places

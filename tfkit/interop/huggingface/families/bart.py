@@ -76,12 +76,12 @@ HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
 }
 
 
-def heads_of(name: str, says: Iterable[str] = (), **head: object) -> dict[str, ModelSection]:
-    """Return the model classes of an encoder-decoder: generation, headless, and the text classes in `says`."""
+def heads_of(name: str, text_classes: Iterable[str] = (), **head: object) -> dict[str, ModelSection]:
+    """Return the model classes of an encoder-decoder: generation, headless, and `text_classes`."""
     return {
         f"{name}ForConditionalGeneration": {"head": {"type": "language_model", **head}},
         f"{name}Model": {"head": "none"},
-        **{f"{name}{end}": OF_TEXTS[end] for end in says},
+        **{f"{name}{end}": OF_TEXTS[end] for end in text_classes},
     }
 
 

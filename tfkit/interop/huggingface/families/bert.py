@@ -161,8 +161,8 @@ class BertLike(Family):
 
     @classmethod
     def _adds_types(cls, segments: int) -> bool:
-        says = any(row.config_key == "type_vocab_size" for row in cls.settings)
-        return says and not segments and not cls.untyped
+        has_types = any(row.config_key == "type_vocab_size" for row in cls.settings)
+        return has_types and not segments and not cls.untyped
 
 
 @register("family", "bert")

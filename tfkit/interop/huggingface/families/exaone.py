@@ -40,8 +40,8 @@ class Exaone4(Olmo2):
     @classmethod
     def types(cls, config: ConfigJson, count: int) -> list[str]:
         types = super().types(config, count)
-        spelled_out = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
-        return [*types[:-1], FULL] if spelled_out else types  # the last layer is always full
+        is_pattern = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
+        return [*types[:-1], FULL] if is_pattern else types  # the last layer is always full
 
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:

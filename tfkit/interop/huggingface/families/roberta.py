@@ -52,8 +52,8 @@ class Offset(BertLike):
     def positions(cls, model: ModelSection) -> Tree:
         """Return the learned position part."""
         parts = model["position"] if isinstance(model["position"], list) else [model["position"]]
-        found: Tree = next(part for part in parts if part["type"] == "learned")
-        return found
+        learned: Tree = next(part for part in parts if part["type"] == "learned")
+        return learned
 
 
 @register("family", "roberta")
