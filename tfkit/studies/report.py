@@ -256,14 +256,18 @@ class StudyReport(ReportFiles):
         return self.results.as_data()
 
     def csv(self) -> str:
-        """Format a line for each run: arm, seed, state, and all its scores."""
+        """Format a line for each run."""
+        return csv_text(*self.runs())
+
+    def runs(self) -> tuple[list[str], list[list[object]]]:
+        """Return the heads and a row for each run: arm, seed, state, folder, and all its scores."""
         cells = [(arm, cell) for arm in self.results.own for cell in arm.cells]
         names = list(dict.fromkeys(name for _, cell in cells for name in cell.scores))
-        rows = (
+        rows: list[list[object]] = [
             [arm.name, cell.seed, cell.state, cell.folder, *(cell.scores.get(name) for name in names)]
             for arm, cell in cells
-        )
-        return csv_text(["variant", "seed", "state", "run", *names], rows)
+        ]
+        return ["variant", "seed", "state", "run", *names], rows
 
 
 def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[str, str]:
