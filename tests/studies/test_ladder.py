@@ -99,6 +99,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     for name, value in (("began", []), ("failing", ""), ("above", 0.0), ("flat", False)):
         patch.setattr(Trained, name, value)
     patch.setattr("tfkit.studies.process.started", Trained)
+    patch.setattr("tfkit.studies.process.can_fork", lambda: False)
     patch.setattr("tfkit.studies.trial.started", Trained)
     patch.setattr("tfkit.studies.runner.POLL", 0.001)
 

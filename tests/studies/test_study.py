@@ -416,6 +416,7 @@ def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> Non
         for worker in runner.progress.workers:
             worker.job.wait()
             worker.claim.release()
+        runner.launcher.close()
 
 
 def test_a_recipe_that_changes_meanwhile_is_told(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ class RayCluster:
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         return RayJob(self.ray, self.task.remote(list(words), str(Path.cwd()), str(log), self.threads))
 
+    def close(self) -> None:
+        """Leave the cluster as it is."""
+
 
 def share(cpus: Sequence[float], jobs: int) -> int:
     """Return the CPUs per task, such that the smallest node fits its share of `jobs` concurrent tasks."""

@@ -98,6 +98,7 @@ class Runner:
             for worker in list(self.progress.workers):
                 worker.job.wait()
                 self._ended(worker)
+            self.launcher.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
             show(self.progress)
