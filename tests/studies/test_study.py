@@ -500,7 +500,9 @@ def test_what_is_no_claim_is_told_and_waited_for_by_nobody(tmp_path: Path) -> No
     (out / "runs" / "wide-s0.claim").write_text("{}")
     runner = Runner(source, plan, out)
     assert runner.run(lambda progress: None)
-    assert all("is no folder, as the claim of a run is; remove it" in why for why in runner.progress.failed.values())
+    assert all(
+        "is not a folder; remove it: it has the name of a run's claim" in why for why in runner.progress.failed.values()
+    )
     assert len(runner.progress.failed) == 2
 
 

@@ -51,9 +51,9 @@ class RayCluster:
 
 def share(cpus: Sequence[float], jobs: int) -> int:
     """Return the CPUs per task, such that the smallest node fits its share of `jobs` concurrent tasks."""
-    there = sorted(count for count in cpus if count >= 1) or [1.0]
-    tasks = -(-jobs // len(there))
-    return max(1, int(there[0]) // tasks)
+    sizes = sorted(count for count in cpus if count >= 1) or [1.0]
+    tasks = -(-jobs // len(sizes))
+    return max(1, int(sizes[0]) // tasks)
 
 
 class RayJob:

@@ -40,16 +40,16 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
 class Job(Protocol):
     """Started training."""
 
-    problem: str  # why it was lost; empty if it was not
+    problem: str  # reason if the job was lost, else empty
 
     def poll(self) -> int | None:
-        """Return its exit status, negative after a signal; None while it runs."""
+        """Return the exit status, negative after a signal; None while running."""
 
     def wait(self) -> int:
         """Wait for the end and return the exit status."""
 
     def interrupt(self) -> None:
-        """Ask it to save and stop; a no-op if it has ended."""
+        """Send SIGINT, upon which the training saves and stops; a no-op if it has ended."""
 
 
 class Launcher(Protocol):
@@ -59,7 +59,7 @@ class Launcher(Protocol):
         """Start a command line of tfkit with its output in `log`."""
 
     def close(self) -> None:
-        """End what serves the trainings, but not the trainings."""
+        """Release the launcher's own processes. Running trainings continue."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class LocalJob:
 
 
 class Here:
-    """Launcher of trainings on this machine, forked from a warm parent where that is possible."""
+    """Launcher of trainings on this machine, forked from a warm parent on Linux."""
 
     def __init__(self) -> None:
         self._parent: Fork | None = None
@@ -104,7 +104,7 @@ def can_fork() -> bool:
 
 
 class Fork:
-    """The warm parent of trainings (studies/warm.py), as the process of a study sees it."""
+    """Client of the warm parent (studies/warm.py): its pipes, and the jobs that began and ended."""
 
     def __init__(self, threads: int | None) -> None:
         self.threads = threads
@@ -137,7 +137,7 @@ class Fork:
             self.is_lost = True
 
     def read(self, seconds: float = 0.0) -> None:
-        """Read the answers so far, waiting for one for at most some seconds."""
+        """Read all pending answers, after waiting up to `seconds` for the first."""
         pipe = self.process.stdout
         while pipe is not None and not self.is_lost and select.select([pipe], [], [], seconds)[0]:
             block = os.read(pipe.fileno(), 65536)
@@ -148,7 +148,7 @@ class Fork:
             seconds = 0.0
 
     def close(self) -> None:
-        """End the parent; trainings go on."""
+        """Stop the parent. Running trainings continue."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -227,4 +227,4 @@ def failure(log: Path) -> str:
         return str(error)
     lines = [line for line in text.splitlines() if line.strip()]
     first = next((place for place in range(len(lines) - 1, -1, -1) if not lines[place].startswith(" ")), 0)
-    return shorten(" ".join(line.strip() for line in lines[first:]).removeprefix("tfkit: "), 300) or "it said nothing"
+    return shorten(" ".join(line.strip() for line in lines[first:]).removeprefix("tfkit: "), 300) or "no output"

@@ -59,17 +59,17 @@ class StudyRun:
         return _frame([dict(zip(heads, row, strict=True)) for row in rows]).set_index(["variant", "seed"])
 
     def _rows(self) -> Iterator[dict[str, object]]:
-        known = {(one.measure, one.arm): one for one in self.results.comparisons}
+        comparisons = {(one.measure, one.arm): one for one in self.results.comparisons}
         for measure in self.results.measure:
             for arm in self.results.own:
-                found, one = arm.spread(measure), known.get((measure, arm.name))
+                spread, one = arm.spread(measure), comparisons.get((measure, arm.name))
                 is_exact = measure in EXACT
                 yield {
                     "measure": measure,
                     "variant": arm.name,
-                    "n": 0 if found is None else found.n,
-                    "mean": float(arm.exact(measure)) if is_exact else None if found is None else found.mean,
-                    "sd": None if is_exact or found is None else found.sd,
+                    "n": 0 if spread is None else spread.n,
+                    "mean": float(arm.exact(measure)) if is_exact else None if spread is None else spread.mean,
+                    "sd": None if is_exact or spread is None else spread.sd,
                     "difference": None if one is None else one.mean,
                     "low": None if one is None else one.low,
                     "high": None if one is None else one.high,

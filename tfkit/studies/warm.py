@@ -1,7 +1,7 @@
-"""A process that has imported what a training needs, and forks one for each request: start-up is paid once.
+"""Warm parent: a process with the imports of a training that forks a child for each request (a fork server).
 
-Requests are lines of JSON on its standard input, answers lines of numbers on its standard output: a job and its
-process when it begins, a job and its exit status when it ends. It ends with its standard input; trainings go on.
+Protocol: JSON lines on standard input are requests, lines on standard output the events `began JOB PROCESS` and
+`ended JOB STATUS`. The parent exits when its standard input is closed; children continue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEGAN, ENDED = "began", "ended"
 
 @dataclass
 class WarmParent:
-    """Server of this process: its pipes, and the jobs by process."""
+    """Fork server with its pipes and the job of each child."""
 
     requests: int
     answers: int
@@ -34,7 +34,7 @@ class WarmParent:
 
     @classmethod
     def here(cls) -> WarmParent:
-        """Take over standard input and output, which are empty from now on."""
+        """Take over standard input and output, and replace them by the null device."""
         requests, answers = os.dup(0), os.dup(1)
         empty = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1):
@@ -43,7 +43,7 @@ class WarmParent:
         return cls(requests, answers)
 
     def serve(self) -> list[str] | None:
-        """Answer requests; return None at the end of standard input, and in a forked child its command line."""
+        """Serve requests. Return None when standard input is closed, and the command line in a forked child."""
         wake, woken = os.pipe()
         for end in (wake, woken):
             os.set_blocking(end, False)
@@ -87,7 +87,7 @@ class WarmParent:
         return None
 
     def _become(self, log: Path) -> None:
-        """Make a forked child an ordinary process: its output in the log, signals as at the start of Python."""
+        """Turn a forked child into an ordinary process: output to the log, default signal handlers."""
         signal.set_wakeup_fd(-1)
         os.close(self.requests)
         os.close(self.answers)
@@ -100,7 +100,7 @@ class WarmParent:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def _reap(self) -> None:
-        """Report the children that have ended."""
+        """Report ended children."""
         while self.jobs:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
@@ -111,8 +111,8 @@ class WarmParent:
         os.write(self.answers, f"{what} {job} {number}\n".encode())
 
 
-def imported() -> None:
-    """Import what a training imports, and run nothing."""
+def import_modules() -> None:
+    """Import the modules of a training without running anything."""
     for name in MODULES:
         importlib.import_module(name)
     if importlib.util.find_spec("matplotlib") is not None:
@@ -128,7 +128,7 @@ def train(words: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     parent = WarmParent.here()
-    imported()
+    import_modules()
     gc.freeze()  # no collection copies the pages that children share
     command = parent.serve()
     if command is not None:
