@@ -6,7 +6,6 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +108,7 @@ class MadeFeed(Feed):
         vars(self).update(vars(feed))
         self.batches = batches
 
-    def make(self, epoch: int, batch: int, indices: Any) -> Batch:
+    def make(self, epoch: int, batch: int, indices: object) -> Batch:
         """Return the batch with this number."""
         return self.batches[batch]
 

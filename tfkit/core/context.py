@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -172,6 +173,12 @@ class Visibility:
         dense = dense if visible is None else dense & visible
         return dense.expand(*dense.shape[:-2], query.shape[-1], -1)  # [batch|1 ... query key]
 
+    def apart(self) -> Visibility:
+        """Return a copy whose caches change by themselves."""
+        twin = copy(self)
+        twin.kept = dict(self.kept)
+        return twin
+
     def _make(self) -> Tensor:
         visible = self._ruled(self.span.query()[:, :, 0], self.span.key()[:, 0])
         together = [] if visible is None else [visible]
@@ -246,6 +253,12 @@ class Placement:
         """Return the same positions for other parts."""
         return Placement(parts, self.query, self.key, self.lengths, self.counted)
 
+    def apart(self) -> Placement:
+        """Return a copy whose cache changes by itself."""
+        twin = copy(self)
+        twin._kept = dict(self._kept)
+        return twin
+
     def embed(self) -> Tensor | None:
         """Return the position embeddings, [batch|1 query width], or None."""
         return _total([part.embed(self._seen_by(part)[0]) for part in self.parts])
@@ -261,7 +274,7 @@ class Placement:
             self._kept[dim, of_keys] = rotations[0] if rotations else None
         return self._kept[dim, of_keys]
 
-    def _rotation(self, part: PositionFacts, dim: int, side: int) -> Any | None:
+    def _rotation(self, part: PositionFacts, dim: int, side: int) -> object | None:
         positions = self._seen_by(part)[side]
         if self.lengths is None or not part.moves:
             return part.rotation(positions, dim)
@@ -344,6 +357,12 @@ class Context:
     inputs: Inputs = field(default_factory=Inputs)
     collector: Collector = field(default_factory=Collector)
 
-    def with_state(self, state: Any) -> Context:
+    def with_state(self, state: object) -> Context:
         """Return a copy with a sublayer's `state` (explicit for speed: called by every layer in every step)."""
         return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)
+
+    def apart(self) -> Context:
+        """Return a copy with its own caches and collector, for a second forward of the same sublayers."""
+        memory, collector = self.memory and self.memory.apart(), Collector(self.collector.watch, self.collector.place)
+        mask, position = self.mask.apart(), self.position.apart()
+        return Context(mask, position, self.state, self.source, memory, self.inputs, collector)

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,12 @@ def drawing(draws: Draws | None) -> Iterator[None]:
         yield
     finally:
         _DRAWS.reset(token)
+
+
+def draws_here() -> Draws | None:
+    """Return a copy of the draws of this thread as they are now, to repeat them."""
+    draws = _DRAWS.get()
+    return None if draws is None else replace(draws)
 
 
 def is_drawing() -> bool:

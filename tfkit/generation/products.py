@@ -1,4 +1,4 @@
-"""Products of a few rows with a copy of a weight: packed for the kernel, concatenated with others, or in int8."""
+"""Products of a few rows with a copy of a weight: in a kernel's own layout, concatenated with others, or in int8."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def _operator(namespace: str, name: str) -> Any:
 
 
 PACK, PACKED_PRODUCT = _operator("mkl", "_mkl_reorder_linear_weight"), _operator("mkl", "_mkl_linear")
+REORDER, REORDERED_PRODUCT = _operator("mkldnn", "_reorder_linear_weight"), _operator("mkldnn", "_linear_pointwise")
 PREPACK, INT8_PRODUCT = _operator("quantized", "linear_prepack"), _operator("quantized", "linear_dynamic")
 ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel") else None
 
@@ -37,7 +38,7 @@ class Product(Protocol):
 
 
 class Packed:
-    """A weight packed once for float32 products of a few rows on a CPU; equal to the linear layer up to rounding."""
+    """A weight packed once for MKL's float32 products of a few rows; equal to the linear layer up to rounding."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.copy: Tensor = PACK(weight, HINT)
@@ -49,6 +50,23 @@ class Packed:
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
         out: Tensor = self.product(x, self.copy, self.shape, self.bias, rows)
+        return out
+
+
+class Reordered:
+    """A weight in oneDNN's own layout; equal to the linear layer up to rounding.
+
+    A call costs about 10 microseconds more than one of MKL, and large weights take 0.5 to 0.9 of its time.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy: Tensor = REORDER(weight, HINT)
+        self.bytes = weight.nbytes
+        self.bias = bias
+        self.product = REORDERED_PRODUCT
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        out: Tensor = self.product(x, self.copy, self.bias, "none", [], "")
         return out
 
 
@@ -91,8 +109,13 @@ class Int8:
         return out.to(x.dtype)
 
 
+def can_reorder() -> bool:
+    """True if this build of torch supports products with weights in oneDNN's layout."""
+    return None not in (REORDER, REORDERED_PRODUCT)
+
+
 def can_pack() -> bool:
-    """True if this build of torch supports products with packed weights."""
+    """True if this build of torch supports products with weights packed by MKL."""
     return None not in (PACK, PACKED_PRODUCT) and bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 

@@ -21,6 +21,7 @@ from tfkit.functional.dropout import Dropout
 from tfkit.models.call import Call, beyond
 from tfkit.models.last_state import LastState
 from tfkit.models.layer import Layer, LayerState
+from tfkit.models.recompute import recomputed
 from tfkit.models.state import DecodeState
 
 
@@ -86,6 +87,7 @@ class Stack(nn.Module):
         self._order = plan.order
         self._last_state = LastState(plan) if plan.last_state else None
         self.needs = plan.needs  # call inputs that some part reads
+        self.recompute = 0  # number of first layers whose activations the backward pass recomputes
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if isinstance(part, PositionFacts) and part.moves]
         self.moves = bool(self._moving)  # True if positions depend on the text length
@@ -106,7 +108,8 @@ class Stack(nn.Module):
                 context = replace(context, position=context.position.of(layer.position))  # type: ignore[arg-type]
             if call.collector.watch:
                 context = replace(context, collector=call.collector.at(f"{self.plan.side}.layers.{place}"))
-            x = layer(x, context, state)  # [batch time d_model]
+            again = place < self.recompute and torch.is_grad_enabled() and not state
+            x = recomputed(layer, x, context) if again else layer(x, context, state)  # [batch time d_model]
             if context.collector.watches("hidden_states"):
                 context.collector.observe("hidden_states", x)
         if self._last_state is not None and self.plan.side == "encoder":

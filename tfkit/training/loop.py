@@ -30,6 +30,7 @@ from tfkit.training.processes import outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher, save_weights
 from tfkit.training.random_state import seeded
+from tfkit.training.recompute import recompute_layers
 from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, computing, scale_gradients
 from tfkit.training.validation import ValidationScores, mean_loss, total_loss
@@ -60,6 +61,7 @@ class Trainer:
         self.model, self.settings = task.model, task.settings
         self.team = team()
         check_division(task, self.team)
+        recompute_layers(task.recipe, task.trained)
         self.schedule = self.settings.schedule.build()
         self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(task.trained, self._lr(1))
         for line in regroup(self.optimizer, self.model, self.settings):

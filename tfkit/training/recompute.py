@@ -1,0 +1,33 @@
+"""`train.recompute`: layers whose activations are recomputed, and models in which they cannot be."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from tfkit.components.feedforward.experts import Routing
+from tfkit.core.errors import RecipeError
+from tfkit.core.output import counted
+from tfkit.models.stack import Stack
+from tfkit.recipe.load import Recipe
+
+
+def recompute_layers(recipe: Recipe, trained: nn.Module) -> None:
+    """Set the layers that `train.recompute` names in all stacks. Raise RecipeError if it would change the gradients."""
+    wanted = recipe.train.recompute
+    stacks = [module for module in trained.modules() if isinstance(module, Stack)]
+    if wanted and (problem := _problem(wanted, stacks, trained)):
+        raise RecipeError([recipe.fault("train.recompute", problem)])
+    for stack in stacks:
+        stack.recompute = len(stack.layers) if wanted == "all" else wanted
+
+
+def _problem(wanted: int | str, stacks: list[Stack], trained: nn.Module) -> str:
+    deepest = max(len(stack.layers) for stack in stacks)
+    if isinstance(wanted, int) and wanted > deepest:
+        return f"{wanted} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+    if any(stack.plan.last_state for stack in stacks):
+        return "the layers of this model pass on their last states, which a second forward would change; leave it out"
+    if any(isinstance(module, Routing) and module.config.selection_rate for module in trained.modules()):
+        text = "the selection bias of experts moves in each forward, so that a second one would choose other experts"
+        return f"{text}; leave it out, or set router.selection_rate: 0"
+    return ""
