@@ -9,7 +9,7 @@ from html import escape
 
 from tfkit.core.output import printable
 
-FARTHEST = 3.0
+FARTHEST = 5.0
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # between two ticks, times a power of ten
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))  # of values from ten of them on
 COLOURS, DASHES = 8, ("", "6 3", "2 2")  # the colours are variables of the page: --c0 to --c7
