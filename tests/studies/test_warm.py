@@ -13,7 +13,7 @@ import pytest
 
 from tests.studies.small import study
 from tfkit import __version__
-from tfkit.studies.process import Fork, ForkedJob, Here, LocalJob, can_fork, started
+from tfkit.studies.process import ForkedJob, ForkServer, Here, LocalJob, can_fork, started
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="trainings are forked on Linux only")
 SERVE = """
@@ -28,19 +28,19 @@ elif words is not None:
 
 
 @pytest.fixture
-def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fork]:
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     """A parent that has imported nothing, and so is there at once."""
     monkeypatch.setattr("tfkit.studies.process.PARENT", (sys.executable, "-c", SERVE))
-    fork = Fork(3)
+    fork = ForkServer(3)
     yield fork
     fork.close()
 
 
-def job_of(parent: Fork, log: Path, *words: str) -> ForkedJob:
+def job_of(parent: ForkServer, log: Path, *words: str) -> ForkedJob:
     return ForkedJob(parent, parent.start(words, log), words, log)
 
 
-def test_a_job_has_its_own_status_and_log(parent: Fork, tmp_path: Path) -> None:
+def test_a_job_has_its_own_status_and_log(parent: ForkServer, tmp_path: Path) -> None:
     good = job_of(parent, tmp_path / "good.txt", "--version")
     bad = job_of(parent, tmp_path / "bad.txt", "nothing")
     assert (good.wait(), bad.wait(), good.poll()) == (0, 2, 0)
@@ -49,7 +49,7 @@ def test_a_job_has_its_own_status_and_log(parent: Fork, tmp_path: Path) -> None:
     assert not good.problem
 
 
-def sleeping(parent: Fork, folder: Path) -> ForkedJob:
+def sleeping(parent: ForkServer, folder: Path) -> ForkedJob:
     """A job that has begun, and ends when it is interrupted."""
     job = job_of(parent, folder / "log.txt", "sleep")
     while job.job not in parent.began:
@@ -57,7 +57,7 @@ def sleeping(parent: Fork, folder: Path) -> ForkedJob:
     return job
 
 
-def test_an_interrupted_job_ends(parent: Fork, tmp_path: Path) -> None:
+def test_an_interrupted_job_ends(parent: ForkServer, tmp_path: Path) -> None:
     job = sleeping(parent, tmp_path)
     assert job.poll() is None
     job.interrupt()
@@ -65,14 +65,14 @@ def test_an_interrupted_job_ends(parent: Fork, tmp_path: Path) -> None:
     job.interrupt()  # a no-op
 
 
-def test_an_interrupt_is_not_lost_at_the_start_of_a_job(parent: Fork, tmp_path: Path) -> None:
+def test_an_interrupt_is_not_lost_at_the_start_of_a_job(parent: ForkServer, tmp_path: Path) -> None:
     jobs = [job_of(parent, tmp_path / "log.txt", "sleep") for _ in range(20)]
     for job in jobs:
         job.interrupt()
     assert {job.wait() for job in jobs} == {-signal.SIGINT}
 
 
-def test_jobs_outlive_their_parent_and_are_known_to_end(parent: Fork, tmp_path: Path) -> None:
+def test_jobs_outlive_their_parent_and_are_known_to_end(parent: ForkServer, tmp_path: Path) -> None:
     job = sleeping(parent, tmp_path)
     parent.process.kill()
     while not parent.is_lost:
@@ -84,7 +84,7 @@ def test_jobs_outlive_their_parent_and_are_known_to_end(parent: Fork, tmp_path: 
     assert late.wait() == 0 and __version__ in (tmp_path / "late.txt").read_text()
 
 
-def test_a_parent_ends_with_its_study(parent: Fork) -> None:
+def test_a_parent_ends_with_its_study(parent: ForkServer) -> None:
     parent.close()
     assert parent.process.returncode == 0
 

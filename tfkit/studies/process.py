@@ -84,13 +84,13 @@ class Here:
     """Launcher of trainings on this machine, forked from a warm parent on Linux."""
 
     def __init__(self) -> None:
-        self._parent: Fork | None = None
+        self._parent: ForkServer | None = None
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         if not can_fork():
             return LocalJob(started(words, log, threads))
         if self._parent is None:
-            self._parent = Fork(threads)
+            self._parent = ForkServer(threads)
         return ForkedJob(self._parent, self._parent.start(words, log), words, log)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ def can_fork() -> bool:
     return sys.platform == "linux"
 
 
-class Fork:
+class ForkServer:
     """Client of the warm parent (studies/warm.py): its pipes, and the jobs that began and ended."""
 
     def __init__(self, threads: int | None) -> None:
@@ -160,7 +160,7 @@ class Fork:
 class ForkedJob:
     """Training forked from a warm parent. If the parent is lost before it begins, it is started without one."""
 
-    parent: Fork
+    parent: ForkServer
     job: int
     words: Sequence[str]
     log: Path
