@@ -17,6 +17,7 @@ from tfkit.core.options import seconds_of
 from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
+from tfkit.training.ahead import Ahead
 from tfkit.training.callback import Training
 from tfkit.training.checkpoint import Checkpoints, Finished, Progress, step_of
 from tfkit.training.division import Division, check_division, divided
@@ -32,7 +33,7 @@ from tfkit.training.publish import Publisher, save_weights
 from tfkit.training.random_state import seeded
 from tfkit.training.recompute import recompute_layers
 from tfkit.training.setup import Task
-from tfkit.training.step import Places, accumulate, computing, scale_gradients
+from tfkit.training.step import accumulate, computing, scale_gradients
 from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
 
@@ -97,18 +98,18 @@ class Trainer:
     def run(self) -> bool:
         """Train to the end. Return False if stopped by a signal or train.max_time, after saving a checkpoint."""
         progress, self.division = self.progress, self._divided()
-        order = self.task.train.order(progress.epoch, progress.batch)
-        places = iter(order)
         metrics = MetricsLog(self.folder / METRICS, progress.step) if self.team.leads else None
         meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
         self.model.train()
         try:
             self.callbacks.tell("start")
-            with Interrupts() as interrupts, outliving(interrupts):
+            ahead = Ahead(self.task.train, progress.epoch, progress.batch)
+            with Interrupts() as interrupts, outliving(interrupts), ahead as batches:
                 stopping = bool(progress.finished)
                 while not stopping:
-                    record = self._step(places, meter)
-                    progress.epoch, progress.batch = order.state
+                    with batches.working():
+                        record = self._step(batches, meter)
+                    progress.epoch, progress.batch = batches.state
                     self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
                         with self._published():
@@ -154,14 +155,14 @@ class Trainer:
         state = self.callbacks.state()
         return self.checkpoints.save(self.model, self.optimizer, self.progress, self.task.beside, state)
 
-    def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
+    def _step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, Any]:
         """Take one optimizer step and return its record for metrics.jsonl."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
         lr = self._lr(step)
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        sums = accumulate(self.division, self.task.train, places, settings.accumulate)
+        sums = accumulate(self.division, self.task.train, batches, settings.accumulate)
         if step == 1 and self.task.adaptation is not None:
             self.task.adaptation.check_used()
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
@@ -185,6 +186,7 @@ class Trainer:
             **({} if skipped else {"gradient_norm": norm}),
             "tokens_per_second": round(sums.read / seconds, 1),
             "targets_per_second": round(sums.targets / seconds, 1),
+            "waiting": round(batches.waiting() / seconds, 4),
         }
 
     def _validate(self) -> dict[str, float]:
