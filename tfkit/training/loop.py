@@ -19,6 +19,7 @@ from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.callback import Training
 from tfkit.training.checkpoint import Checkpoints, Finished, Progress, step_of
+from tfkit.training.compiled import check_compile, compiled, compiling
 from tfkit.training.division import Division, check_division, divided
 from tfkit.training.events import Callbacks
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, RunFolder
@@ -62,6 +63,7 @@ class Trainer:
         self.team = team()
         check_division(task, self.team)
         recompute_layers(task.recipe, task.trained)
+        check_compile(task)
         self.schedule = self.settings.schedule.build()
         self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(task.trained, self._lr(1))
         for line in regroup(self.optimizer, self.model, self.settings):
@@ -139,7 +141,7 @@ class Trainer:
     def _divided(self) -> Division:
         """Divide batches over the processes as `train.parallel` says."""
         task = self.task
-        compute = computing(self.model, task.train, self.settings.precision, task.distillation)
+        compute = computing(compiled(task), task.train, self.settings.precision, task.distillation)
         return divided(task.trained, compute, self.team, self.settings.parallel)
 
     @contextlib.contextmanager
@@ -161,7 +163,8 @@ class Trainer:
         lr = self._lr(step)
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        sums = accumulate(self.division, self.task.train, places, settings.accumulate)
+        with compiling():
+            sums = accumulate(self.division, self.task.train, places, settings.accumulate)
         if step == 1 and self.task.adaptation is not None:
             self.task.adaptation.check_used()
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
