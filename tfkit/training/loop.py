@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
+from tfkit.training.out_of_memory import check_fits, explained, is_out_of_memory
 from tfkit.training.processes import outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher, save_weights
@@ -64,6 +64,7 @@ class Trainer:
         check_division(task, self.team)
         recompute_layers(task.recipe, task.trained)
         check_compile(task)
+        check_fits(task, self.team.size)
         self.schedule = self.settings.schedule.build()
         self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(task.trained, self._lr(1))
         for line in regroup(self.optimizer, self.model, self.settings):
@@ -109,7 +110,7 @@ class Trainer:
             with Interrupts() as interrupts, outliving(interrupts):
                 stopping = bool(progress.finished)
                 while not stopping:
-                    record = self._step(places, meter)
+                    record = self._fitting_step(places, meter)
                     progress.epoch, progress.batch = order.state
                     self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
@@ -156,7 +157,20 @@ class Trainer:
         state = self.callbacks.state()
         return self.checkpoints.save(self.model, self.optimizer, self.progress, self.task.beside, state)
 
-    def _step(self, places: Places, meter: ProgressMeter) -> dict[str, Any]:
+    def _fitting_step(self, places: Places, meter: ProgressMeter) -> dict[str, float]:
+        """Take one optimizer step. Raise OutOfMemory if its memory cannot be allocated."""
+        try:
+            return self._step(places, meter)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # the frames of the error are gone here, with their tensors
+        self.optimizer.zero_grad(set_to_none=True)
+        last = self.checkpoints.last()
+        step = self.progress.step + 1
+        raise explained(self.task, self.team.size, step, None if last is None else step_of(last))
+
+    def _step(self, places: Places, meter: ProgressMeter) -> dict[str, float]:
         """Take one optimizer step and return its record for metrics.jsonl."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
