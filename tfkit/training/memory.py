@@ -91,7 +91,7 @@ def _kept(
 
     model = build_model(blueprint, device="meta").train()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model.to_empty(device=device)
+        _place(model, device)
         for plan, count in zip(blueprint.stacks(), how[0], strict=True):
             model.stack(plan.side).recompute = count
         own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
@@ -100,3 +100,15 @@ def _kept(
         with drawing(Draws((0,))), autocast(device, how[1]), hooks:
             _ = compute(model, inputs)
     return sum(storage.nbytes() for place, storage in storages.items() if place not in own)
+
+
+def _place(model: Model, device: torch.device) -> None:
+    """Replace the tensors of a model by empty ones on `device`; tied ones stay tied, for which `to_empty` fails."""
+    placed: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                empty = nn.Parameter(torch.empty_like(weight, device=device), weight.requires_grad)
+                module._parameters[name] = placed.setdefault(id(weight), empty)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else torch.empty_like(buffer, device=device)
