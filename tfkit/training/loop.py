@@ -17,7 +17,7 @@ from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.callback import Training
-from tfkit.training.checkpoint import Checkpoints, Finished, Progress, step_of
+from tfkit.training.checkpoint import Checkpoints, Finished, Progress, Snapshot, step_of
 from tfkit.training.compiled import check_compile, compiled, compiling
 from tfkit.training.division import Division, check_division, divided
 from tfkit.training.events import Callbacks
@@ -36,6 +36,7 @@ from tfkit.training.setup import Task
 from tfkit.training.step import Places, accumulate, computing, scale_gradients
 from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
+from tfkit.training.writer import CheckpointWriter
 
 Measure = Callable[[Task], ValidationScores]
 SKIPS = 50  # steps in a row without an update at which training stops
@@ -72,6 +73,7 @@ class Trainer:
         self.trained = [parameter for parameter in task.trained.parameters() if parameter.requires_grad]
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
+        self.writer = CheckpointWriter(self.checkpoints, self._reached)
         self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
         self.training = Training(task.recipe, task.model, task.trained, folder.path, task.steps, Progress(), reporter)
         self.callbacks = Callbacks(self.training, callbacks, self.team.leads)
@@ -128,12 +130,14 @@ class Trainer:
                     if metrics is not None:
                         metrics.write(record)
                     if saving and self.team.leads:
-                        self.callbacks.tell("checkpoint", self.save())
-                        self.history.reached(progress)
+                        self.writer.write(self._snapshot())
+                    self.writer.poll()
+                self.writer.wait()
                 if self.team.leads:
                     with self._published():
                         self.publisher.publish(progress)
         finally:
+            self.writer.close()
             if metrics is not None:
                 metrics.close()
             self.callbacks.end()
@@ -154,8 +158,15 @@ class Trainer:
 
     def save(self) -> Path:
         """Write a checkpoint and return its folder."""
-        state = self.callbacks.state()
-        return self.checkpoints.save(self.model, self.optimizer, self.progress, self.task.beside, state)
+        return self.checkpoints.write(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot.of(self.model, self.optimizer, self.progress, self.task.beside, self.callbacks.state())
+
+    def _reached(self, snapshot: Snapshot, path: Path) -> None:
+        """Report a whole checkpoint to callbacks and history; training may be some steps ahead."""
+        self.callbacks.tell("checkpoint", path)
+        self.history.reached(Progress.model_validate(snapshot.state["progress"]))
 
     def _fitting_step(self, places: Places, meter: ProgressMeter) -> dict[str, float]:
         """Take one optimizer step. Raise OutOfMemory if its memory cannot be allocated."""
@@ -166,6 +177,7 @@ class Trainer:
                 raise
         # the frames of the error are gone here, with their tensors
         self.optimizer.zero_grad(set_to_none=True)
+        self.writer.wait()
         last = self.checkpoints.last()
         step = self.progress.step + 1
         raise explained(self.task, self.team.size, step, None if last is None else step_of(last))
@@ -293,6 +305,7 @@ class Trainer:
 
     def _not_finite(self, step: int, what: str) -> NotFinite:
         """Record the divergence and return the error."""
+        self.writer.wait()
         settings, last = self.settings, self.checkpoints.last()
         tries = [f"a lower learning rate (now {self._lr(step):g})", "a longer warmup"]
         tries += [] if settings.clip_norm is not None else ["train.clip_norm: 1"]
