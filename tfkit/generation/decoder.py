@@ -23,6 +23,7 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
+from tfkit.functional.linear import Linear
 from tfkit.functional.view import view
 from tfkit.generation.heads import join_heads, split_heads
 from tfkit.generation.layers import Kind, Layers, copied, joined
@@ -196,7 +197,8 @@ def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
     return [
         module
         for module in _modules(model)
-        if type(module) is nn.Linear
+        if isinstance(module, nn.Linear)
+        and type(module) in (nn.Linear, Linear)
         and module.weight.dtype in types
         and module.weight.dim() == 2
         and not _is_watched(module)

@@ -10,22 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
+from tfkit.functional.linear import ONEDNN, operator, uses_onednn
 
 HINT = 64  # rows that the kernel packs for: close to optimal for any small number
 REDUCED = True  # 7-bit inputs: 8 bits overflow on processors that accumulate in 16
 
 
-def _operator(namespace: str, name: str) -> Any:
-    """Return an operator outside torch's public API, or None if this build lacks it."""
-    try:
-        return getattr(getattr(torch.ops, namespace), name).default
-    except (AttributeError, RuntimeError):
-        return None
-
-
-PACK, PACKED_PRODUCT = _operator("mkl", "_mkl_reorder_linear_weight"), _operator("mkl", "_mkl_linear")
-REORDER, REORDERED_PRODUCT = _operator("mkldnn", "_reorder_linear_weight"), _operator("mkldnn", "_linear_pointwise")
-PREPACK, INT8_PRODUCT = _operator("quantized", "linear_prepack"), _operator("quantized", "linear_dynamic")
+PACK, PACKED_PRODUCT = operator("mkl", "_mkl_reorder_linear_weight"), operator("mkl", "_mkl_linear")
+REORDER = operator("mkldnn", "_reorder_linear_weight")
+PREPACK, INT8_PRODUCT = operator("quantized", "linear_prepack"), operator("quantized", "linear_dynamic")
 ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel") else None
 
 
@@ -63,7 +56,7 @@ class Reordered:
         self.copy: Tensor = REORDER(weight, HINT)
         self.bytes = weight.nbytes
         self.bias = bias
-        self.product = REORDERED_PRODUCT
+        self.product = ONEDNN
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
         out: Tensor = self.product(x, self.copy, self.bias, "none", [], "")
@@ -110,8 +103,8 @@ class Int8:
 
 
 def can_reorder() -> bool:
-    """True if this build of torch supports products with weights in oneDNN's layout."""
-    return None not in (REORDER, REORDERED_PRODUCT)
+    """True if products with weights in oneDNN's layout are available and preferred on this processor."""
+    return REORDER is not None and uses_onednn()
 
 
 def can_pack() -> bool:
