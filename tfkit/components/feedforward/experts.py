@@ -329,8 +329,8 @@ class Experts(FeedForward):
         return by_choice.sum(dim=1)  # [rows width]
 
     def _sizes(self, experts: Tensor) -> list[int]:
-        """Count the rows of each expert; on `meta` all go to one, at the same cost."""
-        if experts.is_meta:
+        """Count the rows of each expert; without numbers (meta, fake tensors) all go to one, at the same cost."""
+        if experts.is_meta or type(experts) is not Tensor:
             return [len(experts)] + [0] * (self.config.num_experts - 1)
         sizes: list[int] = experts.bincount(minlength=self.config.num_experts).tolist()
         return sizes

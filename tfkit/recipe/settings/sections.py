@@ -351,6 +351,7 @@ class Train(Validated):
         description="number of layers of each stack, from the first, whose activations are recomputed in the backward "
         "pass instead of kept; or all",
     )
+    compile: bool = Field(False, description="compute the steps with torch.compile: faster after the first ones")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: Literal["best", "last"] | Mean = Field("best", description="the weights saved in model.safetensors")
