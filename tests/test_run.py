@@ -128,6 +128,7 @@ def test_the_folder_holds_what_it_should(trained: Run) -> None:
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     for name in ("step", "tokens", "targets", "loss", "learning_rate", "tokens_per_second", "targets_per_second"):
         assert all(line[name] > 0 for line in lines)
+    assert all(0 <= line["waiting"] <= 1 for line in lines)
     assert "valid.loss" in lines[-1]
     environment = json.loads((trained.folder / "environment.json").read_text())
     assert environment["torch"] == importlib.metadata.version("torch") and environment["seed"] == 0

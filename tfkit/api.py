@@ -34,7 +34,7 @@ ALONE = (
     *("attention", "mixer", "feedforward", "norm", "activation", "residual", "position", "embedding", "mask", "head"),
     "init",
 )
-Source = str | Path | Mapping[str, Any] | Recipe
+Source = str | Path | Mapping[str, object] | Recipe
 
 
 @parts_named()
@@ -123,7 +123,7 @@ def part(slot: str, type: str, *, embedding: nn.Module | None = None, **options:
     return callable_alone(config.build(*arguments))
 
 
-def _validated(slot: str, name: str, options: dict[str, Any], embedding: nn.Module | None) -> tuple[Config, Shape]:
+def _validated(slot: str, name: str, options: dict[str, object], embedding: nn.Module | None) -> tuple[Config, Shape]:
     """Separate the options of a part from its shape and validate both. Raise RecipeError for wrong ones."""
     own = set(REGISTRY.get(slot, name).Config.model_fields) if REGISTRY.has(slot, name) else set(options)
     sizes = {key: value for key, value in options.items() if key in ShapeOptions.model_fields and key not in own}

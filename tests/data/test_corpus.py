@@ -320,12 +320,11 @@ def test_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_docstrings_part_without_overlap_and_are_the_same_again() -> None:
-    train = texts("docstrings", characters=300_000)
-    valid = texts("docstrings", characters=300_000, split="valid")
-    assert train and valid
-    assert len(set(train)) == len(train) and not set(train) & set(valid)
-    assert sum(map(len, train)) + sum(map(len, valid)) <= 300_000
-    assert 0.005 < len(valid) / (len(train) + len(valid)) < 0.2
+    train, valid, test = (texts("docstrings", characters=300_000, split=name) for name in ("train", "valid", "test"))
+    whole = [*train, *valid, *test]
+    assert len(set(whole)) == len(whole) and sum(map(len, whole)) <= 300_000
+    for part in (valid, test):
+        assert 0.005 < len(part) / len(whole) < 0.2
     assert texts("docstrings", characters=300_000) == train
     assert texts("docstrings", characters=300_000, seed=1, split="valid") != valid
     assert texts("docstrings", characters=300_000, limit=3) == train[:3]
@@ -336,15 +335,17 @@ def test_summaries_are_first_sentences_parted_by_module(tmp_path: Path, monkeypa
     (tmp_path / "abc.py").write_text(text)
     (tmp_path / "ast.py").write_text('"""The same source.\n\nIt is e.g. 3.5 of a list. Raise if empty."""\n' + text)
     monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
-    both = [pair for split in ("train", "valid") for pair in read("docstrings", form="summary", split=split)]
+    both = [pair for split in ("train", "valid", "test") for pair in read("docstrings", form="summary", split=split)]
     assert both == [{"source": "It is e.g. 3.5 of a list. Raise if empty.", "target": "Return the first value."}]
     monkeypatch.undo()
-    train, valid = (read("docstrings", form="summary", split=split) for split in ("train", "valid"))
+    splits = [read("docstrings", form="summary", split=split) for split in ("train", "valid", "test")]
+    whole = [pair for split in splits for pair in split]
     for field in ("source", "target"):
-        assert len({pair[field] for pair in train + valid}) == len(train + valid)
+        assert len({pair[field] for pair in whole}) == len(whole)
     modules = {tuple(pair.values()): module for module, pair in _modules()}
-    parts = [{modules[tuple(pair.values())] for pair in split} for split in (train, valid)]
-    assert not parts[0] & parts[1] and len(valid) > 50 and len(parts[1]) > 10
+    train, valid, test = ({modules[tuple(pair.values())] for pair in split} for split in splits)
+    assert not train & valid and not train & test and not valid & test
+    assert all(len(split) > 50 for split in splits) and min(len(valid), len(test)) > 10
 
 
 def _modules() -> list[tuple[str, dict[str, str]]]:

@@ -35,14 +35,16 @@ LEARNED: dict[str, dict[str, Any]] = {
     "bpe": {"vocab_size": 120},
     "byte_level": {"vocab_size": 300, "byte_level": True},
     "wordpiece": {"vocab_size": 150},
+    "unigram": {"vocab_size": 120},
+    "byte_fallback": {"vocab_size": 360, "byte_fallback": True},
 }
-EXACT = ["character", "bpe", "byte_level"]
+EXACT = ["character", "bpe", "byte_level", "unigram", "byte_fallback"]
+PARTS = {"byte_level": "bpe", "byte_fallback": "unigram"}
 
 
 def part(name: str, **options: Any) -> Any:
     """The tokenizer part of that name."""
-    name = "bpe" if name == "byte_level" else name
-    return REGISTRY.get("tokenizer", name).Config.model_validate(options).build()
+    return REGISTRY.get("tokenizer", PARTS.get(name, name)).Config.model_validate(options).build()
 
 
 def fitted(name: str, texts: list[str] = TEXTS, **options: Any) -> Tokenizer:
@@ -82,8 +84,9 @@ def test_any_text_of_trained_characters_comes_back(name: str, text: str) -> None
 @settings(max_examples=30)
 @given(text=st.text())
 def test_bytes_know_every_text(text: str) -> None:
-    tokenizer = fitted_once("byte_level", "hello")
-    assert tokenizer.decode(tokenizer.encode(text)) == text
+    for name in ("byte_level", "byte_fallback"):
+        tokenizer = fitted_once(name, "hello")
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_wordpiece_cuts_words_and_joins_them() -> None:
@@ -106,15 +109,51 @@ def test_wordpiece_agrees_with_the_library_on_merges() -> None:
     assert set(ours.backend.get_vocab()) == set(backend.get_vocab())
 
 
+def test_unigram_encodes_as_the_library_does() -> None:
+    """Rounded probabilities and sorted pieces encode unseen text as those of the library's own trainer do."""
+    words = sorted({word for text in summaries_text() for word in text.split()})
+    learned, unseen = " ".join(words[::2]), " ".join(words[1::2]) + " ☃"
+    ours = fitted("unigram", [learned], vocab_size=500)
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.normalizer, backend.pre_tokenizer = ours.backend.normalizer, ours.backend.pre_tokenizer
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    trainer: Any = tokenizers.trainers.UnigramTrainer(
+        vocab_size=500, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator([learned], trainer)
+    assert set(ours.backend.get_vocab()) == set(backend.get_vocab()) and ours.vocab_size == 500
+    for word in words:  # pieces in other orders have one probability: ----- -- and -- -----
+        assert sorted(ours.backend.encode(word).tokens) == sorted(backend.encode(word).tokens)
+    assert len(words) > 1000 and ours.unknown(unseen)
+
+
+def summaries_text() -> list[str]:
+    return [example["text"] for example in REGISTRY.get("corpus", "docstrings").Config(limit=60).build().examples()]
+
+
+def test_unigram_names_what_does_not_fit() -> None:
+    with pytest.raises(DataError, match="vocab_size: 10 is too small for the distinct characters"):
+        fitted("unigram", vocab_size=10)
+    with pytest.raises(ValidationError, match="byte_fallback needs no unknown token"):
+        part("unigram", vocab_size=300, byte_fallback=True, special_tokens={"unknown": "<unk>"})
+    with pytest.raises(ValidationError, match="needed without byte_fallback"):
+        part("unigram", vocab_size=300, special_tokens={"unknown": None})
+    with pytest.raises(ValidationError, match="the minimum is 260"):
+        part("unigram", vocab_size=259, byte_fallback=True)
+    assert fitted("unigram").unknown("Ein ☃ Mann") == ["☃"]
+    assert max(map(len, fitted("unigram", longest=3).backend.get_vocab())) <= len("</s>") + 1
+
+
 @pytest.mark.parametrize("name", LEARNED)
 def test_two_fits_give_the_same_file(name: str) -> None:
     assert fitted(name).to_json() == fitted(name).to_json()
 
 
-def test_wordpiece_is_the_same_in_another_process() -> None:
+@pytest.mark.parametrize("kind", ["WordPiece", "Unigram"])
+def test_a_vocabulary_is_the_same_in_another_process(kind: str) -> None:
     code = (
-        "from tfkit.data.tokenizer import WordPiece;"
-        f"print(WordPiece.Config(vocab_size=150).build().fit({TEXTS!a}).to_json().encode())"
+        f"from tfkit.data.tokenizer import {kind};"
+        f"print({kind}.Config(vocab_size=150).build().fit({TEXTS!a}).to_json().encode())"
     )
     runs = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in "ab"}
     assert len(runs) == 1
@@ -290,7 +329,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any], message: 
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_spelled_options_load_to_the_same(name: str) -> None:
-    config = REGISTRY.get("tokenizer", "bpe" if name == "byte_level" else name).Config.model_validate(LEARNED[name])
+    config = REGISTRY.get("tokenizer", PARTS.get(name, name)).Config.model_validate(LEARNED[name])
     spelled = config.spelled()
     spelled.pop("type")
     assert type(config).model_validate(spelled) == config

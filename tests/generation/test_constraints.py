@@ -34,6 +34,7 @@ KINDS: dict[str, Any] = {
     "bpe": {"type": "bpe", "vocab_size": 200},
     "byte_level": {"type": "bpe", "vocab_size": 400, "byte_level": True},
     "wordpiece": {"type": "wordpiece", "vocab_size": 200},
+    "unigram": {"type": "unigram", "vocab_size": 330, "byte_fallback": True},
     "byte_fallback": None,
 }
 STRATEGIES: list[Any] = ["greedy", {"type": "sample", "n_best": 2}, {"type": "beam", "num_beams": 3, "n_best": 3}]
@@ -128,6 +129,7 @@ PATTERNS = {
     "bpe": [r" ?\d{2,4}", r"(the|a) [a-z]+", r"é|[Üß]*x?"],
     "byte_level": [r" ?\d{2,4}", r"漢?[字-孙]\U0001F642", r"[^a]{2,}", r"[ä-ü]{1,3}"],
     "wordpiece": [r" ?\d+ \w+", r"the (cat|dog)|( the)+ small", r" ?[a-z]{1,3}"],
+    "unigram": [r" ?\d{2,4}", r"(the|a) [a-z]+", r"漢?[字-孙]\U0001F642"],
     "byte_fallback": [r" ?\d{2,4}", r"[𝒜-𝒟漢é]+( x)?", r" ?the cat"],
 }
 

@@ -22,7 +22,7 @@ from tfkit.core.errors import UsageError
 from tfkit.functional.loss import cross_entropy
 from tfkit.generation import decoder as decoders
 from tfkit.generation.decoder import Copies, StepDecoder
-from tfkit.generation.products import Int8
+from tfkit.generation.products import Int8, Reordered
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.generation.strategy import Greedy
@@ -125,6 +125,18 @@ def distance(a: Tensor, b: Tensor) -> float:
 def test_copies_give_what_the_weights_give(name: str, rows: int) -> None:
     model = pair() if name == "pair" else decoder(name)
     assert distance(steps(model, rows), steps(model, rows, copied=False)) < 1e-6
+
+
+@pytest.mark.skipif(not decoders.can_reorder(), reason="this build of torch has no oneDNN")
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("name", [*LAYERS, "pair"])
+def test_weights_in_the_layout_of_onednn_give_the_same(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "LEAST", 0)
+    model = pair() if name == "pair" else decoder(name)
+    kept = StepDecoder(model)
+    assert distance(steps(model, rows, kept=kept), steps(model, rows, copied=False)) < 1e-6
+    head: Any = kept.current().head
+    assert isinstance(head.output.layers.product(rows), Reordered)
 
 
 def test_copies_are_used() -> None:
@@ -254,6 +266,7 @@ def test_the_same_weights_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_the_kernel_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "can_pack", lambda: False)
+    monkeypatch.setattr(decoders, "can_reorder", lambda: False)
     model = decoder()
     kept = StepDecoder(model)
     assert torch.equal(steps(model, 2, kept=kept), steps(model, 2, copied=False))

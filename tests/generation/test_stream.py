@@ -56,6 +56,7 @@ TOKENIZERS = {
     "word": learned("word"),
     "bpe": learned("bpe", vocab_size=90),
     "wordpiece": learned("wordpiece", vocab_size=90),
+    "unigram": learned("unigram", vocab_size=90),
     "bytes": bytes_alone(),
     "byte_fallback": byte_fallback(),
 }

@@ -190,6 +190,15 @@ def test_what_the_objective_puts_around_a_text_comes_along(tmp_path: Path) -> No
         assert tokenizer(text)["input_ids"] == run.read([text])[0]
 
 
+def test_a_unigram_tokenizer_with_bytes_goes_out(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", decoder(), tokenizer={"type": "unigram", "vocab_size": 400, "byte_fallback": True})
+    export_model(run, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    for text in ("return it", "漢字 🙂", " two  spaces\n"):
+        assert tokenizer(text)["input_ids"] == run.read([text])[0]
+        assert tokenizer.decode(run.tokenizer.encode(text), skip_special_tokens=True) == text
+
+
 @pytest.mark.parametrize(
     ("name", "head_class"),
     [("gpt2", "GPT2LMHeadModel"), ("bert-base", "BertForMaskedLM"), ("transformer-base", None)],

@@ -125,7 +125,7 @@ def test_attentions_of_each_layer(name: str) -> None:
         assert [tuple(each.shape) for each in weights] == [(2, 4, queries, keys)] * layers
         torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 4, queries))
     assert "attentions" not in hf(ids[:, :3], **({"decoder_input_ids": ids[:, :3]} if name == "pair" else {}))
-    with pytest.raises(ValueError, match="output_hidden_states: the hidden states of each layer are not given"):
+    with pytest.raises(ValueError, match="output_hidden_states is not supported"):
         hf(ids, output_hidden_states=True)
 
 
@@ -153,7 +153,9 @@ def test_what_is_no_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         tfkit.as_pretrained(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
     without = {key: value for key, value in MODELS["pair"].items() if key != "special_ids"}
     hf = tfkit.as_pretrained(tfkit.build({"tfkit": 1, "model": without}))
-    with pytest.raises(ValueError, match=r"the target begins with config\.decoder_start_token_id: set it"):
+    with pytest.raises(
+        ValueError, match=r"config\.decoder_start_token_id is not set; set it, or pass decoder_input_ids"
+    ):
         hf(**example("pair"))
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UsageError, match=r"tfkit\.as_pretrained needs the package transformers: pip install"):

@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def files(recipe: Recipe) -> list[str]:
     """The files of all corpora, relative to the working folder."""
     assert recipe.data is not None
-    found = [path for _, corpus in recipe.data.splits() for path in corpus.files_read()]  # type: ignore[attr-defined]
+    found = [path for _, corpus in recipe.data.splits() for path in corpus.files_read()]
     return [Path(path).relative_to(Path.cwd()).as_posix() for path in found]
 
 

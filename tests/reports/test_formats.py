@@ -11,9 +11,16 @@ import pytest
 
 from tfkit.core.errors import TfkitWarning
 from tfkit.core.figures import drawn, finished, label, matplotlib_figure, svg
-from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
+from tfkit.reports.formats import csv_text, html_page, latex, markdown, markdown_table
 
 EVIL = "<img src=x onerror=alert(1)> \x1b[2J\u202e [a](javascript:b) `c` $d$ *e* \ud800"
+
+
+def test_latex_is_escaped() -> None:
+    assert latex("a_b & 5% of $x^2$ \\cmd{#1}~\n%") == (
+        r"a\_b \& 5\% of \$x\textasciicircum{}2\$ \textbackslash{}cmd\{\#1\}\textasciitilde{} \%"
+    )
+    assert "\x1b" not in latex(EVIL)
 
 
 def test_formulas_are_text_and_numbers_numbers() -> None:

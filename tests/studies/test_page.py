@@ -1,14 +1,17 @@
-"""The page of a study in a real browser, without a screen: no error in its console, every figure and picture there."""
+"""The page of a study: its pictures, what a stranger writes in it, and how it looks in a browser, wide and narrow."""
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,12 +23,15 @@ from tfkit.core.errors import TfkitWarning
 from tfkit.recipe.settings.study import PaperClaim
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
+from tfkit.studies.pictures import forest
 from tfkit.studies.planning import make_plan
+from tfkit.studies.plot import LinearScale
 from tfkit.studies.report import StudyReport
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
+from tfkit.studies.tradeoffs import Tradeoffs
 
 LOOK = """
-import json, os, sys
+import json, sys
 from PySide6.QtCore import QTimer, QUrl
 from PySide6.QtWebEngineCore import QWebEnginePage
 from PySide6.QtWebEngineWidgets import QWebEngineView
@@ -36,10 +42,23 @@ class Page(QWebEnginePage):
     def javaScriptConsoleMessage(self, level, message, line, source):
         self.said.append(message)
 
+SCRIPT = '''
+const right = [...document.querySelectorAll('body *')].filter((one) => !one.closest('.scroll, details, .off'));
+const seen = (arm) => document.querySelectorAll(`g[data-arm="${arm}"]`).length
+    - document.querySelectorAll(`g.off[data-arm="${arm}"]`).length;
+const before = seen(1);
+document.querySelector('input[data-arm="1"]').click();
+JSON.stringify({
+    text: document.body.innerText, wide: document.documentElement.scrollWidth, window: window.innerWidth,
+    cut: right.filter((one) => one.getBoundingClientRect().right > window.innerWidth + 1).map((one) => one.outerHTML),
+    areas: [...document.querySelectorAll('.area')].map((one) => one.getBoundingClientRect().height),
+    strips: document.querySelectorAll('.strip').length, before, after: seen(1), baseline: seen(0),
+    paper: getComputedStyle(document.body).backgroundColor,
+})
+'''
+
 def look(loaded):
-    script = "JSON.stringify({text: document.body.innerText, pictures: [...document.querySelectorAll('svg')].map("
-    script += "one => one.getBoundingClientRect().height), wide: document.body.scrollWidth, window: window.innerWidth})"
-    page.runJavaScript(script, lambda found: tell({**json.loads(found), "said": page.said, "loaded": loaded}))
+    page.runJavaScript(SCRIPT, lambda found: tell({**json.loads(found), "said": page.said, "loaded": loaded}))
 
 def tell(found):
     print(json.dumps(found))
@@ -49,8 +68,8 @@ app = QApplication(sys.argv[:1])
 view = QWebEngineView()
 page = Page(view)
 view.setPage(page)
-view.resize(1000, 800)
-page.loadFinished.connect(look)
+view.resize(int(sys.argv[2]), 800)
+page.loadFinished.connect(lambda loaded: QTimer.singleShot(300, lambda: look(loaded)))
 page.load(QUrl.fromLocalFile(sys.argv[1]))
 view.show()
 QTimer.singleShot(60000, app.quit)
@@ -64,7 +83,7 @@ def made_results() -> Results:
     for number, name in enumerate(("baseline", "better", "gone")):
         cells = []
         for seed in range(3):
-            loss = 2.0 - 0.5 * number + 0.01 * seed
+            loss = 2.0 - 0.5 * number + 0.01 * seed * (1 + 0.1 * number)
             points = [{"step": step, "tokens": 9 * step, "valid.loss": loss + 1 / step} for step in (10, 20, 30)]
             state = "diverged" if name == "gone" else "done"
             scores = {} if name == "gone" else {"valid.loss": loss, "seconds": 3.0 + number, "peak_memory": 2.0**28}
@@ -79,8 +98,11 @@ def test_the_page_escapes_what_strangers_write(tmp_path: Path) -> None:
         StudySource(str(study(tmp_path, about="<script>alert(1)</script>"))), tmp_path / "out", timed=False
     )
     page = study_report(plan, tmp_path / "out").html()
-    assert "<script>" not in page
+    assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{allowed}'" in page  # no other script runs
 
 
 HOSTILE = "=1+1 <img src=x onerror=alert(1)> \x1b[2J\u202e $\\frac{$ |"
@@ -101,7 +123,7 @@ def hostile_results() -> Results:
 def test_no_file_of_a_report_lets_a_stranger_s_text_act(tmp_path: Path) -> None:
     StudyReport(hostile_results(), {HOSTILE: (HOSTILE,)}, [(HOSTILE, HOSTILE)], HOSTILE).write(tmp_path)
     texts = {name: (tmp_path / f"report.{name}").read_text(encoding="utf-8") for name in ("html", "md")}
-    texts |= {name: (tmp_path / f"results.{name}").read_text(encoding="utf-8") for name in ("csv", "json")}
+    texts |= {name: (tmp_path / f"results.{name}").read_text(encoding="utf-8") for name in ("csv", "json", "tex")}
     for name, text in texts.items():
         assert not ACTING.search(text), name
     assert "<img" not in texts["html"] + texts["md"]
@@ -111,6 +133,7 @@ def test_no_file_of_a_report_lets_a_stranger_s_text_act(tmp_path: Path) -> None:
     cells = [len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0 for line in lines]
     assert all(one == next_one or 0 in (one, next_one) for one, next_one in pairwise(cells))
     assert json.loads(texts["json"])["about"] == HOSTILE
+    assert "\\_hidden" in texts["tex"] and "\\$\\textbackslash{}frac\\{\\$" in texts["tex"]
     assert texts["html"].count("_hidden") > 3 and "could not be drawn" not in texts["html"]
 
 
@@ -129,24 +152,101 @@ def test_a_page_that_fails_leaves_the_tables(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tfkit.studies.page.html_page", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         StudyReport(made_results()).write(tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.md", "results.csv", "results.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "report.md",
+        *(f"results.{one}" for one in ("csv", "json", "tex")),
+    ]
+
+
+def test_a_forest_row_has_the_difference_of_each_seed() -> None:
+    results = made_results()
+    rows = forest(results, "valid.loss").split('<div class="row')[2:]
+    assert [re.findall(r'class="name">(\w+)', row) for row in rows] == [["baseline"], ["better"], ["gone"]]
+    assert [row.count('class="dot"') for row in rows] == [3, 3, 0]
+    dots = [float(x) for x in re.findall(r'class="dot" cx="([\d.]+)%', rows[1])]  # -0.5, -0.499, -0.498
+    (mean,) = re.findall(r'<svg x="([\d.]+)%" y="36%"', rows[1])
+    assert dots == sorted(dots) and float(mean) == pytest.approx(dots[1], abs=0.02) and dots[2] < 50
+    assert "diverged in 3 of 3" in rows[2] and "better" in rows[1]
+
+
+def test_a_forest_points_to_what_is_far_away() -> None:
+    values = {"baseline": 2.0, **{f"arm{number}": 2.0 + 0.01 * number for number in range(1, 6)}, "far": 9.0}
+    arms = [
+        ArmResult(name, tuple(Cell(seed, "done", "", {"valid.loss": value + 1e-4 * seed**2}) for seed in range(2)))
+        for name, value in values.items()
+    ]
+    results = results_of(StudyContext("far"), arms, ("valid.loss",), ())
+    *near, far = forest(results, "valid.loss").split('<div class="row')[2:]
+    assert '<svg x="100%"' in far and not any('<svg x="100%"' in row for row in near)
+    assert 'class="dot"' not in far and "+7" in far
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (1.81, 1.97, ["1.85", "1.90", "1.95"]),
+        (-0.012, 0.012, ["-0.010", "-0.005", "0.000", "0.005", "0.010"]),
+        (99_500, 108_100, ["100k", "102k", "104k", "106k", "108k"]),
+        (2.6e8, 2.9e8, ["260M", "270M", "280M", "290M"]),
+        (0, 1, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, labels: list[str]) -> None:
+    assert [label for _, label in LinearScale(low, high).ticks()] == labels
+
+
+def test_the_front_respects_the_noise() -> None:
+    """A cheaper variant beats another one only if it is not worse; a better one only beyond the noise of seeds."""
+    noise = (-0.02, 0.0, 0.02)
+    table = {
+        "baseline": (2.0, 100),
+        "luck": (1.999, 100),
+        "surely": (1.5, 100),
+        "cheap": (1.999, 50),
+        "dear": (1.5, 200),
+    }
+    arms = []
+    for place, (name, (loss, parameters)) in enumerate(table.items()):
+        values = [loss + noise[(seed + place) % 3] for seed in range(3)]
+        cells = tuple(Cell(seed, "done", "", {"valid.loss": value}) for seed, value in enumerate(values))
+        arms.append(ArmResult(name, cells, parameters=parameters))
+    results = results_of(StudyContext("front"), arms, ("valid.loss",), ())
+    assert Tradeoffs.of(results, "valid.loss").front("parameters") == {"surely", "cheap"}
+    assert Tradeoffs.of(replace(results, arms=tuple(arms[:2])), "valid.loss").front("parameters") == {
+        "baseline",
+        "luck",
+    }
+
+
+def test_the_page_says_what_better_means_and_latex_marks_it() -> None:
+    report = StudyReport(made_results())
+    _, answer, terms, *_ = report.lead()
+    assert answer == "On valid.loss, of 2 variants against baseline: 1 better (better); 1 diverged (gone)."
+    assert terms.startswith("Better means lower valid.loss or lower seconds or lower peak_memory beyond the noise")
+    lines = report.more_files()["results.tex"].splitlines()
+    assert "better & \\textbf{1.511 $\\pm$ 0.011} & 4.0 & 256.0 MiB \\\\" in lines
+    assert any(line.startswith("baseline & 2.010 $") for line in lines)
 
 
 @pytest.mark.slow
-def test_the_page_in_a_real_browser(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_page_in_a_real_browser(width: int, scheme: str, tmp_path: Path) -> None:
     pytest.importorskip("PySide6.QtWebEngineWidgets", reason="pip install PySide6, which brings a browser")
     report = StudyReport(made_results(), {"better": ("layer.norm: layer_norm -> rms_norm",)}, [("torch", "2.13")])
     (tmp_path / "report.html").write_text(report.html(), encoding="utf-8")
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
-    environment["QTWEBENGINE_CHROMIUM_FLAGS"] = "--no-sandbox --disable-gpu"
-    words = [sys.executable, "-c", LOOK, str(tmp_path / "report.html")]
+    flags = f"--no-sandbox --disable-gpu --blink-settings=preferredColorScheme={int(scheme == 'light')}"
+    environment["QTWEBENGINE_CHROMIUM_FLAGS"] = flags
+    words = [sys.executable, "-c", LOOK, str(tmp_path / "report.html"), str(width)]
     found = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120, check=True)
     seen = json.loads(found.stdout.strip().splitlines()[-1])
     assert seen["loaded"]
     assert seen["said"] == []
-    assert len(seen["pictures"]) == 2
-    assert all(height > 100 for height in seen["pictures"])
-    assert seen["wide"] <= seen["window"] + 1
+    assert len(seen["areas"]) == 2 + 4 and all(height > 100 for height in seen["areas"])  # curves and costs
+    assert seen["strips"] == 3 * 4  # an axis and three arms for each measure
+    assert seen["window"] == width and seen["wide"] <= width and seen["cut"] == []
+    assert seen["before"] > 0 and seen["after"] == 0 and seen["baseline"] > 0
+    assert seen["paper"] == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}[scheme]
     for text in (
         "A question & its <answer>.",
         "Noise floor",

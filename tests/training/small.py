@@ -63,7 +63,8 @@ def outcome(folder: Path) -> dict[str, Any]:
     last = max((folder / "checkpoints").glob("step-????????"))
     return {
         "metrics": [
-            {name: value for name, value in line.items() if not name.endswith("_per_second")} for line in metrics
+            {name: value for name, value in line.items() if not name.endswith(("_per_second", "waiting"))}
+            for line in metrics
         ],
         "weights": (folder / "model.safetensors").read_bytes(),
         "evaluation": (folder / "evaluation.json").read_bytes(),

@@ -103,7 +103,7 @@ def test_a_tokenizer_file_counts_too(tmp_path: Path, run: Path) -> None:
 def test_every_shipped_corpus_says_its_files(tmp_path: Path) -> None:
     data = small(tmp_path).data
     assert data is not None
-    assert data.train.files_read() == (str(tmp_path / "train.txt"),)  # type: ignore[attr-defined]
+    assert data.train.files_read() == (str(tmp_path / "train.txt"),)
     assert ParallelText.Config(source="a", target="b").files_read() == ("a", "b")
     assert LabelledText.Config(file="a").files_read() == ("a",)
     assert TextCorpus.Config(files=["a", "b", "a"]).files_read() == ("a", "b")

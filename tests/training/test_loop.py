@@ -123,7 +123,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 def lines(trainer: Trainer) -> list[dict[str, Any]]:
     text = (trainer.folder / "metrics.jsonl").read_text()
     return [
-        {key: value for key, value in json.loads(line).items() if not key.endswith("_per_second")}
+        {key: value for key, value in json.loads(line).items() if not key.endswith(("_per_second", "waiting"))}
         for line in text.splitlines()
     ]
 
@@ -161,7 +161,7 @@ def gradients(task: Task, feed: Feed, count: int, clip: float | None = None) -> 
     task.model.zero_grad()
     task.model.eval()  # without dropout, so that halves can equal the whole
     division = Division(task.model, computing(task.model, feed, "float32"))
-    sums = accumulate(division, feed, iter(feed.order()), count)
+    sums = accumulate(division, feed, feed.made(feed.order()), count)
     parameters = list(task.model.parameters())
     norm = scale_gradients(parameters, sums.factor, clip)
     return sums.loss, norm, [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]

@@ -85,7 +85,9 @@ def resume(folder: Path, steps: int = 6, **options: Any) -> Run:
 def content(folder: Path) -> dict[str, Any]:
     """What two runs have in common that are bit-identical."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    plain = [{key: value for key, value in line.items() if not key.endswith("_per_second")} for line in lines]
+    plain = [
+        {key: value for key, value in line.items() if not key.endswith(("_per_second", "waiting"))} for line in lines
+    ]
     files = ["model.safetensors", *(f"checkpoints/step-00000006/{name}.safetensors" for name in ("model", "optimizer"))]
     return {"metrics.jsonl": plain, **{name: (folder / name).read_bytes() for name in files}}
 

@@ -10,7 +10,6 @@ import pytest
 from tests.training.small import LINES, outcome, small, trained
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.corpus import TextCorpus
 from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Character
 from tfkit.recipe.load import Recipe
@@ -28,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "pairs": {"objective": {"type": "seq2seq"}, **PAIRS},
     "sides": {"objective": {"type": "seq2seq"}, **PAIRS, "model.embedding.shared": False},
     "completions": {"objective": {"type": "completion"}},
+    "mixture": {"objective.join": True, "objective.block": 4},
 }
 
 
@@ -44,6 +44,11 @@ def recipe(folder: Path, kind: str, **more: Any) -> Recipe:
             (folder / side).write_text("\n".join(lines) + "\n")
         corpus = {"type": "parallel_text", "source": str(folder / "source"), "target": str(folder / "target")}
         overrides |= {"data.train": corpus, "data.valid": corpus}
+    if kind == "mixture":
+        (folder / "other.txt").write_text("\n".join(LINES[::-1]) + "\n")
+        texts = [{"type": "text", "files": str(folder / name)} for name in ("train.txt", "other.txt")]
+        of = [{"corpus": texts[0]}, {"corpus": texts[1], "weight": 3}]
+        overrides |= {"data.train": {"type": "mixture", "of": of, "size": 20, "repeat": True}}
     if kind == "sides":
         overrides |= {"data.tokenizer": {"source": {"type": "word"}, "target": {"type": "character"}}}
     return small(folder, overrides)
@@ -58,7 +63,8 @@ def test_a_run_from_shards_is_the_run_from_memory(
     loaded = recipe(tmp_path, kind, **{"data.shards": True})
     assert outcome(trained(loaded, tmp_path / "shards").folder) == memory
     assert len(list(cache.glob("tokens/*/shard.json"))) == (1 if "objective" in KINDS[kind] and kind != "masked" else 2)
-    monkeypatch.setattr(TextCorpus, "stream", lambda self: pytest.fail("the texts are read again"))
+    assert loaded.data is not None
+    monkeypatch.setattr(loaded.data.train.part, "stream", lambda self: pytest.fail("the texts are read again"))
     assert outcome(trained(loaded, tmp_path / "again").folder) == memory
 
 
@@ -87,12 +93,16 @@ def test_other_texts_and_other_tokenizers_are_other_shards(tmp_path: Path, cache
     assert made(**{"data.valid.limit": 1}) == 6
 
 
-def test_a_run_goes_on_from_shards_or_from_memory(tmp_path: Path) -> None:
-    whole = outcome(trained(small(tmp_path, KINDS["joined"], steps=4), tmp_path / "whole").folder)
+@pytest.mark.parametrize("kind", ["joined", "mixture"])
+def test_a_run_goes_on_from_shards_or_from_memory(tmp_path: Path, kind: str) -> None:
+    def at(steps: int, shards: bool) -> Recipe:
+        return recipe(tmp_path, kind, **{"data.shards": shards, "train.steps": steps})
+
+    whole = outcome(trained(at(4, False), tmp_path / "whole").folder)
     for first, then in ((True, False), (False, True)):
         folder = tmp_path / f"run-{first}"
-        trained(small(tmp_path, KINDS["joined"] | {"data.shards": first}, steps=2), folder)
-        trained(small(tmp_path, KINDS["joined"] | {"data.shards": then}, steps=4), folder, resume=True)
+        trained(at(2, first), folder)
+        trained(at(4, then), folder, resume=True)
         assert outcome(folder)["weights"] == whole["weights"]
 
 
@@ -100,7 +110,10 @@ def test_what_is_held_in_memory_is_refused_by_name(tmp_path: Path) -> None:
     wrong = {"objective": {"type": "span_corruption"}, **PAIRS, "data.tokenizer.special_tokens.sentinels": 5}
     with pytest.raises(RecipeError, match="'span_corruption' holds the texts and tokens of all examples in memory"):
         small(tmp_path, {**wrong, "data.shards": True})
-    with pytest.raises(RecipeError, match="'docstrings' reads no file, and holds its examples in memory"):
+    of = [{"corpus": {"type": "docstrings"}}, {"corpus": {"type": "text", "files": str(tmp_path / "train.txt")}}]
+    with pytest.raises(RecipeError, match="'mixture' makes examples, which are held in memory"):
+        small(tmp_path, {"data.train": {"type": "mixture", "of": of}, "data.shards": True})
+    with pytest.raises(RecipeError, match="'docstrings' makes examples, which are held in memory"):
         small(tmp_path, {"data.train": {"type": "docstrings", "split": "train"}, "data.shards": True})
 
 

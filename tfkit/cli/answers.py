@@ -6,11 +6,12 @@ import math
 import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tfkit.cli.terminal import warn, working
 from tfkit.cli.texts import Text, TextOutput, located
 from tfkit.core.errors import DataError
+from tfkit.generation.shorthands import WriteOptions
 
 if TYPE_CHECKING:
     from tfkit.generation.writer import GeneratedText
@@ -31,7 +32,7 @@ class AnswerPrinter:
     """
 
     run: Run
-    options: dict[str, Any]
+    options: WriteOptions
     form: Form
     lines: bool = False
     records: bool = False
@@ -74,7 +75,7 @@ class AnswerPrinter:
             self.cut.append(prompt.number)
             warn(f"tfkit: {prompt.named('prompt')}: {CUT}")
 
-    def _object(self, prompt: Text, candidate: GeneratedText) -> dict[str, Any]:
+    def _object(self, prompt: Text, candidate: GeneratedText) -> dict[str, object]:
         """Convert a candidate to JSON; infinities become null."""
         cut = {"cut": True} if candidate.cut else {}
         if self.form != "jsonl":

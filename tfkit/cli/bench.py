@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import DEVICE, EXACT_JSON, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import echo, echo_json
 from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH
+from tfkit.core.trees import JsonObject
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
@@ -26,7 +27,7 @@ class Several(click.ParamType):  # type: ignore[type-arg]
         self.one = one
         self.name = f"{one.name},..."
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[object]:
         """Convert each value and drop duplicates."""
         values = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
         return list(dict.fromkeys(values)) or self.fail("expected at least one value", param, ctx)
@@ -185,7 +186,7 @@ def coordinates(
         write_text(out, svg)
 
 
-def _print_growth(changes: Sequence[dict[str, Any]], factors: Sequence[int]) -> None:
+def _print_growth(changes: Sequence[JsonObject], factors: Sequence[int]) -> None:
     """Print one table per parametrization."""
     from tfkit.core.console import Console
     from tfkit.reports.parts_table import rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from tfkit.cli.shorthands import takes_generation_options
 from tfkit.cli.terminal import is_terminal
 from tfkit.cli.texts import TextOptions, output_to, takes_texts
 from tfkit.core.errors import UsageError
+from tfkit.generation.shorthands import WriteOptions
 
 if TYPE_CHECKING:
     from tfkit.generation.shorthands import Shorthands
@@ -87,14 +88,14 @@ def _form(stream: bool, jsonl: bool, shorthands: Shorthands, inputs: TextOptions
     return "best" if shorthands.n_best is None else "all"
 
 
-def _options(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> dict[str, Any]:
+def _options(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> WriteOptions:
     """Return the generation options. Raise UsageError or RecipeError for unsupported ones before reading any input."""
     used = shorthands.set_options()
     if not run.writes:
         if used:
             raise UsageError(f"{', '.join(used)}: not supported by the encoder in {run.folder}")
         return {}
-    options: dict[str, Any] = {
+    options: WriteOptions = {
         **shorthands.options(run.recipe.generate, sets),
         "max_new_tokens": shorthands.max_new_tokens,
     }

@@ -110,7 +110,7 @@ class Commands(click.Group):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        **extra: Any,
+        **extra: object,
     ) -> Any:
         """Run a command line and exit with its status."""
         run = functools.partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
@@ -127,7 +127,7 @@ class Commands(click.Group):
             settle(stream)
         sys.exit(status)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             with warnings.catch_warnings(), _logged():
                 warnings.simplefilter("default", TfkitWarning)  # each warning once

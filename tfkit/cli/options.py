@@ -28,7 +28,7 @@ class Whole(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, bound: Bound, least: int = 1) -> None:
         self.bound, self.least = bound, least
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Convert `value` to an integer; click reports failures."""
         try:
             number = int(str(value).replace("_", "").replace(",", ""))
@@ -45,7 +45,7 @@ class Device(click.ParamType):  # type: ignore[type-arg]
 
     name = "device"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check the device name; click reports failures."""
         from tfkit.core.options import check_device_name
 
@@ -152,14 +152,14 @@ def sets_run(function: Function) -> Function:
 def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
     @functools.wraps(function)
     def with_reading(
-        *args: Any,
+        *args: object,
         sets: tuple[str, ...] = (),
         variants: tuple[str, ...] = (),
         imports: tuple[str, ...] = (),
         trust: bool = False,
         accept_changes: bool = False,
-        **kwargs: Any,
-    ) -> Any:
+        **kwargs: object,
+    ) -> object:
         return function(*args, reading=ReadOptions(sets, variants, imports, trust, accept_changes), **kwargs)
 
     decorated: Any = with_reading

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
 from tfkit.cli.options import DEVICE, ReadOptions, reads_run
 from tfkit.cli.texts import Text, TextOptions, located, output_to, takes_texts
 from tfkit.core.output import printable
+from tfkit.core.trees import JsonObject
 
 TOGETHER = 256  # texts per batch
 
@@ -57,7 +57,7 @@ def _fields(text: Text, fields: Sequence[str]) -> str | dict[str, str]:
     return values[0] if len(values) == 1 else dict(zip([*fields, "second"], values, strict=False))
 
 
-def shown(prediction: Mapping[str, Any]) -> str:
+def shown(prediction: JsonObject) -> str:
     """Format a prediction as one line of text."""
     if "tags" in prediction:
         return " ".join(f"{word}/{tag}" for word, tag in zip(prediction["words"], prediction["tags"], strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.core.synonyms import nearest
+from tfkit.core.trees import Options
 from tfkit.recipe.overlays import edited
 from tfkit.recipe.text.node import inline
 
@@ -78,8 +78,8 @@ class Use:
     key: str
     recipe: str = MODEL
     shipped: str = "gpt2"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    others: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
+    others: Options = field(default_factory=dict)
     beside: tuple[str, ...] | None = None
 
     def value(self, name: str, shipped: bool = False) -> Any:

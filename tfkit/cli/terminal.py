@@ -35,7 +35,7 @@ def echo_text(text: str, end: str = "\n") -> None:
     emit(shown + end, sys.stdout)
 
 
-def echo_json(data: Any, indent: int | None = 2) -> None:
+def echo_json(data: object, indent: int | None = 2) -> None:
     """Print data as JSON. Raise OutputLost if the output is lost."""
     emit(json_line(data, indent) + "\n", sys.stdout)
 

@@ -154,11 +154,11 @@ class TextOutput:
         else:
             self.file.write(text + end)
 
-    def json(self, data: Any) -> None:
+    def json(self, data: object) -> None:
         """Write data as a JSON line."""
         self.text(json_line(data))
 
-    def record(self, text: Text, answer: dict[str, Any]) -> None:
+    def record(self, text: Text, answer: dict[str, object]) -> None:
         """Write an output as a JSON line with the record's id, by default the line number."""
         self.json({"id": text.number if text.id is None else text.id, **answer})
 
@@ -210,12 +210,12 @@ def takes_texts(function: Function) -> Function:
 
     @functools.wraps(function)
     def with_texts(
-        *args: Any,
+        *args: object,
         texts: tuple[str, ...] = (),
         input_file: str | None = None,
         input_fields: tuple[str, ...] = (),
         output: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         return function(*args, inputs=TextOptions(texts, input_file, input_fields, output), **kwargs)
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -91,12 +92,19 @@ def _outside_norms(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Modul
             yield from _outside_norms(inner, f"{name}.{child}" if name else child)
 
 
+@runtime_checkable
+class GainScaled(Protocol):
+    """A layer with a factor on the weights that its sublayers declare as `gain_scaled`."""
+
+    init_gain: float
+
+
 def _gain(model: nn.Module) -> None:
     """Multiply declared weights by the `init_gain` of their layer (DeepNorm), shared weights once."""
     done: set[int] = set()
     for layer in model.modules():
-        gain = getattr(layer, "init_gain", 1.0)
-        if not isinstance(gain, float) or gain == 1.0:
+        gain = layer.init_gain if isinstance(layer, GainScaled) else 1.0
+        if not isinstance(gain, float) or gain == 1.0:  # of a residual layout it is a method
             continue
         for sublayer in layer.modules():
             for linear in linears(sublayer, sublayer.gain_scaled) if isinstance(sublayer, Sublayer) else ():

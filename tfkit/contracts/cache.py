@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
+from tfkit.contracts.calls import PAD, SOURCE, Arguments, model, padded, run, tokens, tokenwise
 from tfkit.contracts.cases import MIXING, Case, loads
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect, expect_equal
@@ -32,13 +31,13 @@ def stepwise(
     positions: Tensor | None = None,
     shift: Tensor | None = None,
     every_mask: bool = True,
-    **more: Any,
+    **more: object,
 ) -> dict[str, Tensor]:
     """Return the outputs for [batch time] ids, decoded in steps of `sizes` with a decode state."""
     state, outputs, start = model(case).new_state(), [], 0
     for size in sizes:
         end = start + size
-        call: dict[str, Any] = {"shift": shift, "state": state, **more}
+        call: Arguments = {"shift": shift, "state": state, **more}
         if real is not None and (every_mask or start == 0):
             call["real"] = real[:, :end]
         if positions is not None:
@@ -111,7 +110,7 @@ def _forgotten(case: Case) -> None:
         _left_padded(masked)
 
 
-def memory_of(case: Case, rows: int) -> dict[str, Any]:
+def memory_of(case: Case, rows: int) -> Arguments:
     """Return a different, partly padded source for each row if the model has an encoder."""
     if not case.pair:
         return {}

@@ -18,6 +18,7 @@ from tfkit.models.build import build_model
 SOURCE = 6  # source length of the encoder-decoder
 PREFIX = 3  # prefix length of the prefix mask
 PAD = 0
+Arguments = dict[str, Any]  # of a model call, by name
 
 
 @cache
@@ -105,7 +106,7 @@ def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:
     return as_read(case, inputs | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
 
 
-def as_read(case: Case, arguments: dict[str, Any], dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+def as_read(case: Case, arguments: Arguments, dtype: torch.dtype = torch.float64) -> Arguments:
     """Replace ids by vectors for stacks that read vectors."""
     plans = list(case.blueprint.stacks())
     for plan, name in zip(plans, ("input_ids", "decoder_input_ids"), strict=False):
@@ -143,7 +144,7 @@ def run(
     state = more.get("state")
     past = 0 if state is None else state.length
     shift = torch.zeros(ids.shape[0], dtype=torch.long) if shift is None else shift
-    arguments: dict[str, Any] = {**special(case.needs, ids, past, shift), **more}
+    arguments: dict[str, object] = {**special(case.needs, ids, past, shift), **more}
     if case.pair:
         source = tokens(1, SOURCE, seed=9).expand(ids.shape[0], -1) if source is None else source
         arguments |= {"input_ids": source, "attention_mask": source_real, "decoder_input_ids": ids}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from tfkit.contracts.expect import Broken
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, frozen, required, thawed
@@ -16,6 +15,7 @@ from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.core.slots import ResidualFacts, SublayerFacts
+from tfkit.core.trees import Tree
 from tfkit.recipe.load import Recipe, load_recipe
 
 MODEL = (
@@ -64,8 +64,8 @@ class Case:
     name: str
     topology: str = "decoder"
     place: str = ""
-    variant: tuple[tuple[str, Any], ...] = ()  # options besides the required ones; () = defaults
-    beside: tuple[tuple[str, Any], ...] = ()
+    variant: tuple[tuple[str, object], ...] = ()  # options besides the required ones; () = defaults
+    beside: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
         options = "".join(f"-{name}={value}" for name, value in self.variant)
@@ -85,7 +85,7 @@ class Case:
         return REGISTRY.get(self.slot, self.name)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """All options that are set."""
         return required(self.slot, self.name) | {name: thawed(value) for name, value in self.variant}
 
@@ -98,12 +98,12 @@ class Case:
         """True if the part declares `capability`."""
         return declares(self.part, capability)
 
-    def with_(self, **options: Any) -> Case:
+    def with_(self, **options: object) -> Case:
         """Return a copy with further options."""
         more = {name: frozen(value) for name, value in options.items()}
         return replace(self, variant=tuple((dict(self.variant) | more).items()))
 
-    def with_layer(self, **keys: Any) -> Case:
+    def with_layer(self, **keys: object) -> Case:
         """Return a copy with further keys in the layer."""
         return replace(self, beside=(*self.beside, *((name, frozen(value)) for name, value in keys.items())))
 
@@ -134,15 +134,15 @@ class Case:
         """Call inputs that the parts read."""
         return frozenset(name for stack in self.blueprint.stacks() for name in stack.needs)
 
-    def recipe(self, num_layers: int = 2) -> dict[str, Any]:
+    def recipe(self, num_layers: int = 2) -> Tree:
         """Return the recipe of a small model containing the part."""
-        layer: dict[str, Any] = {
+        layer: Tree = {
             "residual": "pre_norm",
             "norm": "layer_norm",
             "attention": {"type": "multi_head", "num_heads": 4},
             "feedforward": {"type": "mlp", "d_ff": 24, "activation": "gelu"},
         }
-        model: dict[str, Any] = {
+        model: dict[str, object] = {
             "type": self.topology,
             "d_model": D_MODEL,
             "num_layers": num_layers,
@@ -170,7 +170,7 @@ class Case:
         layer |= {name: thawed(value) for name, value in self.beside}
         return {"tfkit": 1, "model": model}
 
-    def _join(self, model: dict[str, Any], layer: dict[str, Any]) -> None:
+    def _join(self, model: dict[str, object], layer: dict[str, object]) -> None:
         """Adapt the recipe of an encoder-decoder in which gradients would vanish."""
         if self.slot == "mixer":  # only the last state of the encoder's last layer is read
             del layer["feedforward"]
@@ -180,7 +180,7 @@ class Case:
             model["num_layers"] = 1
 
 
-def _formatted(value: Any) -> str:
+def _formatted(value: object) -> str:
     """Format a value as in a recipe."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {_formatted(entry)}' for name, entry in value.items())}}}"

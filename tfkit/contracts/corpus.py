@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract
@@ -16,7 +15,7 @@ from tfkit.data.corpus import Corpus, Example
 CORPUS = ("corpus",)
 
 
-def made(case: Case, **changed: Any) -> Corpus:
+def made(case: Case, **changed: object) -> Corpus:
     """Build the corpus with changed options."""
     corpus: Corpus = case.with_(**changed).config.build()
     return corpus

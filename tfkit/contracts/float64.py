@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +26,8 @@ class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations: dict[str, None] = {}
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         """Run the operation and record it if it mixes dtypes."""
         out = func(*args, **(kwargs or {}))
         leaves = tree_leaves((args, kwargs, out))

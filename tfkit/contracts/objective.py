@@ -99,7 +99,7 @@ def check_items(case: Case) -> None:
     expect(same, "preparing the same examples again yields different items")
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     """True if two mappings have equal arrays or tensors."""
     return one.keys() == other.keys() and all(np.array_equal(np.asarray(one[k]), np.asarray(other[k])) for k in one)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -25,7 +25,7 @@ from tfkit.core.shape import Shape
 Value = TypeVar("Value")
 
 # values by name: set for required options; for others, one at a time as variants
-SIZES: dict[str, Any] = {
+SIZES: dict[str, object] = {
     "after": 1,
     "alpha": 1.5,
     "before": 2,
@@ -109,7 +109,7 @@ MAX_LENGTH = 32
 PLAIN_SHAPE = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, num_heads=4)
 
 
-def required(slot: str, name: str) -> dict[str, Any]:
+def required(slot: str, name: str) -> dict[str, object]:
     """Return the required options of the part and those of its example; raise Broken for an unknown one.
 
     Required are options without a default, and options demanded by the part's own check (the size of a window).
@@ -124,7 +124,7 @@ def required(slot: str, name: str) -> dict[str, Any]:
     return options | {option: SIZES[option] for option in missing if option in SIZES and option not in options}
 
 
-def _example(part: type[Component]) -> dict[str, Any]:
+def _example(part: type[Component]) -> dict[str, object]:
     """Return the example options of the part; paths are relative to its source file."""
     if not isinstance(part.example, Mapping):
         raise Broken(f"example = {part.example!r}: expected a mapping of options")
@@ -136,7 +136,7 @@ def _example(part: type[Component]) -> dict[str, Any]:
     return options
 
 
-def _undefaulted(part: type[Component], present: Mapping[str, Any]) -> dict[str, Any]:
+def _undefaulted(part: type[Component], present: Mapping[str, object]) -> dict[str, object]:
     """Return the missing options without a default."""
     known = dict(file_options(part)) | dict(present)
     return {**known, **_Tried().options(part.Config, known)}
@@ -217,7 +217,7 @@ def is_path(field: FieldInfo) -> bool:
     return any(isinstance(mark, PathMark) for mark in marks)
 
 
-def alternatives(option: str, annotation: object, default: object) -> Iterator[Any]:
+def alternatives(option: str, annotation: object, default: object) -> Iterator[object]:
     """Yield alternative values of an option."""
     kinds = _flattened(annotation)
     if option in SIZES and SIZES[option] != default:
@@ -229,7 +229,7 @@ def alternatives(option: str, annotation: object, default: object) -> Iterator[A
             yield kind
 
 
-def _flattened(annotation: Any) -> list[Any]:
+def _flattened(annotation: object) -> list[object]:
     """Return the members of a union, and the values of a Literal."""
     if getattr(annotation, "__origin__", None) is Literal:
         return list(get_args(annotation))
@@ -239,7 +239,7 @@ def _flattened(annotation: Any) -> list[Any]:
     return [entry for member in members for entry in _flattened(member)]
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: object) -> object:
     """Convert `value` to a hashable form; `thawed` is the inverse."""
     if isinstance(value, Mapping):
         return ("{}", *((key, frozen(entry)) for key, entry in value.items()))
@@ -248,7 +248,7 @@ def frozen(value: Any) -> Any:
     return value
 
 
-def thawed(value: Any) -> Any:
+def thawed(value: object) -> object:
     """Convert a value of `frozen` back."""
     if isinstance(value, tuple) and value[:1] == ("{}",):
         return {key: thawed(entry) for key, entry in value[1:]}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from tfkit.contracts.calls import PAD, SOURCE, model, padded, run, tokens, tokenwise
+from tfkit.contracts.calls import PAD, SOURCE, Arguments, model, padded, run, tokens, tokenwise
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect_equal, expect_finite
@@ -115,7 +113,7 @@ def check_few(case: Case) -> None:
         first = run(case, ids)["hidden"][:, :1]
         expect_equal(run(case, ids[:, :1])["hidden"], first, "a text of one token, and the first of a longer one")
     made = model(case)
-    call: dict[str, Any] = {"real": torch.tensor([[1] * 6, [0] * 6, [1] * 3 + [0] * 3])}
+    call: Arguments = {"real": torch.tensor([[1] * 6, [0] * 6, [1] * 3 + [0] * 3])}
     if not case.declares("padding"):
         call = {}
     elif case.pair:

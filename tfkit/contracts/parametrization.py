@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,6 +10,7 @@ from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect
 from tfkit.contracts.options import D_MODEL, VOCABULARY
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.trees import Tree
 from tfkit.models import build_model
 from tfkit.models.base import Model
 from tfkit.recipe.load import load_recipe
@@ -43,7 +42,7 @@ def check_coordinates(case: Case) -> None:
     )
 
 
-def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dict[str, Any]:
+def grown(recipe: Tree, factor: int, parametrized: bool = True) -> dict[str, object]:
     """Return a small recipe, `factor` times as wide, under muP with its own sizes as base."""
     model = {**recipe["model"], "d_model": factor * D_MODEL}
     base: dict[str, int] = {"d_model": D_MODEL}
@@ -57,7 +56,7 @@ def grown(recipe: dict[str, Any], factor: int, parametrized: bool = True) -> dic
     return {**recipe, "model": model}
 
 
-def change_of(recipe: dict[str, Any]) -> float:
+def change_of(recipe: dict[str, object]) -> float:
     """Return the mean absolute change of the logits after a few steps of Adam. Raises UsageError."""
     model = build_model(load_recipe(recipe).blueprint(), seed=0)
     ids = torch.randint(VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from tfkit.contracts.calls import PREFIX, padded, special
 from tfkit.contracts.expect import EQUAL, SAME, far
 from tfkit.core.blame import shortened
 from tfkit.core.errors import TfkitError
+from tfkit.core.trees import JsonObject
 from tfkit.models import Model, build_model
 from tfkit.training.weights import Weights, load_weights
 
@@ -49,7 +49,7 @@ class Promise:
         """True unless the promise applies and is broken."""
         return not self.applies or (self.value is not None and self.value <= self.bound)
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> JsonObject:
         """Convert to JSON data; non-finite differences become null."""
         finite = self.value is not None and self.value < float("inf")
         value = self.value if finite else None
@@ -213,14 +213,14 @@ class Subject:
         needs = frozenset(name for plan in self.stacks for name in plan.needs)
         return special(needs, ids, past, torch.zeros(len(ids), dtype=torch.long) if shift is None else shift)
 
-    def _call(self, text: ReadText, past: int = 0) -> dict[str, Any]:
+    def _call(self, text: ReadText, past: int = 0) -> dict[str, object]:
         """Return the inputs for a single text."""
         if text.source is None:
             return {"input_ids": text.ids[None], **self._special(text.ids[None], past)}
         more = self._special(text.source[None])
         return {"input_ids": text.source[None], "decoder_input_ids": text.ids[None], **more}
 
-    def _batch(self, side: str) -> tuple[dict[str, Any], Tensor]:
+    def _batch(self, side: str) -> tuple[dict[str, Tensor], Tensor]:
         """Return the inputs for all texts, padded on `side`, and the padding mask [batch time] of the last stack."""
         last = padded([text.ids for text in self.texts], side, 0)
         first = last
@@ -233,7 +233,7 @@ class Subject:
             call |= {"decoder_position_ids": last["positions"]}
         return call | self._special(first["ids"], shift=first["shift"]), last["real"].bool()
 
-    def _outputs(self, call: dict[str, Any]) -> dict[str, Tensor]:
+    def _outputs(self, call: Mapping[str, object]) -> dict[str, Tensor]:
         """Return hidden states and logits; logits per text are named `pooled`."""
         device = next(self.model.parameters()).device
         on_device = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in call.items()}

@@ -6,7 +6,6 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from tfkit.contracts.expect import EQUAL, far
 from tfkit.contracts.proving import LONGEST, TEXTS, NotApplicable, Promise, ReadText, largest, proved
 from tfkit.models import ModelOutput
 from tfkit.training.division import Division
-from tfkit.training.feed import Feed
+from tfkit.training.feed import Made
 from tfkit.training.folder import RunFolder
 from tfkit.training.initial import freeze
 from tfkit.training.loop import Trainer
@@ -102,18 +101,6 @@ def _trainer(task: Task, folder: Path) -> Trainer:
     return trainer
 
 
-class MadeFeed(Feed):
-    """Feed of prepared batches."""
-
-    def __init__(self, feed: Feed, batches: Sequence[Batch]) -> None:
-        vars(self).update(vars(feed))
-        self.batches = batches
-
-    def make(self, epoch: int, batch: int, indices: Any) -> Batch:
-        """Return the batch with this number."""
-        return self.batches[batch]
-
-
 def accumulated(task: Task) -> float:
     """Compare the accumulated gradient of two batches with that of one batch of all rows; dropout is off."""
     model = task.model.double().eval()
@@ -136,9 +123,10 @@ def accumulated(task: Task) -> float:
 def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[int]]) -> dict[str, Tensor]:
     """Return the gradient of one step over the batches by weight name."""
     task.model.zero_grad(set_to_none=True)
-    places = ((0, number, rows) for number, rows in enumerate(indices))
-    feed = MadeFeed(task.train, batches)
-    sums = accumulate(Division(task.model, computing(task.model, feed, "float32")), feed, places, len(batches))
+    pairs = enumerate(zip(batches, indices, strict=True))
+    made = (Made(0, number, rows, batch, (0, number + 1)) for number, (batch, rows) in pairs)
+    division = Division(task.model, computing(task.model, task.train, "float32"))
+    sums = accumulate(division, task.train, made, len(batches))
     named = task.model.named_parameters()
     return {name: weight.grad * sums.factor for name, weight in named if weight.grad is not None}
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, lacks, loads
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect
+from tfkit.core.trees import Options
 
 # capability -> layer keys that require it, and the slots concerned
-ASKING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+ASKING: dict[str, tuple[Options, tuple[str, ...]]] = {
     "rotation": ({"position": "rotary"}, ("attention",)),
     "bias": ({"position": "alibi"}, ("attention",)),
     "masks": ({"mask": {"type": "window", "size": 3}}, SUBLAYERS),

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.component import Component
 from tfkit.core.registry import REGISTRY
@@ -50,28 +49,28 @@ def plain_text() -> str:
 # --- files for shipped parts with a specific format
 
 
-def _parallel_tsv() -> dict[str, Any]:
+def _parallel_tsv() -> dict[str, object]:
     return {"file": _written("pairs.tsv", "".join(f"{line}\t{line} too\n" for line in LINES))}
 
 
-def _csv() -> dict[str, Any]:
+def _csv() -> dict[str, object]:
     rows = "".join(f'"{line}, and more",{index}\n' for index, line in enumerate(LINES))
     return {"file": _written("rows.csv", f"sentence,number\n{rows}"), "fields": {"text": "sentence", "label": "number"}}
 
 
-def _json_lines() -> dict[str, Any]:
+def _json_lines() -> dict[str, object]:
     rows = "".join(json.dumps({"pair": {"en": line, "de": line[::-1]}}) + "\n" for line in LINES)
     return {"file": _written("rows.jsonl", rows), "fields": {"source": "pair.en", "target": "pair.de"}}
 
 
-def _parquet() -> dict[str, Any]:
+def _parquet() -> dict[str, object]:
     path = _folder() / "rows.parquet"
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"sentence": list(LINES)}), path)
     return {"file": str(path), "fields": {"text": "sentence"}}
 
 
-def _conllu() -> dict[str, Any]:
+def _conllu() -> dict[str, object]:
     blocks = []
     for line in LINES:
         rows = [
@@ -82,13 +81,13 @@ def _conllu() -> dict[str, Any]:
     return {"file": _written("treebank.conllu", "\n\n".join(blocks) + "\n\n")}
 
 
-def _npy() -> dict[str, Any]:
+def _npy() -> dict[str, object]:
     numpy, path = importlib.import_module("numpy"), _folder() / "rows.npy"
     numpy.save(path, numpy.arange(240.0).reshape(24, 2, 5))
     return {"file": str(path)}
 
 
-def _images() -> dict[str, Any]:
+def _images() -> dict[str, object]:
     """Write pictures as plain PPM, which needs no library."""
     (_folder() / "pictures" / "one").mkdir(parents=True, exist_ok=True)
     for number in range(24):
@@ -96,7 +95,7 @@ def _images() -> dict[str, Any]:
     return {"folder": str(_folder() / "pictures")}
 
 
-def _audio() -> dict[str, Any]:
+def _audio() -> dict[str, object]:
     wave, folder = importlib.import_module("wave"), _folder() / "sounds" / "one"
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(24):
@@ -106,13 +105,13 @@ def _audio() -> dict[str, Any]:
     return {"folder": str(_folder() / "sounds"), "rate": 8000}
 
 
-def _tokenizer_file() -> dict[str, Any]:
+def _tokenizer_file() -> dict[str, object]:
     path = _folder() / "tokenizer.json"
     REGISTRY.get("tokenizer", "character").Config.model_validate({}).build().fit(LINES).save(path)
     return {"path": str(path)}
 
 
-FILES: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
+FILES: dict[tuple[str, str], Callable[[], dict[str, object]]] = {
     ("corpus", "parallel_tsv"): _parallel_tsv,
     ("corpus", "csv"): _csv,
     ("corpus", "json_lines"): _json_lines,
@@ -125,7 +124,7 @@ FILES: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
 }
 
 
-def file_options(part: type[Component]) -> dict[str, Any]:
+def file_options(part: type[Component]) -> dict[str, object]:
     """Return the file options of a shipped part with a specific input format, else none."""
     if not part.__module__.startswith("tfkit."):
         return {}

@@ -16,6 +16,7 @@ from tfkit.contracts.expect import expect
 from tfkit.contracts.training import letters, small_model
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Slot
+from tfkit.core.trees import Tree
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.stepper import evaluating
@@ -118,7 +119,7 @@ def check_ruled(case: Case) -> None:
                 expect(not after, f"it keeps {sorted(after)}, which a stop rule cuts off")
 
 
-def _rules(logits: list[dict[str, Any]], stop: list[dict[str, Any]]) -> Rules:
+def _rules(logits: list[Tree], stop: list[Tree]) -> Rules:
     rules = [Slot("logits").validate(part) for part in logits]
     return bound_rules(rules, [Slot("stop").validate(part) for part in stop], letters())
 

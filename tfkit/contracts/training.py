@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tfkit.contracts.options import D_MODEL, required
 from tfkit.contracts.samples import LINES
@@ -25,7 +24,7 @@ def letters(**special: str | int | None) -> Tokenizer:
 
 
 def small_model(
-    reads: str, head: str, vocab_size: int, beside: Mapping[str, Sequence[str]] | None = None, **head_options: Any
+    reads: str, head: str, vocab_size: int, beside: Mapping[str, Sequence[str]] | None = None, **head_options: object
 ) -> Model:
     """Build a two-layer model for an objective's direction with the given head, in eval mode."""
     pair = {"shared": True} if reads == "encoder_decoder" else {}

@@ -17,7 +17,7 @@ from tfkit.core.inputs import Inputs
 
 TIME = 6
 # masks for parts that honour mask rules, by topology
-RULES: dict[str, tuple[Any, ...]] = {
+RULES: dict[str, tuple[object, ...]] = {
     "decoder": ({"type": "window", "size": 2}, "prefix"),
     "encoder": ({"type": "window", "size": 2}, [{"type": "window", "size": 2}, "global_tokens"], "reverse_causal"),
 }
@@ -107,7 +107,7 @@ def check_masks(case: Case) -> None:
             expect(opened.any(), f"{claim(case, 'masks')}, but a {words} mask reveals nothing")
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
+from tfkit.core.component import Component
 from tfkit.core.errors import TfkitError
 from tfkit.core.plugins import is_shipped, origin
 from tfkit.core.registry import REGISTRY
@@ -27,7 +27,7 @@ class Blame:
     file: str
     line: int
     function: str
-    part: type[Any] | None
+    part: type[Component] | None
 
     def __str__(self) -> str:
         return f"{_from_here(self.file)}:{self.line}: in {self.function}"
@@ -51,12 +51,12 @@ def blame(error: BaseException) -> Blame | None:
     return Blame(frame.f_code.co_filename, line, frame.f_code.co_name, part)
 
 
-def own_parts() -> list[type[Any]]:
+def own_parts() -> list[type[Component]]:
     """Return the registered parts that do not ship with tfkit."""
     return [part for parts in REGISTRY.registered().values() for part in parts.values() if not is_shipped(part)]
 
 
-def _part_of(frame: FrameType, parts: list[type[Any]]) -> type[Any] | None:
+def _part_of(frame: FrameType, parts: list[type[Component]]) -> type[Component] | None:
     """Return the part whose method the frame runs: the class of its `self`, or the class defining the method."""
     kind = type(frame.f_locals.get("self"))
     if kind in parts:

@@ -26,6 +26,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from tfkit.core.bounds import COUNT
+from tfkit.core.trees import Tree
 
 
 def _in_float32(value: float) -> float:
@@ -69,7 +70,7 @@ class Config(BaseModel):
 
     part: ClassVar[type[Component]]
 
-    def build(self, *arguments: Any) -> Any:
+    def build(self, *arguments: object) -> Any:
         """Build the part; its slot defines the arguments (a Shape for parts of a layer)."""
         part: Any = self.part
         return part(self, *arguments)
@@ -81,12 +82,12 @@ class Config(BaseModel):
         """
         yield from ()
 
-    def spelled(self) -> dict[str, Any]:
+    def spelled(self) -> Tree:
         """Return the part as a recipe mapping: its type and every option."""
         return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         """Set a unique title, so that JSON Schemas do not collide, and bound all integers."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
@@ -108,7 +109,7 @@ def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
     return found
 
 
-def _bounded(annotation: Any) -> Any:
+def _bounded(annotation: object) -> Any:
     """Return the type with each plain `int` bounded, also within unions, lists and tuples."""
     if annotation is int:
         return Annotated[int, Le(COUNT.most)]
@@ -124,7 +125,7 @@ def _bounded(annotation: Any) -> Any:
 PartConfig = Config  # alias that a part's nested Config does not shadow
 
 
-def spell(value: Any) -> Any:
+def spell(value: object) -> Any:
     """Convert a validated value to plain recipe data."""
     if isinstance(value, Config):
         return value.spelled()
@@ -152,9 +153,9 @@ class Component:
     # drawing: the title, then the boxes inside in the order of computation
     picture: ClassVar[tuple[str, ...]] = ()
     # options of a small instance for the contract checks, if they cannot be derived from name and type
-    example: ClassVar[Mapping[str, Any]] = {}
+    example: ClassVar[Mapping[str, object]] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Give every part a distinct Config, so that `config.part` is unambiguous.
 
         The Config inherits the options of the part's base classes, even if it only extends tfkit.Config.
@@ -163,7 +164,7 @@ class Component:
         own = vars(cls).get("Config")
         inherited = [base.Config for base in cls.__bases__ if issubclass(base, Component)]
         if own is None:
-            names: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
+            names: dict[str, object] = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
             cls.Config = _joined(inherited, names | {"__doc__": inherited[0].__doc__})
         elif not (isinstance(own, type) and issubclass(own, Config)):
             raise TypeError(f"{cls.__qualname__}.Config must be a subclass of tfkit.Config, got {own!r}")
@@ -183,7 +184,7 @@ class Component:
         cls.part_slot, cls.part_name = slot, name
 
 
-def _joined(configs: Sequence[type[Config]], names: dict[str, Any]) -> type[Config]:
+def _joined(configs: Sequence[type[Config]], names: dict[str, object]) -> type[Config]:
     """Return a Config that inherits from all of them."""
     bases = [
         config

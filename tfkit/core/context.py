@@ -274,7 +274,7 @@ class Placement:
             self._kept[dim, of_keys] = rotations[0] if rotations else None
         return self._kept[dim, of_keys]
 
-    def _rotation(self, part: PositionFacts, dim: int, side: int) -> Any | None:
+    def _rotation(self, part: PositionFacts, dim: int, side: int) -> object | None:
         positions = self._seen_by(part)[side]
         if self.lengths is None or not part.moves:
             return part.rotation(positions, dim)
@@ -357,7 +357,7 @@ class Context:
     inputs: Inputs = field(default_factory=Inputs)
     collector: Collector = field(default_factory=Collector)
 
-    def with_state(self, state: Any) -> Context:
+    def with_state(self, state: object) -> Context:
         """Return a copy with a sublayer's `state` (explicit for speed: called by every layer in every step)."""
         return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from tfkit.core.capabilities import CAPABILITIES, CONTRACTS
 from tfkit.core.component import Component
@@ -23,7 +22,7 @@ WORDS: dict[str, tuple[Collection[str], str]] = {
 ALIKE = 0.85  # minimum similarity to treat a name as a misspelling
 
 
-def check_class(slot: str, part: Any, base: tuple[str, str]) -> None:
+def check_class(slot: str, part: object, base: tuple[str, str]) -> None:
     """Raise UsageError if `part` is not a class of the slot, whose base class has this module and name."""
     module, name = base
     expected = f"a part of the slot '{slot}' must be a class that extends {name} of {module}"
@@ -60,7 +59,7 @@ def _no_picture(part: type[Component]) -> Iterator[str]:
         yield f"picture must be a tuple of texts, a title and then the boxes inside it, got {texts!r}"
 
 
-def _without_reason(exceptions: Any) -> Iterator[str]:
+def _without_reason(exceptions: object) -> Iterator[str]:
     if not isinstance(exceptions, Mapping):
         yield f"exceptions must be a mapping of names to reasons, got {exceptions!r}"
         return

@@ -25,7 +25,7 @@ class OptionKind(NamedTuple):
     """One alternative of an option's type, with its annotations."""
 
     annotation: Any
-    marks: tuple[Any, ...]
+    marks: tuple[object, ...]
 
 
 def in_words(field: FieldInfo) -> str:
@@ -43,7 +43,7 @@ def kinds(field: FieldInfo) -> Iterator[OptionKind]:
     yield from _unfolded(field.annotation, tuple(field.metadata))
 
 
-def kinds_of(annotation: Any) -> Iterator[OptionKind]:
+def kinds_of(annotation: object) -> Iterator[OptionKind]:
     """Yield the alternatives of a bare annotation, such as that of list entries."""
     yield from _unfolded(annotation, ())
 
@@ -54,7 +54,7 @@ def sections(field: FieldInfo) -> list[type[BaseModel]]:
     return [kind for kind in bare if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
-def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[OptionKind]:
+def _unfolded(annotation: object, marks: tuple[object, ...]) -> Iterator[OptionKind]:
     """Yield the members of a union, unwrapping `Annotated` but keeping its metadata."""
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -67,7 +67,7 @@ def _unfolded(annotation: Any, marks: tuple[Any, ...]) -> Iterator[OptionKind]:
         yield OptionKind(annotation, marks)
 
 
-def _flat(marks: Sequence[Any]) -> Iterator[Any]:
+def _flat(marks: Sequence[object]) -> Iterator[object]:
     """Flatten metadata: `Field(ge=1)` in an annotation has nested metadata."""
     for mark in marks:
         yield from _flat(mark.metadata) if isinstance(mark, FieldInfo) else (mark,)
@@ -95,7 +95,7 @@ def _alternatives(kind: OptionKind) -> list[str]:
     return [_value(annotation, kind.marks)]
 
 
-def _value(annotation: Any, marks: tuple[Any, ...]) -> str:
+def _value(annotation: object, marks: tuple[object, ...]) -> str:
     """Describe a type that is neither a choice of words nor a part."""
     if annotation is int or annotation is float:
         return ("whole number" if annotation is int else "number") + _range(_bounds(marks))
@@ -113,7 +113,7 @@ def _value(annotation: Any, marks: tuple[Any, ...]) -> str:
     return "any value" if annotation is Any else with_article(getattr(origin, "__name__", str(origin)))
 
 
-def _list(inner: tuple[Any, ...]) -> str:
+def _list(inner: tuple[object, ...]) -> str:
     """Describe a list of variable or fixed length."""
     if not inner:
         return "list"
@@ -121,7 +121,7 @@ def _list(inner: tuple[Any, ...]) -> str:
     return f"list of {entries}" if len(inner) == 1 or inner[1] is Ellipsis else f"list of {len(inner)} {entries}"
 
 
-def _many(annotation: Any) -> str:
+def _many(annotation: object) -> str:
     """Describe the entries of a list or mapping in the plural: "whole numbers from 0 or texts"."""
     words = [word for kind in kinds_of(annotation) for word in _alternatives(kind)]
     return " or ".join(PLURAL.sub(r"\1s", word) for word in words)
@@ -133,11 +133,11 @@ def _part(slot: str) -> str:
     return f"{article} {noun} ({'true, ' * (slot == 'norm')}a name, or options)"
 
 
-def _slot(marks: Sequence[Any]) -> str | None:
+def _slot(marks: Sequence[object]) -> str | None:
     return next((mark.slot for mark in marks if isinstance(mark, Slot)), None)
 
 
-def _bounds(marks: Sequence[Any]) -> dict[str, Any]:
+def _bounds(marks: Sequence[object]) -> dict[str, object]:
     values = ((name, getattr(mark, name, None)) for mark in marks for name in BOUNDS)
     return {name: value for name, value in values if value is not None}
 
@@ -156,7 +156,7 @@ def _range(bounds: Mapping[str, Any]) -> str:
     return "".join(words)
 
 
-def _length(bounds: Mapping[str, Any]) -> str:
+def _length(bounds: Mapping[str, object]) -> str:
     least, most = bounds.get("min_length", 0), bounds.get("max_length")
     if most is None:
         return ""

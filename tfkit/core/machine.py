@@ -8,13 +8,15 @@ import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfkit.core.trees import JsonObject
 
 if TYPE_CHECKING:
     import torch
 
 
-def machine() -> dict[str, Any]:
+def machine() -> JsonObject:
     """Return the host name, the processor, the cores available to this process, and the memory in bytes."""
     return {"host": platform.node(), "processor": _processor(), "cores": _cores(), "memory": _total_memory()}
 

@@ -62,7 +62,7 @@ def scale_factor(scale: float | str | None, d_model: int) -> float:
     return float(scale)
 
 
-def as_tuple(value: Any) -> Any:
+def as_tuple(value: object) -> object:
     """Convert a recipe's list to the tuple stored in a frozen Config."""
     return tuple(value) if isinstance(value, list) else value
 
@@ -100,15 +100,15 @@ class Slot:
 
     slot: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             self.validate, serialization=core_schema.plain_serializer_function_ser_schema(spell)
         )
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
         return {"x-slot": self.slot}
 
-    def validate(self, value: Any) -> Config:
+    def validate(self, value: object) -> Config:
         """Return the Config described by `value`. Raise ValidationError or ValueError if it is invalid."""
         if isinstance(value, Config):
             if value.part.part_slot != self.slot:
@@ -131,7 +131,7 @@ class Slot:
         got = got if len(got) <= 60 else f"{got[:57]}..."
         raise ValueError(f"expected the name of {with_article(self.slot)}, or a mapping with its type, got {got}")
 
-    def _config(self, name: str, options: dict[str, Any], loc: tuple[str, ...]) -> Config:
+    def _config(self, name: str, options: dict[str, object], loc: tuple[str, ...]) -> Config:
         try:
             part = REGISTRY.get(self.slot, name)
         except UnknownPart as error:
@@ -147,7 +147,7 @@ class Slot:
         return part.Config.model_validate(options)
 
 
-def _located(loc: tuple[str, ...], error: PydanticCustomError, value: Any) -> ValidationError:
+def _located(loc: tuple[str, ...], error: PydanticCustomError, value: object) -> ValidationError:
     return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
 
 
@@ -176,14 +176,14 @@ class LayerPair(NamedTuple):
     at: str
 
 
-def _layers(value: Any) -> Any:
+def _layers(value: object) -> Any:
     sides = ("encoder", "decoder")
     if isinstance(value, Mapping) and value and all(key in sides for key in value):
         return {side: _numbers(pairs) for side, pairs in value.items()}
     return {} if value is None else _numbers(value)
 
 
-def _numbers(value: Any) -> dict[str, int]:
+def _numbers(value: object) -> dict[str, int]:
     form = "{this model's layer: the other's}, such as {0: 0, 1: 2}"
     if not isinstance(value, Mapping):
         raise ValueError(f"expected layers in pairs, {form}, got {value!r:.60}")
@@ -201,7 +201,8 @@ def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
     """Yield the pairs of a `Layers` option; those without a stack belong to the `last` one."""
     for key, value in layers.items():
         if isinstance(value, Mapping):
-            yield from (LayerPair(key, int(own), other, f".{key}.{own}") for own, other in value.items())  # type: ignore[arg-type]
+            side: Side = "encoder" if key == "encoder" else "decoder"
+            yield from (LayerPair(side, int(own), other, f".{key}.{own}") for own, other in value.items())
         else:
             yield LayerPair(last, int(key), value, f".{key}")
 

@@ -8,7 +8,7 @@ import html
 import json
 import re
 from collections.abc import Iterable
-from typing import IO, Any
+from typing import IO
 
 # Characters that control a terminal or reorder or end a line: controls except tab and line feed, line and paragraph
 # separators, bidirectional overrides and isolates, lone surrogates.
@@ -37,7 +37,7 @@ def _escaped(character: str) -> str:
     return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
 
 
-def json_line(data: Any, indent: int | None = None) -> str:
+def json_line(data: object, indent: int | None = None) -> str:
     r"""Format `data` as JSON that is safe to print and parses to equal data: control characters become \u escapes."""
     text = json.dumps(data, indent=indent, ensure_ascii=False)
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -20,7 +20,7 @@ DRAWS = (
 class NoDraws(TorchFunctionMode):
     """Mode that skips random initialization: on `meta` it is useless, and torch would import its compiler for it."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         if func in DRAWS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))

@@ -137,7 +137,7 @@ class PositionFacts(Component):
         """Return a callable that rotates queries and keys [batch heads time dim]."""
         return None
 
-    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> Any | None:
+    def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> object | None:
         """Return the rotation of a part that `moves`; `lengths` [batch|1 time|1] are those of the tokens' texts."""
         return self.rotation(positions, dim)
 
@@ -281,9 +281,8 @@ class InitFacts(Component):
     @classmethod
     def without_std(cls) -> str:
         """Return the fault of an init without a standard deviation, or "" if `std` is implemented."""
-        if cls.std is not InitFacts.std:
-            return ""
-        return f"init '{cls.part_name}' does not implement std, the standard deviation that muP requires"
+        text = f"init '{cls.part_name}' does not implement std, the standard deviation that muP requires"
+        return "" if cls.std is not InitFacts.std else text
 
 
 class ModelFacts(Component):
@@ -351,9 +350,8 @@ class ObjectiveFacts(Component):
 def default_metrics(objective: type[ObjectiveFacts]) -> tuple[str, ...]:
     """Return the default metrics: those of its answers, or perplexity if the loss is a likelihood."""
     named = None if objective.answers_type is None else objective.answers_type.metrics
-    if named is None:
-        return ("perplexity",) if "likelihood" in objective.capabilities else ()
-    return named
+    unnamed = ("perplexity",) if "likelihood" in objective.capabilities else ()
+    return unnamed if named is None else named
 
 
 class TokenizerFacts(Component):
@@ -384,6 +382,11 @@ class TokenizerFacts(Component):
 
 class CorpusFacts(Component):
     """Declarations of corpora."""
+
+    class Config(component.Config):
+        def files_read(self) -> tuple[str, ...]:
+            """Return the input files; none for examples that are made."""
+            return ()
 
     fields: tuple[str, ...] = ()  # fields of an example; set on the instance if they depend on options
 

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tfkit.functional.linear import AutogradContext, product
 from tfkit.functional.precision import wide, wide_dtype
 
 CHUNK_ELEMENTS = 1 << 22  # logits held at once: 16 MiB in float32
@@ -37,7 +37,7 @@ def linear_cross_entropy(
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+        ctx: AutogradContext, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
     ) -> Tensor:
         rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
         matrix = weight.to(_product_type(weight))
@@ -48,7 +48,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(features.device.type, enabled=False):
             for start in range(0, features.shape[0], rows):
                 chunk, target = features[start : start + rows].to(matrix.dtype), targets[start : start + rows]
-                logits = F.linear(chunk, matrix, None if bias is None else bias.to(matrix.dtype))  # [chunk vocab]
+                logits = product(chunk, matrix, None if bias is None else bias.to(matrix.dtype))  # [chunk vocab]
                 loss, gradient = _loss_and_gradient(logits, target, smoothing)
                 total += loss
                 small = gradient.to(matrix.dtype)
@@ -63,7 +63,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: AutogradContext, *grads: Tensor) -> tuple[Tensor | None, ...]:
         scale = grads[0]
         grad_features, grad_weight, grad_bias = ctx.saved_tensors
         needs = ctx.needs_input_grad

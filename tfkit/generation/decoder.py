@@ -1,4 +1,4 @@
-"""View of a model for decoding: shared weights, plus copies packed for the kernel, concatenated or in int8.
+"""View of a model for decoding: shared weights, plus copies in a kernel's layout, concatenated or in int8.
 
 A decoding step multiplies a few rows by every weight. A linear layer repacks its weight in each such call, which takes
 longer than the product; here it is packed once. Layers with the same input are computed as one product. Copies are
@@ -23,10 +23,11 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
+from tfkit.functional.linear import Linear
 from tfkit.functional.view import view
 from tfkit.generation.heads import join_heads, split_heads
 from tfkit.generation.layers import Kind, Layers, copied, joined
-from tfkit.generation.products import Int8, Joined, Packed, Product, can_pack, check_int8
+from tfkit.generation.products import Int8, Joined, Packed, Product, Reordered, can_pack, can_reorder, check_int8
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.models.stack import Stack
@@ -34,6 +35,7 @@ from tfkit.models.stack import Stack
 Quantize = Literal["int8"]
 
 MOST_ROWS = 64  # beyond, the plain weight is as fast
+LEAST = 1 << 20  # bytes; from here on oneDNN's product makes up for its dearer call
 SMALL = 4 << 20  # bytes; up to here the call dominates, and a copy pays off even for one row
 LARGE = 32 << 20  # bytes; beyond, the overhead of a call is negligible even for one row
 MOST_BYTES = 2 << 30  # float32 copies of one model; beyond, weights are used directly
@@ -76,6 +78,10 @@ class Copies:
         if self.quantize is not None:
             return [(range(1, sys.maxsize), Int8)]
         size = sum(linear.weight.nbytes for linear in linears)
+        if size >= LEAST and can_reorder():
+            return [(range(1, MOST_ROWS + 1), Reordered)]
+        if not can_pack():
+            return []
         if size <= SMALL:
             return [(range(1, MOST_ROWS + 1), Packed)]
         one = [(range(1, 2), Joined)] if len(linears) > 1 and size <= LARGE else []
@@ -112,7 +118,7 @@ class Copies:
         }
         result = views[module] = view(module, children)
         if _is_plain(module):
-            kind: Any = type(module)
+            kind: object = type(module)
             result.__class__ = _called_directly(kind)
         if isinstance(module, Sublayer) and module.fused:
             together = tuple([getattr(module, name) for name in module.fused])
@@ -171,7 +177,7 @@ class StepDecoder:
         if self.quantize is not None:
             check_int8(weight)
             return FLOATS
-        packs = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and can_pack()
+        packs = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and (can_pack() or can_reorder())
         return (torch.float32,) if packs else ()
 
 
@@ -191,7 +197,8 @@ def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
     return [
         module
         for module in _modules(model)
-        if type(module) is nn.Linear
+        if isinstance(module, nn.Linear)
+        and type(module) in (nn.Linear, Linear)
         and module.weight.dtype in types
         and module.weight.dim() == 2
         and not _is_watched(module)
@@ -208,9 +215,9 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 @functools.cache
-def _called_directly(kind: type[Any]) -> type[nn.Module]:
+def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
     """Derive a class whose call is its forward, bypassing torch's hook machinery."""
-    own: dict[str, Any] = {"__call__": kind.forward, "__doc__": kind.__doc__}
+    own: dict[str, object] = {"__call__": kind.forward, "__doc__": kind.__doc__}
     if issubclass(kind, MultiHead) and kind.split_heads is MultiHead.split_heads:
         own |= {"split_heads": staticmethod(split_heads), "join_heads": staticmethod(join_heads)}
     return type(kind.__name__, (kind,), own)

@@ -43,14 +43,14 @@ def prompt_ids(prompts: Prompts, read: Callable[[Sequence[str]], list[list[int]]
     return [encoded.get(place, row) for place, row in enumerate(rows)]
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> Any:
     """Convert tensors, arrays, tuples and ranges to lists."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else value
 
 
-def _are_ids(value: Any) -> bool:
+def _are_ids(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tfkit.core.component import Config
+from tfkit.core.component import Component, Config
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.precision import wide
@@ -123,7 +123,7 @@ def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tok
     )
 
 
-def _check_order(parts: Sequence[Any]) -> None:
+def _check_order(parts: Sequence[type[Component]]) -> None:
     """Raise UsageError if a rule precedes a constraint that it could contradict."""
     for place in range(len(parts)):
         conflict = misplaced(parts, place)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from tfkit.core.errors import UsageError, on_one_line
 
@@ -44,6 +44,12 @@ class GenerateOptions(TypedDict, total=False):
     quantize: Quantize | None
 
 
+class WriteOptions(GenerateOptions, total=False):
+    """Generation options with the number of new tokens."""
+
+    max_new_tokens: int | None
+
+
 @dataclass(frozen=True)
 class Shorthands:
     """Values of the short options; None if unset."""
@@ -65,7 +71,7 @@ class Shorthands:
         values = {name: getattr(self, name) for name in chosen}
         return [self.typed(name, value) for name, value in values.items() if value is not None]
 
-    def typed(self, name: str, value: Any) -> str:
+    def typed(self, name: str, value: object) -> str:
         """Format an option as typed."""
         return f"--{name.replace('_', '-')} {_plain(value)}"
 
@@ -122,7 +128,7 @@ class Shorthands:
             rules = [*kept, rule] if not places else [*kept[: places[0]], rule, *kept[places[0] :]]
         return rules
 
-    def _check(self, strategy: str, values: Mapping[str, Any]) -> None:
+    def _check(self, strategy: str, values: Mapping[str, object]) -> None:
         """Raise UsageError if the strategy lacks an option, naming those that support it."""
         from tfkit.core.registry import REGISTRY
 
@@ -138,7 +144,7 @@ class Shorthands:
 class Keywords(Shorthands):
     """The short options as keyword arguments in Python."""
 
-    def typed(self, name: str, value: Any) -> str:
+    def typed(self, name: str, value: object) -> str:
         return f"{name}={_plain(value)}"
 
 

@@ -209,7 +209,7 @@ def with_short_options(options: GenerateOptions, settings: Generate) -> Generate
     return {**options, "strategy": keywords.strategy_over(strategies[0]), "logits": logits}
 
 
-def check_options(options: Mapping[str, Any], most: Any = None) -> None:
+def check_options(options: Mapping[str, object], most: object = None) -> None:
     """Raise UsageError for an unknown option or an invalid number."""
     for name in options:
         if name not in GenerateOptions.__annotations__:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import torch
 
+from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.models import Model
 from tfkit.run import Run
@@ -15,6 +16,14 @@ from tfkit.run import Run
 TOLERANCE = 1e-4  # absolute, for any output
 WORST = 1.001  # highest ratio of the int8 perplexity to that in float32
 PROMPTS, LONGEST, NEW = 20, 12, 16  # random prompts, their longest length, and new tokens after each
+
+
+class BoundaryTokens(TypedDict):
+    """Tokens that begin and end generated text."""
+
+    start: int | None  # of an encoder-decoder's target
+    ends: list[int]
+
 
 Write = Callable[[list[int], int], list[int]]  # (prompt, limit) -> new ids
 
@@ -42,13 +51,13 @@ class FilesVerdict:
             off.append(f"greedy tokens: equal after {self.equal_prompts} of {self.prompts} prompts")
         return off
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> JsonObject:
         """Return the verdict as plain data."""
         return {**vars(self), "equal": not self.failures, "failures": self.failures}
 
 
-def facts_of(run: Run) -> dict[str, Any]:
-    """Return the start token of an encoder-decoder's target, or None, and the end tokens."""
+def boundary_tokens(run: Run) -> BoundaryTokens:
+    """Return the special tokens of the recipe, or of the tokenizer if it was trained with the run."""
     special = dict(run.blueprint.special_ids)
     if has_tokenizer(run) and (run.recipe.objective is not None or not special):
         special |= run.tokenizer.special_ids
@@ -64,35 +73,35 @@ class Prompt:
     count: int
 
 
-def prompts(model: Model, facts: Mapping[str, Any]) -> Iterator[Prompt]:
+def prompts(model: Model, special: BoundaryTokens) -> Iterator[Prompt]:
     """Yield 20 deterministic prompts that fit the model."""
-    paired, generator = facts["start"] is not None, torch.Generator().manual_seed(0)
+    paired, generator = special["start"] is not None, torch.Generator().manual_seed(0)
     size, most = next(model.blueprint.stacks()).vocab_size or 1, model.blueprint.last.max_length or LONGEST + NEW
     for number in range(PROMPTS):
         length = min(1 + number % LONGEST, max(1, most - 1))
         ids = torch.randint(size // 8, size, (length,), generator=generator).tolist()
-        if paired and set(ids) <= set(facts["ends"]):  # an empty source, which engines reject
+        if paired and set(ids) <= set(special["ends"]):  # an empty source, which engines reject
             ids = [(ids[0] + 1) % size] * length
         yield Prompt(ids, min(NEW, most - (1 if paired else length)))
 
 
-def equal_prompts(model: Model, facts: Mapping[str, Any], write: Write) -> int:
+def equal_prompts(model: Model, special: BoundaryTokens, write: Write) -> int:
     """Count the prompts that `write` continues like the model."""
-    each = prompts(model, facts)
-    return sum(write(one.ids, one.count) == greedy(model, one.ids, one.count, facts) for one in each)
+    each = prompts(model, special)
+    return sum(write(one.ids, one.count) == greedy(model, one.ids, one.count, special) for one in each)
 
 
 @torch.no_grad()
-def greedy(model: Model, ids: list[int], count: int, facts: Mapping[str, Any]) -> list[int]:
+def greedy(model: Model, ids: list[int], count: int, special: BoundaryTokens) -> list[int]:
     """Return the greedy continuation, recomputing the whole text at each step."""
-    start, source = facts["start"], torch.tensor([ids])
+    start, source = special["start"], torch.tensor([ids])
     text = list(ids) if start is None else [start]
     prompt = len(text)
     for _ in range(count):
         read = torch.tensor([text])
         inputs = {"input_ids": read} if start is None else {"input_ids": source, "decoder_input_ids": read}
         new = int(model(**inputs).logits[0, -1].argmax())
-        if new in facts["ends"]:
+        if new in special["ends"]:
             break
         text.append(new)
     return text[prompt:]

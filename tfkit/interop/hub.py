@@ -105,7 +105,7 @@ def _check_free(target: str, existing: set[str], force: bool) -> None:
         raise UsageError(f"{target}: contains a tfkit run; use force=True to replace it, or choose another name")
 
 
-def _operations(hub: Any, contents: Mapping[str, Path | bytes], existing: Iterable[str]) -> list[Any]:
+def _operations(hub: Any, contents: Mapping[str, Path | bytes], existing: Iterable[str]) -> list[object]:
     """Build the commit: add files and delete those left from an earlier run."""
     added = [
         hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=one if isinstance(one, bytes) else str(one))

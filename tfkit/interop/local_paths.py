@@ -77,11 +77,11 @@ def _paths(text: str) -> Iterator[str]:
         yield from filter(_is_local, _PATH.findall(comment))
 
 
-def _strings(data: Any) -> Iterator[str]:
+def _strings(data: object) -> Iterator[str]:
     """Yield all keys and values that are strings."""
     if isinstance(data, str):
         yield data
-    inside: Iterable[Any] = (
+    inside: Iterable[object] = (
         [*data, *data.values()] if isinstance(data, dict) else data if isinstance(data, list) else ()
     )
     for one in inside:

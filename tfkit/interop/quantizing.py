@@ -106,7 +106,7 @@ def _scores(run: Run, split: str | None, limit: int | None) -> dict[str, float]:
     return other.evaluate(split, limit)
 
 
-def _environment(run: Run, known: Mapping[str, Any], target: Path) -> dict[str, Any]:
+def _environment(run: Run, known: Mapping[str, object], target: Path) -> dict[str, object]:
     """Return environment.json of the new run: the original's, with the storage of its weights."""
     kept = {key: value for key, value in known.items() if key not in ("finished", NEEDS)}
     needs = recorded(run.recipe, target, run.tokenizer.vocab_size if run.recipe.unknown_vocab else None)

@@ -9,6 +9,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.draws import drawn_from
 from tfkit.core.errors import UsageError
 from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.skeleton import NoDraws
+from tfkit.functional.linear import by_products
 from tfkit.models.base import Model
 from tfkit.models.parametrization import rescale
 from tfkit.models.sample import weights_of
@@ -25,12 +27,13 @@ def build_model(
     """
     device = _device(device)
     if device.type == "meta":
-        with torch.device("meta"):
+        with torch.device("meta"), NoDraws():
             model: Model = blueprint.type.build(blueprint)
         return model.to(dtype)
     _check_memory(blueprint, device, dtype)
     with drawn_from(int(torch.randint(2**62, ())) if seed is None else seed):
         model = _initialized(blueprint)
+    by_products(model)
     return model.to(device=device, dtype=dtype)
 
 

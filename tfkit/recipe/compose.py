@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
 from tfkit.recipe.overlays import (
@@ -43,13 +42,13 @@ class Composed:
     name: str
     overlays: Sequence[Node] = ()
     chosen: tuple[str, ...] = ()
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, object] = field(default_factory=dict)
 
 
 def compose(
-    source: str | Path | Mapping[str, Any],
+    source: str | Path | Mapping[str, object],
     *,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
     shipped: Mapping[str, Path] | None = None,
@@ -108,7 +107,7 @@ def with_overrides(root: Node, values: Node | None, faults: list[Fault]) -> Node
     return root
 
 
-def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, Any]:
+def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, object]:
     """Return the values of these overlays by key; values of a repeated key are merged."""
     merged: dict[str, Node] = {}
     for key, overlay in changed:
@@ -117,7 +116,7 @@ def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, Any]:
     return {key: _value_at(overlay, key) for key, overlay in merged.items()}
 
 
-def _value_at(overlay: Node, key: str) -> Any:
+def _value_at(overlay: Node, key: str) -> object:
     for name in key.split("."):
         overlay = overlay.entries[name]
     return overlay.plain()

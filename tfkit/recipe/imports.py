@@ -13,7 +13,6 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from tfkit.core.errors import Fault, Place, RunError, UsageError
 from tfkit.core.plugins import failure
@@ -243,5 +242,5 @@ def _called(function: ast.expr) -> str:
     return getattr(function, "attr", getattr(function, "id", ""))
 
 
-def _constant(argument: ast.expr) -> Any:
+def _constant(argument: ast.expr) -> object:
     return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from pydantic import ValidationError
 
@@ -45,7 +45,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 class ReadingOptions(TypedDict, total=False):
     """Keywords of load_recipe, also accepted by build and train."""
 
-    overrides: Mapping[str, Any] | None
+    overrides: Mapping[str, object] | None
     variant: str | Sequence[str] | None
     trust: bool
     sets: str | Sequence[str]
@@ -72,7 +72,7 @@ class Recipe:
     study: Study | None = None
     variant_entries: Mapping[str, Variant] = field(default_factory=dict, compare=False, repr=False)
     variants: tuple[str, ...] = field(default=(), compare=False)
-    changes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    changes: Mapping[str, object] = field(default_factory=dict, compare=False)
     warnings: tuple[Fault, ...] = field(default=(), compare=False)
     _resolved: dict[VocabSize | None, tuple[Blueprint, ModelResolver]] = field(
         default_factory=dict, repr=False, compare=False
@@ -209,7 +209,7 @@ class Recipe:
         """Sections besides `model:`."""
         return Sections(self.data, self.objective, self.train, self.generate)
 
-    def sections(self) -> dict[str, Any]:
+    def sections(self) -> dict[str, object]:
         """Return the validated sections besides `model:` by key, omitting absent ones."""
         present = {key: value for key, value in self.settings._asdict().items() if value is not None}
         return present | ({"imports": list(self.imports)} if self.imports else {})
@@ -235,7 +235,7 @@ def label_nodes(model: Node) -> list[Node]:
 
 
 def read_for(
-    function: str, own: Sequence[str], source: str | Path | Mapping[str, Any] | Recipe, reading: ReadingOptions
+    function: str, own: Sequence[str], source: str | Path | Mapping[str, object] | Recipe, reading: ReadingOptions
 ) -> Recipe:
     """Call load_recipe for a function with its `own` additional keywords; raise UsageError for an unknown one."""
     for name in reading.keys() - ReadingOptions.__annotations__.keys():
@@ -257,8 +257,8 @@ def _texts(name: str, value: str | Path | Sequence[str | Path]) -> Sequence[str 
 
 @parts_named()
 def load_recipe(
-    source: str | Path | Mapping[str, Any] | Recipe,
-    overrides: Mapping[str, Any] | None = None,
+    source: str | Path | Mapping[str, object] | Recipe,
+    overrides: Mapping[str, object] | None = None,
     variant: str | Sequence[str] | None = None,
     trust: bool = False,
     sets: str | Sequence[str] = (),
@@ -289,7 +289,7 @@ def load_recipe(
 
 
 def load_saved(
-    source: Path | Mapping[str, Any],
+    source: Path | Mapping[str, object],
     trust: bool = False,
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
@@ -368,7 +368,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
     """Return the recipe with its evaluations resolved."""
-    resolved: dict[str, dict[str, Any]] = {}
+    resolved: dict[str, dict[str, object]] = {}
     for name, values in recipe.train.evaluations.items():
         where = f"train.evaluations.{name}"
         try:
@@ -382,7 +382,7 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
     return replace(recipe, train=recipe.train.model_copy(update={"evaluations": resolved}))
 
 
-def _plain_value(recipe: Recipe, key: str) -> Any:
+def _plain_value(recipe: Recipe, key: str) -> object:
     """Return the value at a dotted key of a section as plain data."""
     value: RecipeRow | None = RecipeRow("", recipe.sections())
     for word in key.split("."):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
@@ -15,7 +14,7 @@ from tfkit.recipe.text.node import mapping
 from tfkit.recipe.text.source import LANGUAGE
 
 
-def blueprint_of(model: Mapping[str, Any]) -> Blueprint:
+def blueprint_of(model: Mapping[str, object]) -> Blueprint:
     """Return the Blueprint of a `model:` with existing weights; raise RecipeError with every fault."""
     composed = compose({"tfkit": LANGUAGE, "model": dict(model)}, shipped={})
     faults = Faults(composed.faults, has_weights=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.synonyms import nearest
+from tfkit.core.trees import Tree
 from tfkit.recipe.text.node import Node, inline, kind, shorten, under
 from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 
@@ -162,7 +163,7 @@ def set_overlay(text: str, faults: list[Fault]) -> Node | None:
     return None if problems else nested(key, leaf)
 
 
-def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
+def override_overlay(key: object, value: object, faults: list[Fault]) -> Node | None:
     """Convert one Python override (`{"model.num_layers": 4}`) to an overlay; None after a fault."""
     place = Place("<overrides>")
     if not isinstance(key, str):
@@ -175,7 +176,7 @@ def override_overlay(key: Any, value: Any, faults: list[Fault]) -> Node | None:
     return None if problems else nested(key, leaf)
 
 
-def overlaid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(section: str, base: Mapping[str, object], *overlays: Mapping[str, object]) -> dict[str, object]:
     """Merge overlays with possibly dotted keys over the data of a section; raise RecipeError for faults."""
     place = Place(MAPPING)
     tree, problems = from_value({section: base}, place, "")
@@ -185,7 +186,7 @@ def overlaid(section: str, base: Mapping[str, Any], *overlays: Mapping[str, Any]
         problems += faults
     if problems:
         raise RecipeError(problems)
-    data: dict[str, Any] = tree.entries[section].plain()
+    data: Tree = tree.entries[section].plain()
     return data
 
 
@@ -304,13 +305,13 @@ def _unusable(key: str) -> str | None:
 WIDTH = 120  # maximum line width
 
 
-def written(data: Mapping[str, Any]) -> str:
+def written(data: Mapping[str, object]) -> str:
     """Return the text of a recipe that parses to `data`."""
     lines = [line for key, value in data.items() for line in _lines(key, value, key, 0)]
     return "".join(f"{line}\n" for line in lines) or "{}\n"
 
 
-def edited(text: str, key: str, value: Any) -> str:
+def edited(text: str, key: str, value: object) -> str:
     """Return the reformatted text with `value` merged at the dotted `key` (R20).
 
     Raises RecipeError for an invalid text or key.

@@ -42,7 +42,7 @@ def refer(name: str) -> Schema:
 PER_LAYER = refer("per_layer")
 
 
-def number(kind: str, **bounds: Any) -> Schema:
+def number(kind: str, **bounds: object) -> Schema:
     """Return the schema of a number; `kind` is integer or number, bounds are JSON Schema keywords."""
     return {"anyOf": [{"type": kind, **bounds}, refer("grouped_digits")]}
 
@@ -53,7 +53,7 @@ def either(*alternatives: Schema) -> Schema:
     if ANYTHING in flat:
         return ANYTHING
     others: list[Schema] = []
-    texts: dict[Any, str] = {}
+    texts: dict[object, str] = {}
     for one in flat:
         if one.keys() <= {"enum", "enumDescriptions"}:
             texts = dict(zip(one["enum"], one.get("enumDescriptions", [""] * len(one["enum"])), strict=True)) | texts
@@ -75,7 +75,7 @@ def closed(properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def named(value: Schema, **more: Any) -> Schema:
+def named(value: Schema, **more: object) -> Schema:
     """Return the schema of a mapping from names to `value` or none."""
     return {**closed({}), **more, "additionalProperties": either(value, NONE)}
 
@@ -162,10 +162,10 @@ class _Generator(GenerateJsonSchema):
     def function_wrap_schema(self, schema: core_schema.WrapValidatorFunctionSchema) -> JsonSchemaValue:
         return self._loosened(schema, super().function_wrap_schema(schema))
 
-    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
+    def handle_invalid_for_json_schema(self, schema: object, error_info: str) -> JsonSchemaValue:
         return {}
 
-    def emit_warning(self, kind: Any, detail: str) -> None:
+    def emit_warning(self, kind: object, detail: str) -> None:
         """Ignore defaults that cannot be serialized."""
 
     def _loosened(self, schema: Any, result: JsonSchemaValue) -> JsonSchemaValue:
@@ -225,7 +225,7 @@ class _Reader:
             return either({"enum": words}, *self.varied)
         return self._typed(source, source.get("type"))
 
-    def _typed(self, source: Schema, kind: Any) -> Schema:
+    def _typed(self, source: Schema, kind: object) -> Schema:
         bounds = {key: value for key, value in source.items() if key in BOUNDS}
         if kind == "object":
             return self.mapping(source) | bounds
@@ -240,7 +240,7 @@ class _Reader:
         return either(plain, *self.varied)
 
 
-def _words(source: Schema) -> list[Any]:
+def _words(source: Schema) -> list[object]:
     """Return the allowed words."""
     return [
         "none" if word is None else word
@@ -248,7 +248,7 @@ def _words(source: Schema) -> list[Any]:
     ]
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     """True if a default fits on one line: a number, a word, none, or a list of them."""
     items = value if isinstance(value, list) else [value]
     return all(item is None or isinstance(item, (bool, int, float, str)) for item in items)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tfkit.core.blueprint import LayerPlan, StackPlan
 from tfkit.recipe.views.runs import Runs, joined
@@ -37,7 +37,7 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
     shorter = min(first, second)
     start = end = shorter
     if first != second:
-        kinds: list[Any] = []
+        kinds: list[object] = []
         here, there = _outlines(before, kinds), _outlines(after, kinds)
         start = _equal(here, there)
         end = min(_equal(here[::-1], there[::-1]), shorter - start)
@@ -48,7 +48,7 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
     return Alignment(pairs, _left(before, start, first - end), _left(after, start, second - end))
 
 
-def _outlines(plan: StackPlan, kinds: list[Any]) -> list[int]:
+def _outlines(plan: StackPlan, kinds: list[object]) -> list[int]:
     """Return an index into `kinds` for each layer, ignoring options."""
     numbers = []
     for layer in plan.layers:

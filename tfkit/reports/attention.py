@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from einops import reduce
@@ -17,6 +16,7 @@ from torch.nn.functional import pad
 from tfkit.core.console import Console
 from tfkit.core.errors import UsageError
 from tfkit.core.output import printable
+from tfkit.core.trees import JsonObject
 from tfkit.generation.attention import AttentionMaps
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
@@ -25,7 +25,7 @@ SHOWN = 10  # maximum number of heads in a table
 STEPS = 255  # quantization levels from 0 to the maximum of a map
 
 
-def as_data(maps: AttentionMaps, token: str | None = None) -> dict[str, Any]:
+def as_data(maps: AttentionMaps, token: str | None = None) -> JsonObject:
     """Return the analysis of a text as data: heads, most attended keys of each query, probabilities."""
     return {
         "heads": [asdict(one) for one in maps.heads()],
@@ -85,7 +85,7 @@ def print_token(maps: AttentionMaps, token: str, console: Console) -> None:
     _table(console, ["attention", "head", "to", "weight", "on special tokens"], rows)
 
 
-def _attended(maps: AttentionMaps, token: str) -> list[dict[str, Any]]:
+def _attended(maps: AttentionMaps, token: str) -> list[JsonObject]:
     """Return the top key of the first query `token` for each head, excluding itself and special tokens."""
     attended = []
     for each in maps.maps:
@@ -161,7 +161,7 @@ def page(maps: AttentionMaps, title: str) -> str:
     return before + text + after
 
 
-def _packed(cells: Tensor) -> dict[str, Any]:
+def _packed(cells: Tensor) -> dict[str, object]:
     """Encode weights as base64 bytes, 255 for the maximum."""
     most = float(cells.max())
     parts = (cells / max(most, 1e-30) * STEPS).round().byte().contiguous()

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from tfkit.core.errors import UsageError
 from tfkit.core.synonyms import nearest
+from tfkit.core.trees import JsonObject, Tree
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.table import size
 
-Layer = dict[str, Any]
+Layer = Tree
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
 WIDEST = 100  # minimum table width, enough for six lengths
 LEAST, MOST = 9, 50  # minimum and maximum number of timed calls per length
@@ -56,7 +57,7 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
     """Return the measurable layers by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
-    def attention(name: str, mask: Any = None, **options: Any) -> Layer:
+    def attention(name: str, mask: object = None, **options: object) -> Layer:
         part = {"attention": {"type": name, "num_heads": heads, **options}}
         return part if mask is None else {**part, "mask": mask}
 
@@ -210,9 +211,9 @@ def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> 
     return max(factors, default=None)
 
 
-def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, Any]:
+def as_data(measured: Sequence[Measured], setting: BenchSetting) -> JsonObject:
     """Return the results as plain data."""
-    results: dict[str, Any] = {}
+    results: dict[str, object] = {}
     for name in dict.fromkeys(one.attention for one in measured):
         rows = [one for one in measured if one.attention == name]
         results[name] = {
@@ -227,7 +228,7 @@ def as_data(measured: Sequence[Measured], setting: BenchSetting) -> dict[str, An
     return {**facts, "threads": torch.get_num_threads(), "attentions": results}
 
 
-def render(data: Mapping[str, Any], console: Console) -> None:
+def render(data: JsonObject, console: Console) -> None:
     """Print one table for time and one for memory."""
     way = "forward and backward" if data["backward"] else "forward"
     where = f"{data['threads']} CPU threads" if data["device"] == "cpu" else data["device"]

@@ -15,6 +15,7 @@ from rich.table import Table
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Slot
 from tfkit.core.synonyms import nearest
+from tfkit.core.trees import JsonObject, Tree
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
@@ -22,7 +23,7 @@ from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
 PROMPT = 32  # prompt length in tokens
 OWN = "tfkit"
 FLOOR = "weights alone"
@@ -115,7 +116,7 @@ def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
     return own | {FLOOR: _floor(model, work)} | {name: peer(work) for name, peer in peers.items()}
 
 
-def recipe(size: Size) -> dict[str, Any]:
+def recipe(size: Size) -> Tree:
     """Return the model section for this size."""
     layer = {
         "residual": "post_norm" if size.pair else "pre_norm",
@@ -139,7 +140,7 @@ def recipe(size: Size) -> dict[str, Any]:
 
 
 def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
-    part: Any = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
+    part: object = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
     strategy: Any = Slot("strategy").validate(part).build()
     read = work.prompts().tolist()
     prompts = [[1]] * work.batch if work.size.pair else read
@@ -167,21 +168,21 @@ def _floor(model: Model, work: Work) -> Call:
     return call
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def _seconds(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-def as_data(timings: Sequence[Timed]) -> list[dict[str, Any]]:
+def as_data(timings: Sequence[Timed]) -> list[JsonObject]:
     """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit."""
     own = {timed.work: timed.seconds for timed in timings if timed.way == OWN}
     return [_row(timed, own[timed.work] or ()) for timed in timings]
 
 
-def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
+def _row(timed: Timed, own: Sequence[float]) -> dict[str, object]:
     work = timed.work
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "model": work.size.name,
         "batch": work.batch,
         "beams": work.beams,
@@ -201,7 +202,7 @@ def _row(timed: Timed, own: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def render(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+def render(rows: Sequence[JsonObject], console: Console) -> None:
     """Print the results."""
     new = rows[0]["new_tokens"]
     console.print(

@@ -18,7 +18,7 @@ def _library(name: str, package: str) -> Any:
         raise UsageError(f"{package} is not installed ({error}): pip install {package}") from None
 
 
-def _transformers(work: Work, **how: Any) -> Call | None:
+def _transformers(work: Work, **how: object) -> Call | None:
     """Decode with GPT-2, or BART for an encoder-decoder."""
     library = _library("transformers", "transformers")
     library.logging.set_verbosity_error()

@@ -44,7 +44,7 @@ def diff_settings(before: Recipe, after: Recipe) -> list[Change]:
     return changes + list(differences("imports", before.sections().get("imports"), after.sections().get("imports")))
 
 
-def _named(what: str, before: dict[str, Any], after: dict[str, Any], follows: Follows) -> Iterator[Change]:
+def _named(what: str, before: dict[str, object], after: dict[str, object], follows: Follows) -> Iterator[Change]:
     """Compare two mappings by key, including their order."""
     for name in dict.fromkeys([*before, *after]):
         yield from differences(f"{what}.{name}", before.get(name), after.get(name), follows)
@@ -196,6 +196,6 @@ def _layer_words(plan: LayerPlan) -> str:
 def _stack_words(plan: StackPlan) -> str:
     """Summarize a stack without a counterpart."""
     layers = "; ".join(f"{label(runs)} {_layer_words(plan.layers[kind])}" for kind, runs in places(plan.order).items())
-    ends: Sequence[tuple[str, Any]] = (("embedding", plan.embedding), ("position", plan.position))
+    ends: Sequence[tuple[str, object]] = (("embedding", plan.embedding), ("position", plan.position))
     parts = [f"{name} {words(part)}" for name, part in ends if part]
     return f"d_model {plan.d_model}, " + "; ".join([*parts, layers])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.trees import JsonObject
 from tfkit.reports.counts import Counts
 from tfkit.reports.difference import Change
 from tfkit.reports.table import FIGURES, size
@@ -38,7 +38,7 @@ class Diff:
     notes: Sequence[str] = ()
 
 
-def as_data(diff: Diff) -> dict[str, Any]:
+def as_data(diff: Diff) -> JsonObject:
     """Return `render`'s content with exact figures."""
     counts = diff.before.counts
     return {
@@ -59,7 +59,7 @@ def as_data(diff: Diff) -> dict[str, Any]:
     }
 
 
-def _change_data(change: Change) -> dict[str, Any]:
+def _change_data(change: Change) -> dict[str, object]:
     return {"what": change.what, "where": change.where or None, "a": change.before, "b": change.after}
 
 

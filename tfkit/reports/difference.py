@@ -21,7 +21,7 @@ class Change(NamedTuple):
 
 
 def differences(
-    what: str, before: Any, after: Any, follows: Sequence[tuple[Any, Any]] = (), absent: str = "none"
+    what: str, before: object, after: object, follows: Sequence[tuple[object, object]] = (), absent: str = "none"
 ) -> Iterator[Change]:
     """Yield the differences between `before` and `after` at key `what`.
 
@@ -38,7 +38,7 @@ def differences(
         yield Change(what, *(absent if value is None else words(value) for value in (before, after)))
 
 
-def _holds_parts(values: Sequence[Any]) -> bool:
+def _holds_parts(values: Sequence[object]) -> bool:
     return all(isinstance(value, BaseModel) for value in values)
 
 
@@ -60,7 +60,7 @@ def words_of_type(part: BaseModel) -> str:
     return part.part.part_name if isinstance(part, Config) else ""
 
 
-def words(value: Any) -> str:
+def words(value: object) -> str:
     """Format a value: `rotary (theta 10000, layout halves)`, `window (size 512), causal`, `none`."""
     if isinstance(value, BaseModel):
         options = ", ".join(f"{name} {words(getattr(value, name))}" for name in _telling(value))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
 from tfkit.core.errors import Place, UsageError
+from tfkit.core.trees import JsonObject
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.row import Notes, Origin, RecipeRow
@@ -120,7 +121,7 @@ def _made_of(row: RecipeRow) -> str:
 # as data
 
 
-def as_data(explanation: Explanation) -> dict[str, Any]:
+def as_data(explanation: Explanation) -> JsonObject:
     """Return the content of `render` as data."""
     return {
         "key": explanation.key,
@@ -131,12 +132,12 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def _answer_data(answer: Answer) -> dict[str, Any]:
+def _answer_data(answer: Answer) -> dict[str, object]:
     entries = [_entry_data(entry) for entry in answer.entries]
     return {"key": answer.path, "meaning": answer.sentence, "said": entries}
 
 
-def _entry_data(entry: RecipeRow) -> dict[str, Any]:
+def _entry_data(entry: RecipeRow) -> dict[str, object]:
     return {
         "value": entry.plain(),
         "where": entry.where or None,
@@ -146,7 +147,7 @@ def _entry_data(entry: RecipeRow) -> dict[str, Any]:
     }
 
 
-def _origin_data(found: Origin) -> dict[str, Any]:
+def _origin_data(found: Origin) -> dict[str, object]:
     place = found.place or Place("")
     return {
         "by": found.by,

@@ -1,4 +1,4 @@
-"""User text in files: one escape function per format (CSV, Markdown, HTML), used by all reports."""
+"""User text in files: one escape function per format (CSV, Markdown, LaTeX, HTML), used by all reports."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _INLINE = (
 )
 # Markdown at the start of a line: headings, quotes, lists, rules
 _START = re.compile(r"(#{1,6}(?=\s|$)|>|[-+](?=\s|$)|[-=]+$)")
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {character: f"\\{character}" for character in "#$%&_{}"}
 _NUMBERED = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
 
 
@@ -72,6 +74,11 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Itera
     yield "|" + "---|" * len(heads)
     for row in rows:
         yield markdown_row(map(markdown, row))
+
+
+def latex(text: str) -> str:
+    """Escape `text` as one line of LaTeX without active commands, comments or formulas."""
+    return "".join(_LATEX.get(character, character) for character in printable(" ".join(text.split())))
 
 
 def html_page(template: Path, **values: object) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Console
 
+from tfkit.core.trees import JsonObject
 from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, lacking, pairs
 from tfkit.reports.parts_table import INDENT, rows, say
 
 WORKS = "yes"
 
 
-def matrix_data(slot: str, other: str) -> dict[str, Any]:
+def matrix_data(slot: str, other: str) -> dict[str, object]:
     """Check all parts of `slot` against all of `other`: None if compatible, otherwise the reason."""
     refused: dict[str, dict[str, str | None]] = {}
     for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
@@ -21,12 +21,12 @@ def matrix_data(slot: str, other: str) -> dict[str, Any]:
     return {"slot": slot, "other": other, "refused": refused}
 
 
-def all_data() -> list[dict[str, Any]]:
+def all_data() -> list[dict[str, object]]:
     """Return the tables of all pairs of slots that interact in a layer or a recipe."""
     return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
 
 
-def render_matrices(tables: Sequence[dict[str, Any]], console: Console) -> None:
+def render_matrices(tables: Sequence[JsonObject], console: Console) -> None:
     """Print each table: a mark for compatible parts, otherwise the number of a footnote with the reason."""
     notes: dict[str, int] = {}
     for table in tables:

@@ -53,10 +53,10 @@ class Meter:
         if module is None:
             return
 
-        def enter(*_: Any) -> None:
+        def enter(*_: object) -> None:
             self._scopes.append(self._scopes[-1] + (name() if callable(name) else name))
 
-        def leave(*_: Any) -> None:
+        def leave(*_: object) -> None:
             self._scopes.pop()
 
         for handle in (module.register_forward_pre_hook(enter), module.register_forward_hook(leave)):
@@ -106,7 +106,7 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # True would import torch's compiler, which takes seconds
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         out = stand_in(func, args, kwargs)
         if out is None:
@@ -117,11 +117,11 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _inner_product(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
+def _inner_product(left: Tensor, right: Tensor, *_: object, **__: object) -> int:
     return 2 * left.numel()
 
 
-def _added_product(_: Tensor, left: Tensor, *__: Any, **___: Any) -> int:
+def _added_product(_: Tensor, left: Tensor, *__: object, **___: object) -> int:
     return 2 * left.numel()
 
 
@@ -135,13 +135,15 @@ _MORE_FLOPS: dict[Any, Callable[..., int]] = {
 class _FusedAttentionMode(TorchFunctionMode):
     """Function mode that replaces attention by a fused kernel; on `meta`, torch's steps would save the score matrix."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         if func is F.scaled_dot_product_attention:
             return _fused(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+def _fused(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: object, **__: object
+) -> Tensor:
     fused: Callable[..., Tensor] = _FusedAttention.apply
     return fused(query, key, value, attn_mask)
 
@@ -161,5 +163,5 @@ class _FusedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: object, *grads: Tensor) -> Any:
         raise NotImplementedError("the meter runs no backward pass")

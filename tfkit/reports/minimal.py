@@ -11,13 +11,13 @@ from tfkit.contracts.options import Sampler, required
 from tfkit.core.component import Component
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import CorpusFacts, ObjectiveFacts
+from tfkit.core.trees import Options, Tree
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.rules import refusal
 from tfkit.recipe.views.resolved import scalar
 from tfkit.reports.slots import SLOTS
 
 Part = type[Component]
-Data = dict[str, Any]
 
 # hidden states that an objective reads -> topology that computes them
 TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
@@ -26,7 +26,7 @@ TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder"
 class Minimal(NamedTuple):
     """A recipe as plain data, or the `problem` that prevents it."""
 
-    data: Data | None
+    data: Tree | None
     problem: str | None = None
 
 
@@ -40,11 +40,11 @@ def minimal_recipe(part: Part) -> Minimal:
     return Minimal(data)
 
 
-def _in_model(part: Part) -> Data:
+def _in_model(part: Part) -> Tree:
     return cases(part.part_slot, part.part_name)[0].recipe()
 
 
-def _in_section(part: Part) -> Data:
+def _in_section(part: Part) -> Tree:
     """Build a small model with the part in its section."""
     topology = _topology(part)
     data = Case("model", topology, topology).recipe()
@@ -64,7 +64,7 @@ def _in_section(part: Part) -> Data:
     return data
 
 
-def _heads(part: Any) -> Data:
+def _heads(part: Any) -> Tree:
     """Return an objective's heads."""
     kind = part.heads[0]
     beside = {name: types[0] for name, types in part.beside.items()}
@@ -84,12 +84,12 @@ def _corpus(topology: str) -> str:
     return "phrases" if topology == "encoder_decoder" else "docstrings"
 
 
-def recipe_text(data: Data, width: int) -> str:
+def recipe_text(data: Tree, width: int) -> str:
     """Format a recipe: values in flow style if they fit `width`, otherwise in block style."""
     return "\n".join(_lines(_short(data), "", width))
 
 
-def _lines(data: Mapping[str, Any], indent: str, width: int) -> Iterator[str]:
+def _lines(data: Options, indent: str, width: int) -> Iterator[str]:
     for key, value in data.items():
         line = f"{indent}{key}: {scalar(value)}"
         if not isinstance(value, (Mapping, list)) or (len(line) <= width and not _nested(value)):
@@ -100,7 +100,7 @@ def _lines(data: Mapping[str, Any], indent: str, width: int) -> Iterator[str]:
             yield from _items(value, deeper, width) if isinstance(value, list) else _lines(value, deeper, width)
 
 
-def _items(entries: Sequence[Any], indent: str, width: int) -> Iterator[str]:
+def _items(entries: Sequence[object], indent: str, width: int) -> Iterator[str]:
     """Format a list, one entry per line."""
     for entry in entries:
         line = f"{indent}- {scalar(entry)}"
@@ -112,11 +112,11 @@ def _items(entries: Sequence[Any], indent: str, width: int) -> Iterator[str]:
             yield line
 
 
-def _nested(value: Any) -> bool:
+def _nested(value: object) -> bool:
     return isinstance(value, Mapping) and any(isinstance(entry, Mapping) for entry in value.values())
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> Any:
     """Replace parts without options by their name."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _short(entry) for key, entry in value.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ class _Watched(Shape):
 
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> object:
         if name == "layer" and sys._getframe(1).f_code.co_name not in ("replace", "_replace"):
             super().__getattribute__("reads").append(True)
         return super().__getattribute__(name)

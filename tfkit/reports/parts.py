@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -29,14 +28,14 @@ PAPER = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|\barXiv\b)[^()]*)\)")
 ARXIV = re.compile(r"\b\d{4}\.\d{4,5}\b")
 
 
-def slot_data(slot: str) -> dict[str, Any]:
+def slot_data(slot: str) -> dict[str, object]:
     """Return a slot's purpose and one line per part."""
     note = SLOTS[slot]
     parts = [line_data(REGISTRY.get(slot, name)) for name in REGISTRY.names(slot)]
     return {"slot": slot, "purpose": note.purpose, "written": note.written, "parts": parts}
 
 
-def line_data(part: Part) -> dict[str, Any]:
+def line_data(part: Part) -> dict[str, object]:
     """Summarize a part: `what` omits the paper, `own` marks custom parts."""
     doc = inspect.cleandoc(part.__doc__ or "")
     sentence = " ".join(doc.partition("\n\n")[0].split())
@@ -51,7 +50,7 @@ def line_data(part: Part) -> dict[str, Any]:
     }
 
 
-def part_data(part: Part, width: int = 80) -> dict[str, Any]:
+def part_data(part: Part, width: int = 80) -> dict[str, object]:
     """Describe one part. Its recipe is wrapped to `width`, or None with a `recipe_problem`."""
     minimal = minimal_recipe(part)
     return {
@@ -77,7 +76,7 @@ def file_of(part: Part) -> str | None:
     return file
 
 
-def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterator[dict[str, Any]]:
+def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterator[dict[str, object]]:
     """Yield the options of a part; those of nested mappings follow under dotted names."""
     for name, field in model.model_fields.items():
         yield {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfkit.core.capabilities import CAPABILITIES
+from tfkit.core.trees import JsonObject
 from tfkit.recipe.text.node import inline
 
 INDENT = 2
@@ -22,7 +22,7 @@ TABLE_WIDTH = 72  # narrower terminals get a list instead of a table
 NO_DOC = "no description: the class has no docstring"
 
 
-def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
+def render_slots(slots: Sequence[JsonObject], console: Console) -> None:
     """Print all slots, one line per part."""
     for number, slot in enumerate(slots):
         if number:
@@ -31,7 +31,7 @@ def render_slots(slots: Sequence[dict[str, Any]], console: Console) -> None:
         _lines(console, slot["parts"])
 
 
-def render_slot(slot: dict[str, Any], console: Console) -> None:
+def render_slot(slot: JsonObject, console: Console) -> None:
     """Print one slot: purpose, recipe syntax and parts."""
     say(console, f"{slot['slot']}: {slot['purpose']}", "bold")
     say(console, f"in a recipe: {slot['written']}")
@@ -39,7 +39,7 @@ def render_slot(slot: dict[str, Any], console: Console) -> None:
     _lines(console, slot["parts"])
 
 
-def render_part(part: dict[str, Any], console: Console) -> None:
+def render_part(part: JsonObject, console: Console) -> None:
     """Print one part."""
     say(console, f"{part['slot']} {part['name']}", "bold")
     _doc(console, part["doc"] or NO_DOC)
@@ -56,14 +56,14 @@ def render_part(part: dict[str, Any], console: Console) -> None:
     _exact(console, part["recipe"])
 
 
-def _lines(console: Console, parts: Sequence[dict[str, Any]]) -> None:
+def _lines(console: Console, parts: Sequence[JsonObject]) -> None:
     """Print a line per part: name, summary and paper; the file of custom parts."""
     if not parts:
         return say(console, "no part is registered", indent=INDENT)
     rows(console, [(part["name"], _about(part)) for part in parts])
 
 
-def _about(part: dict[str, Any]) -> Text:
+def _about(part: JsonObject) -> Text:
     text = Text(part["what"] or NO_DOC)
     if part["paper"]:
         text.append(f" ({part['paper']})", "dim")
@@ -85,7 +85,7 @@ def _doc(console: Console, doc: str) -> None:
             say(console, " ".join(lines))
 
 
-def _options(console: Console, part: dict[str, Any]) -> None:
+def _options(console: Console, part: JsonObject) -> None:
     """Print the options."""
     fields = part["fields"]
     if not fields:
@@ -98,7 +98,7 @@ def _options(console: Console, part: dict[str, Any]) -> None:
         say(console, f"validated against each other or the model: {', '.join(part['checked'])}")
 
 
-def _default(field: dict[str, Any], names: Sequence[str]) -> str:
+def _default(field: JsonObject, names: Sequence[str]) -> str:
     """Return the text of an option's default."""
     if field["required"]:
         return "required"
@@ -106,7 +106,7 @@ def _default(field: dict[str, Any], names: Sequence[str]) -> str:
     return "as below" if parted else inline(field["default"])
 
 
-def _abilities(console: Console, part: dict[str, Any]) -> None:
+def _abilities(console: Console, part: JsonObject) -> None:
     """Print capabilities and requirements on other parts."""
     for verdict, title in ((True, "It can:"), (False, "It cannot:")):
         names = [name for name, declared in part["capabilities"].items() if declared is verdict]

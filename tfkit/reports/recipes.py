@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from tfkit.core.trees import JsonObject
 from tfkit.reports.parts_table import rows, say
 
 FOLDERS = {
@@ -43,7 +43,7 @@ def _comments(text: str) -> Iterator[str]:
         yield line.removeprefix("#").strip()
 
 
-def as_data(lines: list[RecipeLine]) -> list[dict[str, Any]]:
+def as_data(lines: list[RecipeLine]) -> list[JsonObject]:
     """Convert to plain data."""
     return [{"folder": line.folder, "name": line.name, "about": line.about} for line in lines]
 

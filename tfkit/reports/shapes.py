@@ -19,7 +19,7 @@ ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.bitwise_and, aten.bitwise_or, a
 COMPARISONS = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
 
 
-def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> object:
     """Return an empty result of the right shape and dtype; None if unsupported."""
     known = KNOWN.get(function)
     if known is not None:
@@ -51,7 +51,7 @@ def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
     return [next((size for size in sizes if size != 1), 1) for sizes in columns][::-1]
 
 
-def _rows(table: Tensor, ids: Tensor, *_: Any, **__: Any) -> Tensor:
+def _rows(table: Tensor, ids: Tensor, *_: object, **__: object) -> Tensor:
     return table.new_empty((*ids.shape, table.shape[-1]))
 
 
@@ -71,13 +71,13 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return tensors[0].new_empty(shape)
 
 
-def _mean(x: Tensor, dims: Sequence[int], keepdim: bool = False, **_: Any) -> Tensor:
+def _mean(x: Tensor, dims: Sequence[int], keepdim: bool = False, **_: object) -> Tensor:
     reduced = {dim % x.dim() for dim in dims}
     sizes = [1 if dim in reduced else size for dim, size in enumerate(x.shape)]
     return x.new_empty(sizes if keepdim else [size for dim, size in enumerate(x.shape) if dim not in reduced])
 
 
-def _layer_norm(x: Tensor, shape: Sequence[int], *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _layer_norm(x: Tensor, shape: Sequence[int], *_: object) -> tuple[Tensor, Tensor, Tensor]:
     rows = [*x.shape[: -len(shape)], *(1 for _ in shape)]
     return x.new_empty(x.shape), x.new_empty(rows), x.new_empty(rows)
 

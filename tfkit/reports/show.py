@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,13 +12,16 @@ from tfkit.components.attention import MultiHead
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.core.trees import JsonObject
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.views.resolved import held, layer_columns
 from tfkit.recipe.views.runs import numbers, places
 from tfkit.reports.counts import CountedEntry, Counts
 
+PartConfigs = Mapping[str, Config | tuple[Config, ...] | None]
 
-def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> dict[str, Any]:
+
+def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> JsonObject:
     """Return the content of `table.render` with exact figures; `note` is printed above the table."""
     stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {
@@ -38,19 +41,19 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> di
     }
 
 
-def stack_figures(plan: StackPlan) -> dict[str, Any]:
+def stack_figures(plan: StackPlan) -> dict[str, object]:
     """Return the sizes and rates of a stack, and its connection to the other one."""
     figures = [key for key in STACK.values() if isinstance(key.kind, SizeValue | RateValue)]
     joined = {"memory_width": plan.memory_width, "last_state": plan.last_state}
     return {key.name: held(plan, key) for key in figures} | joined
 
 
-def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
+def _rows_data(counts: Counts) -> Iterator[dict[str, object]]:
     blueprint = counts.blueprint
     where = {plan.side: places(plan.order) for plan in blueprint.stacks()}
     for row in counts.rows:
         plan: StackPlan | None = getattr(blueprint, row.stack) if row.stack else None
-        data: dict[str, Any] = {"stack": row.stack or None, "name": row.name}
+        data: dict[str, object] = {"stack": row.stack or None, "name": row.name}
         if plan is not None and row.kind is not None:
             layer = plan.layers[row.kind]
             data |= {"layers": numbers(where[plan.side][row.kind]), "times": row.times}
@@ -61,7 +64,7 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, Any]]:
         yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
 
 
-def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry) -> Iterator[dict[str, Any]]:
+def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry) -> Iterator[dict[str, object]]:
     layer = None if plan is None or row.kind is None else plan.layers[row.kind]
     configs = outer_configs(blueprint, plan) if plan is None or layer is None else layer_configs(layer)
     for part in row.parts:
@@ -77,7 +80,7 @@ def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry)
         }
 
 
-def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> dict[str, Any]:
+def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> PartConfigs:
     """Map names to parts outside the layers."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
@@ -93,20 +96,20 @@ def layer_configs(layer: LayerPlan) -> dict[str, Any]:
     return columns | {name: columns[f"{sublayer}_norm" if sublayer else "norm"] for name, sublayer in places.items()}
 
 
-def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, Any]:
+def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, object]:
     """Return head sizes that an attention's options leave to be derived."""
     if not isinstance(config, MultiHead.Config):
         return {}
     return {"num_kv_heads": config.num_kv_heads or config.num_heads, "head_dim": config.width(plan.shape(plan=layer))}
 
 
-def _summary(config: Config, facts: dict[str, Any] | None = None) -> str:
+def _summary(config: Config, facts: dict[str, object] | None = None) -> str:
     """Summarize a part: its name and non-default options."""
     name, *options = part_words(config, facts)
     return name + (f" ({', '.join(options)})" if options else "")
 
 
-def part_words(config: Config, facts: dict[str, Any] | None = None) -> list[str]:
+def part_words(config: Config, facts: dict[str, object] | None = None) -> list[str]:
     """Return the name of a part, then its non-default options."""
     words = [config.part.part_name]
     for name, field in type(config).model_fields.items():
@@ -116,7 +119,7 @@ def part_words(config: Config, facts: dict[str, Any] | None = None) -> list[str]
     return words
 
 
-def _changed(options: BaseModel) -> Iterator[tuple[str, Any]]:
+def _changed(options: BaseModel) -> Iterator[tuple[str, object]]:
     """Yield the type and non-default options of a nested mapping."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
@@ -124,7 +127,7 @@ def _changed(options: BaseModel) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, Config):
         return _summary(value)
     if isinstance(value, BaseModel):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 
 from tfkit.core.output import some
+from tfkit.core.trees import JsonObject
 from tfkit.reports.wrapped import say
 
 SHOWN_NAMES = 8
@@ -24,7 +24,7 @@ FIGURES = {
 }
 
 
-def render(data: dict[str, Any], console: Console) -> None:
+def render(data: JsonObject, console: Console) -> None:
     """Print the result of `as_data` to the console's width; figures are never truncated."""
     lines = list(_table(data))
     widths = [max(len(line.figures[column]) for line in lines if line.figures) + 2 for column in range(len(FIGURES))]
@@ -46,7 +46,7 @@ def render(data: dict[str, Any], console: Console) -> None:
     say(console, caption(data), style="dim", hang=0)
 
 
-def headline(data: dict[str, Any]) -> str:
+def headline(data: JsonObject) -> str:
     """Summarize the model in one line, with parameters if `data` has them."""
     words = [data["type"]]
     figures = list(data["stacks"].values())
@@ -72,7 +72,7 @@ def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
     return [f"{LABELS.get(name, name)} {' and '.join(shown)}"] if shown else []
 
 
-def caption(data: dict[str, Any]) -> str:
+def caption(data: JsonObject) -> str:
     """Return the legend."""
     paired = len(data["stacks"]) == 2
     text = (
@@ -97,7 +97,7 @@ class TableLine:
     indent: int = 0
 
 
-def _table(data: dict[str, Any]) -> Iterator[TableLine]:
+def _table(data: JsonObject) -> Iterator[TableLine]:
     yield TableLine("", tuple(FIGURES.values()), "bold")
     side = None
     for row in data["rows"]:
@@ -108,14 +108,14 @@ def _table(data: dict[str, Any]) -> Iterator[TableLine]:
     yield TableLine("total", _figures(data["total"]), "bold")
 
 
-def _single_lines(row: dict[str, Any]) -> Iterator[TableLine]:
+def _single_lines(row: JsonObject) -> Iterator[TableLine]:
     """Format a row outside layers."""
     name = ONCE if row["name"] == "once" else row["name"]
     yield TableLine(f"  {name}", _figures(row))
     yield from (_details(part, 4) for part in row["parts"] if part["summary"])
 
 
-def _layer_lines(row: dict[str, Any]) -> Iterator[TableLine]:
+def _layer_lines(row: JsonObject) -> Iterator[TableLine]:
     """Format all layers of a kind, then their parts."""
     yield TableLine(f"  layer{_many(row)}", _figures(row))
     for name in ("mask", "position"):
@@ -127,11 +127,11 @@ def _layer_lines(row: dict[str, Any]) -> Iterator[TableLine]:
         yield _details(part, 6, f", dropout {row['dropout']:g}" if dropped else "")
 
 
-def _many(row: dict[str, Any]) -> str:
+def _many(row: dict[str, object]) -> str:
     return f" {row['layers']}" if row["times"] == 1 else f"s {row['layers']} ({row['times']:,}x)"
 
 
-def _details(part: dict[str, Any], indent: int, more: str = "") -> TableLine:
+def _details(part: JsonObject, indent: int, more: str = "") -> TableLine:
     text = part["summary"] + more + (": " if part["weights"] else "") + "; ".join(weight_groups(part["weights"]))
     return TableLine(" " * indent + text, style="dim", indent=indent + 2)
 
@@ -144,7 +144,7 @@ def weight_groups(weights: dict[str, list[int]]) -> list[str]:
     return [f"{shape} {some(names, SHOWN_NAMES)}" for shape, names in by_shape.items()]
 
 
-def _figures(costs: dict[str, Any]) -> tuple[str, ...]:
+def _figures(costs: JsonObject) -> tuple[str, ...]:
     return tuple(figure(key, costs[key]) for key in FIGURES)
 
 

@@ -42,10 +42,10 @@ class Signal:
         for one in inputs:
             one.uses += 1
 
-    def __add__(self, other: Any) -> Signal:
+    def __add__(self, other: object) -> Signal:
         return Signal(SUM, "+", [self, other]) if isinstance(other, Signal) else self
 
-    def __mul__(self, other: Any) -> Signal:
+    def __mul__(self, other: object) -> Signal:
         if isinstance(other, Signal):
             return Signal(FUNCTION, "×", [self, other])
         return Signal(FUNCTION, f"× {other:.4g}" if isinstance(other, float | int) else "× weight", [self])
@@ -54,8 +54,8 @@ class Signal:
 
     @classmethod
     def __torch_function__(
-        cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+        cls, function: Callable[..., Any], types: object, args: Sequence[object] = (), kwargs: object = None
+    ) -> object:
         """Return a signal for the result of a torch function."""
         flat = [entry for arg in args for entry in (arg if isinstance(arg, list | tuple) else (arg,))]
         name = function.__name__.strip("_")
@@ -119,7 +119,7 @@ def _part(name: str) -> Callable[[Any], Any]:
     return lambda x: Signal(PART, name, [x])
 
 
-def _same(x: Any) -> Any:
+def _same(x: object) -> Any:
     return x
 
 

@@ -56,7 +56,7 @@ class Run(StoredRun):
         self._decoders: dict[Quantize | None, StepDecoder] = {}
         self._others: dict[str, Run] = {}
 
-    def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, Any]]:
+    def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, object]]:
         """Copy and pickle without the derived decoders. Unpickling first imports the code of the user's parts."""
         return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
 
@@ -146,7 +146,7 @@ class Run(StoredRun):
         cut = [stack.cut(torch.from_numpy(item["vectors"])[None]) for item in items]
         return [rows[0].numpy() for rows in cut if rows is not None]
 
-    def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
+    def _filled(self, texts: Any, options: Mapping[str, object]) -> list[list[GeneratedText]]:
         """Return the fills for the masks of each text. Raise UsageError for an encoder without masks."""
         if not isinstance(self.predictor, MaskedLm):
             raise UsageError(
@@ -167,7 +167,7 @@ class Run(StoredRun):
         is an array. Each prediction is a JSON-serializable mapping. Raise UsageError for a model without predictions.
         """
         predictor = self.predictor
-        inputs: Sequence[Any] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
+        inputs: Sequence[object] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
         inputs = as_vectors(texts) if self.reads_vectors else inputs
         fields = text_fields(predictor)
         if predictor.answers is None or not predictor.answers.predicts:
@@ -315,7 +315,7 @@ def _bare_run(imports: Sequence[str]) -> Run:
     return object.__new__(Run)
 
 
-def _example(text: Any, fields: Sequence[str]) -> dict[str, str]:
+def _example(text: object, fields: Sequence[str]) -> dict[str, str]:
     """Convert an input text to an example. Raise UsageError for missing fields."""
     example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
     known = dict(example) if isinstance(example, Mapping) else {}

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from tfkit.core.blame import parts_named
 from tfkit.data.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ from tfkit.training.validation import ValidationScores
 
 @parts_named()
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
+    recipe: str | Path | Mapping[str, object] | Recipe,
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -108,7 +108,7 @@ def _led(
 @parts_named()
 def save(
     model: Model,
-    recipe: str | Path | Mapping[str, Any] | Recipe,
+    recipe: str | Path | Mapping[str, object] | Recipe,
     tokenizer: Tokenizer | None,
     out: str | Path,
     labels: Sequence[str] = (),
@@ -185,7 +185,7 @@ def _validation_scores(run: Run, task: Task) -> ValidationScores:
 
     State cached by generation stays with the copy.
     """
-    shared: dict[int, Any] = {id(weight): weight for weight in task.model.parameters()}
+    shared: dict[int, object] = {id(weight): weight for weight in task.model.parameters()}
     other = copy.copy(run)
     other.recipe, other.tokenizer, other.objective = task.recipe, task.tokenizer, task.objective
     other.model = copy.deepcopy(task.model, shared).eval()

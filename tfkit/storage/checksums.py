@@ -173,7 +173,7 @@ def write_text(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write as `files.write_json`, and record the checksum."""
     write_text(path, json_line(data, 2) + "\n")
 

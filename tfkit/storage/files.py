@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from tfkit.core.errors import RunError
 from tfkit.core.output import json_line
+from tfkit.core.trees import Tree
 from tfkit.storage.locks import is_in_use, mark_in_use
 
 # name of an incomplete file or folder: hidden, random, and recognizable as a leftover
@@ -102,7 +103,7 @@ def write_text(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write `data` as JSON atomically. Raise RunError if that fails."""
     write_text(path, json_line(data, 2) + "\n")
 
@@ -183,7 +184,7 @@ def read_json(path: str | Path) -> Any:
         raise RunError(f"{path}: cannot be read: nested too deeply") from None
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
+def read_yaml(path: str | Path) -> Tree:
     """Return the mapping in a YAML file that tfkit wrote.
 
     Raise RunError if it is not UTF-8, not YAML, not a mapping, or nested too deeply.

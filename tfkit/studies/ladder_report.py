@@ -59,7 +59,9 @@ class LadderReport(ReportFiles):
         about += "a cross a run of the largest size."
         for title, draw in {"Loss by parameters": by_parameters, "Loss by tokens": by_tokens}.items():
             if results.points:
-                yield PageSection(title, [about], picture=partial(drawn, title.lower(), partial(draw, results)))
+                yield PageSection(
+                    title, pictures=[partial(drawn, title.lower(), partial(draw, results))], caption=about
+                )
         yield PageSection("All sizes", (), TABLE, list(results.rows()))
         yield PageSection("All runs", (), ["size", "D", "seed", "state", "loss"], list(self._runs()))
         yield PageSection("How it was fitted", [METHOD])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from tfkit.training.folder import RunFolder
 from tfkit.training.history import read_history
 from tfkit.training.progress import duration
 
-KINDS = {"within the noise": "noise", "equal": "noise", "not held": "not-held"}  # style of a verdict
+SCRIPT = Path(__file__).with_name("page.js")
 WORDS = (
     *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
     "differs in",
@@ -26,17 +28,24 @@ WORDS = (
 
 @dataclass(frozen=True)
 class PageSection:
-    """Section of a page: lines, a table with the `kinds` of its rows' last cells, and a picture."""
+    """Section of a page: lines, pictures with a caption, a table with the `kinds` of its rows' last cells, and code."""
 
     title: str
     lines: Sequence[str] = ()
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     kinds: Sequence[str] = ()
-    picture: Callable[[], str] | None = None  # SVG; empty if it could not be drawn
+    pictures: Sequence[Callable[[], str]] = ()  # HTML or SVG; empty if it could not be drawn
+    caption: str = ""
+    code: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """True if the section is part of the page in Markdown."""
+        return bool(self.rows) or not (self.pictures or self.code)
 
     def markdown_lines(self) -> Iterator[str]:
-        """Yield the section as Markdown, without its picture."""
+        """Yield the section as Markdown, without its pictures and code."""
         yield from [f"## {markdown(self.title)}", ""]
         for line in self.lines:
             yield from [markdown(line), ""]
@@ -79,9 +88,15 @@ class ReportFiles(ABC):
     def as_data(self) -> dict[str, object]:
         """Return the contents of the JSON file."""
 
+    def more_files(self) -> Mapping[str, str]:
+        """Return the texts of further files by name."""
+        return {}
+
     def write(self, folder: Path) -> None:
-        """Write all four files, the page last. Raises UsageError for a missing package before writing any."""
+        """Write all files, the page last. Raises UsageError for a missing package before writing any."""
         check_packages()
+        for name, text in self.more_files().items():
+            write_text(folder / name, text)
         write_text(folder / self.CSV, self.csv())
         write_json(folder / self.JSON, self.as_data())
         write_text(folder / self.MARKDOWN, self.markdown())
@@ -89,15 +104,18 @@ class ReportFiles(ABC):
 
     def html(self) -> str:
         """Render the page."""
-        sections = [(one, one.picture and one.picture()) for one in self.sections()]
-        words = {"title": self.title, "lead": list(self.lead()), "of": self.OF, "text": self.text, "words": WORDS}
+        code = [PageSection(self.OF, code=self.text)] if self.text else []
+        sections = [(one, [draw() for draw in one.pictures]) for one in (*self.sections(), *code)]
+        script = SCRIPT.read_text(encoding="utf-8")
+        allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        words = {"title": self.title, "lead": list(self.lead()), "words": WORDS, "script": script, "allowed": allowed}
         return html_page(Path(__file__).with_name("page.html"), sections=sections, **words)
 
     def markdown(self) -> str:
         """Render the page in Markdown, without the pictures and the recipe."""
         lines = [f"# {markdown(self.title)}", ""]
         lines += [text for line in self.lead() for text in (markdown(line), "")]
-        lines += [line for one in self.sections() if not one.picture for line in one.markdown_lines()]
+        lines += [line for one in self.sections() if one.is_text for line in one.markdown_lines()]
         return "\n".join(lines)
 
 

@@ -1,97 +1,173 @@
-"""Pictures comparing runs, as SVG: curves with bands, and the loss by cost."""
+"""Pictures of a study's page: differences from the baseline, curves, and a measure against its costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from tfkit.core.figures import COLOURS, finished, label, matplotlib_figure, svg
-from tfkit.studies.plan import EXACT
+from tfkit.studies.plot import LinearScale, band, frame, legend, line, mark, stretched, symbol, text
 from tfkit.studies.results import ArmResult, Results
+from tfkit.studies.statistics import Comparison
+from tfkit.studies.tradeoffs import COSTS, Tradeoffs, cost_of
+from tfkit.studies.wording import KINDS, difference
 
-COSTS = {
-    "parameters": "parameters",
-    "flops": "FLOPs of a token",
-    "cache_bytes": "decode cache, bytes",
-    "seconds": "seconds of training",
-    "peak_memory": "peak memory, bytes",
-}
+MANY = 5  # arms from which on only the band of the baseline is drawn
+Points = Mapping[tuple[int, int], float]  # values by seed and step
+
+
+@dataclass(frozen=True)
+class ForestRow:
+    """Row of a forest plot: the mean difference, its interval, and the difference of each seed."""
+
+    name: str
+    dots: Sequence[float]
+    mean: float | None = None
+    interval: tuple[float, float] | None = None
+    words: str = ""
+    verdict: str = ""
+    kind: str = ""
+
+    @property
+    def reach(self) -> float:
+        """Largest distance from 0."""
+        return max(map(abs, (*self.dots, *(self.interval or ()))), default=0.0)
+
+
+def forest(results: Results, measure: str) -> str:
+    """Draw the differences from the baseline: a row for each arm, the best first."""
+    rows = list(_forest_rows(results, measure))
+    noise = results.arms[0].spread(measure)
+    sd = 0.0 if noise is None else noise.sd or 0.0
+    reaches = [sd, *(row.reach for row in rows if row.reach)]
+    x = LinearScale.of([*(-reach for reach in reaches), *reaches], center=0.0)
+    sides = ("worse", "better") if measure in results.rising else ("better", "worse")
+    head = "".join(f'<text x="{x.at(value)}" y="30" text-anchor="middle">{label}</text>' for value, label in x.ticks())
+    head += f'<text x="0" y="12">← {sides[0]}</text><text x="100%" y="12" text-anchor="end">{sides[1]} →</text>'
+    lines = [f'<div class="row"><span></span><svg class="strip head" aria-hidden="true">{head}</svg></div>']
+    for row in rows:
+        label = f"{row.name}: {row.words} {row.verdict}"
+        lines.append(
+            f'<div class="row {row.kind}"><span class="name">{text(row.name)}</span>'
+            f'<svg class="strip" role="img" aria-label="{text(label)}">{_strip(row, x, sd)}</svg>'
+            f'<span class="words">{text(row.words)}</span><span class="verdict">{text(row.verdict)}</span></div>'
+        )
+    return f'<div class="forest">{"".join(lines)}</div>'
+
+
+def _forest_rows(results: Results, measure: str) -> Iterator[ForestRow]:
+    """Yield the baseline's row, then the others from best to worst; those without a difference last."""
+    baseline, *arms = results.own
+    noise, base = baseline.spread(measure), baseline.values(measure)
+    own = [value - noise.mean for value in base.values() if value is not None and noise is not None]
+    yield ForestRow(baseline.name, own, verdict="baseline")
+    known = {one.arm: one for one in results.comparisons if one.measure == measure}
+    sign = -1.0 if measure in results.rising else 1.0
+    rows = [_forest_row(arm, base, known[arm.name]) for arm in arms if arm.name in known]
+    yield from sorted(rows, key=lambda row: np.inf if row.mean is None else sign * row.mean)
+
+
+def _forest_row(arm: ArmResult, base: Mapping[int, float | None], one: Comparison) -> ForestRow:
+    pairs = [(value, base.get(seed)) for seed, value in arm.values(one.measure).items()]
+    dots = [value - other for value, other in pairs if value is not None and other is not None]
+    interval = None if one.low is None or one.high is None else (one.low, one.high)
+    kind = KINDS.get(one.verdict, one.verdict)
+    verdict = "open" if one.problem else one.words()  # the table has the reason
+    return ForestRow(arm.name, dots, one.mean, interval, difference(one), verdict, kind)
+
+
+def _strip(row: ForestRow, x: LinearScale, sd: float) -> str:
+    """Draw the noise band, the line of no difference, the interval, a dot for each seed, and the mean."""
+    drawn = f'<rect class="noise-band" x="{x.at(-sd)}" width="{x.between(-sd, sd)}" height="100%"/>' if sd else ""
+    drawn += f'<line class="zero" x1="{x.at(0)}" x2="{x.at(0)}" y1="0" y2="100%"/>'
+    if row.interval is not None:
+        low, high = (min(max(end, x.low), x.high) for end in row.interval)
+        drawn += f'<line class="interval" x1="{x.at(low)}" x2="{x.at(high)}" y1="36%" y2="36%"/>'
+    drawn += "".join(f'<circle class="dot" cx="{x.at(dot)}" cy="80%" r="2.5"/>' for dot in row.dots if x.holds(dot))
+    if row.mean is None:
+        return drawn
+    if x.holds(row.mean):
+        return drawn + symbol(x.at(row.mean), "36%", "M0-6 6 0 0 6-6 0z")
+    return drawn + (symbol("100%", "36%", "M-9-6 0 0-9 6z") if row.mean > 0 else symbol("0", "36%", "M9-6 0 0 9 6z"))
 
 
 def curves(results: Results, measure: str) -> str:
-    """Plot a measure by steps: the mean over seeds as a line, minimum and maximum as a band."""
-    figure = matplotlib_figure()(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for place, arm in enumerate(results.own):
-        steps, low, mean, high = _band(arm, measure)
-        if not steps:
-            continue
-        colour = COLOURS[place % len(COLOURS)]
-        axes.plot(steps, mean, color=colour, label=label(arm.name), linewidth=1.6, marker="o", markersize=2.5)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_xlabel("step")
-    axes.set_ylabel(measure)
-    finished(axes)
-    return svg(figure, f"curves-{measure}")
+    """Plot a measure by steps, as it is and as the difference from the baseline at the same seed and step."""
+    own, base = [_points(arm, measure) for arm in results.own], _points(results.own[0], measure)
+    differences = [{at: value - base[at] for at, value in points.items() if at in base} for points in own]
+    steps = {step for points in own for _, step in points}
+    panels = [_lines(own, steps, measure)]
+    if len(own) > 1 and base:
+        panels.append(_lines(differences, steps, f"{measure}, difference from {results.own[0].name}", 0.0))
+    kind = "chart many" if len(own) > MANY else "chart"
+    names = [arm.name if points else "" for arm, points in zip(results.own, own, strict=True)]
+    return f'<figure class="{kind}"><div class="panels wide">{"".join(panels)}</div>{legend(names)}</figure>'
 
 
-def _band(arm: ArmResult, measure: str) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Return the steps with the minimum, mean and maximum over the available runs."""
-    values: dict[int, list[float]] = {}
-    for cell in arm.cells:
-        for point in cell.curve:
-            if measure in point:
-                values.setdefault(int(point["step"]), []).append(point[measure])
-    steps = sorted(values)
-    return (
-        steps,
-        [min(values[step]) for step in steps],
-        [float(np.mean(values[step])) for step in steps],
-        [max(values[step]) for step in steps],
-    )
+def _points(arm: ArmResult, measure: str) -> Points:
+    points = ((cell.seed, point) for cell in arm.cells for point in cell.curve)
+    return {(seed, int(point["step"])): point[measure] for seed, point in points if measure in point}
+
+
+def _lines(arms: Sequence[Points], steps: Collection[int], label: str, center: float | None = None) -> str:
+    """Plot the mean over seeds of each arm as a line, minimum and maximum as a band; the baseline is on top."""
+    found = [{step: [v for (_, at), v in points.items() if at == step] for step in sorted(steps)} for points in arms]
+    x = LinearScale.of(steps, margin=0.03)
+    y = LinearScale.of((value for points in arms for value in points.values()), vertical=True, center=center)
+    drawn = []
+    for place, curve in enumerate(found):
+        low, mean, high = (
+            [(float(step), float(of(values))) for step, values in curve.items() if values] for of in (min, np.mean, max)
+        )
+        dots = "".join(
+            f'<circle cx="{x.at(step)}" cy="{y.at(value)}" r="2.2"/>' for step, value in mean if y.holds(value)
+        )
+        drawn.append(
+            mark(
+                place, stretched(band([*low, *reversed(high)], x, y) + line(mean, x, y)) + dots, "first" * (place == 0)
+            )
+        )
+    return frame(x, y, ("step", label), "".join(reversed(drawn)))
 
 
 def costs(results: Results, measure: str) -> str:
-    """Plot the first measure by parameters, FLOPs, time and memory; the Pareto front is marked by rings."""
-    asked = [name for name in COSTS if name != "cache_bytes" or name in results.measure]
-    known = {name: COSTS[name] for name in asked if any(_means(arm, name) is not None for arm in results.own)}
-    figure = matplotlib_figure()(figsize=(8, 3.2 * ((len(known) + 1) // 2)), layout="constrained")
-    panels = np.atleast_1d(figure.subplots((len(known) + 1) // 2, 2)).ravel()
-    for axes, (cost, words) in zip(panels, known.items(), strict=False):
-        points = {arm.name: (_means(arm, cost), _means(arm, measure)) for arm in results.own}
-        front = pareto(points, measure in results.rising)
-        for place, (name, (x, y)) in enumerate(points.items()):
-            if x is None or y is None:
-                continue
-            colour = COLOURS[place % len(COLOURS)]
-            axes.scatter([x], [y], color=colour, s=28, label=label(name))
-            if name in front:
-                axes.scatter([x], [y], s=110, facecolors="none", edgecolors=colour, linewidths=1.2)
-        axes.set_xlabel(words)
-        axes.locator_params(axis="x", nbins=4)
-        axes.set_ylabel(measure)
-        axes.grid(alpha=0.25)
-    for axes in panels[len(known) :]:
-        axes.set_visible(False)
-    if panels[0].get_legend_handles_labels()[1]:
-        panels[0].legend(fontsize=7, frameon=False)
-    return svg(figure, f"costs-{measure}")
+    """Plot a measure by each cost, means with a cross of standard deviations; rings mark the Pareto front."""
+    tradeoffs = Tradeoffs.of(results, measure)
+    shown = [name for name in COSTS if name != "cache_bytes" or name in results.measure]
+    known = [name for name in shown if any(cost_of(arm, name) and arm.spread(measure) for arm in results.own)]
+    panels = [_panel(results, tradeoffs, cost) for cost in known]
+    names = [arm.name if arm.spread(measure) else "" for arm in results.own]
+    return f'<figure class="chart"><div class="panels">{"".join(panels)}</div>{legend(names)}</figure>'
 
 
-def pareto(points: Mapping[str, tuple[float | None, float | None]], rising: bool) -> set[str]:
-    """Return the Pareto front: points that no other dominates in cost and value."""
-    sign = -1.0 if rising else 1.0
-    there = {name: (x, sign * y) for name, (x, y) in points.items() if x is not None and y is not None}
-    return {name for name, one in there.items() if not any(_beats(other, one) for other in there.values())}
+def _panel(results: Results, tradeoffs: Tradeoffs, cost: str) -> str:
+    measure, front = tradeoffs.measure, tradeoffs.front(cost)
+    points = [
+        (place, arm.name, one, other)
+        for place, arm in enumerate(results.own)
+        if (one := cost_of(arm, cost)) and (other := arm.spread(measure))
+    ]
+    x = LinearScale.of(end for _, _, one, _ in points for end in (one.least, one.most))
+    center = float(np.median([other.mean for *_, other in points]))
+    y = LinearScale.of((end for *_, one in points for end in (one.least, one.most)), vertical=True, center=center)
+    drawn = []
+    for place, name, one, other in points:
+        if not y.holds(other.mean):
+            drawn.append(mark(place, symbol(x.at(one.mean), *_edge(other.mean > y.high))))
+            continue
+        left, right = one.mean - (one.sd or 0.0), one.mean + (one.sd or 0.0)
+        low, high = other.mean - (other.sd or 0.0), other.mean + (other.sd or 0.0)
+        across, up = x.at(one.mean), y.at(other.mean)
+        inner = f'<line class="spread" x1="{x.at(left)}" x2="{x.at(right)}" y1="{up}" y2="{up}"/>'
+        inner += f'<line class="spread" x1="{across}" x2="{across}" y1="{y.at(low)}" y2="{y.at(high)}"/>'
+        inner += f'<circle cx="{across}" cy="{up}" r="4"><title>{text(name)}</title></circle>'
+        if name in front:
+            inner += f'<circle class="ring" cx="{across}" cy="{up}" r="8"/>'
+        drawn.append(mark(place, inner))
+    return frame(x, y, (COSTS[cost], measure), "".join(drawn))
 
 
-def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    return one[0] <= other[0] and one[1] <= other[1] and tuple(one) != tuple(other)
-
-
-def _means(arm: ArmResult, measure: str) -> float | None:
-    if measure in EXACT:
-        return float(arm.exact(measure)) or None
-    found = arm.spread(measure)
-    return None if found is None else found.mean
+def _edge(above: bool) -> tuple[str, str]:
+    """Return the place and the path of an arrow to a value outside the plot."""
+    return ("0", "M-6 9 0 0 6 9z") if above else ("100%", "M-6-9 0 0 6-9z")

@@ -1,4 +1,4 @@
-"""The report of a study: report.html (one file that opens offline), report.md, results.csv and results.json."""
+"""The report of a study: report.html (one file that opens offline), report.md, and results.csv, .json and .tex."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from functools import partial
 
 from tfkit.core.figures import drawn
 from tfkit.reports.formats import csv_text
-from tfkit.reports.table import size
-from tfkit.studies.page import KINDS, PageSection, ReportFiles, lists
-from tfkit.studies.pictures import costs, curves
+from tfkit.studies.page import PageSection, ReportFiles, lists
+from tfkit.studies.pictures import costs, curves, forest
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
 from tfkit.studies.statistics import LEVEL, MOST_SEEDS, PRIOR, Comparison
+from tfkit.studies.tradeoffs import COSTS, cost_of
+from tfkit.studies.wording import KINDS, answer, difference, latex_table, meaning, number, with_spread
 
 COLUMNS = {
     "arm": "variant",
@@ -44,6 +45,21 @@ RANKED = (
     "Identical differences give no verdict. A run that diverged or failed ranks last, and a variant with such runs is "
     "compared by the exact rank sum test (Wilcoxon 1945). "
 )
+FOREST = (
+    "A diamond is the mean difference from {baseline}, the bar its interval, a dot the difference of one seed. The "
+    "grey band is one standard deviation of the runs of {baseline} to both sides; its own dots are its runs about "
+    "their mean. An arrow points to a difference outside the picture."
+)
+CURVES = (
+    "A line is the mean over seeds, its band reaches from the least to the most of them. Differences far outside those "
+    "of most variants are cut."
+)
+FRONT = (
+    "Means, or an arrow to one outside the picture, with a standard deviation over seeds to each side. A ring marks "
+    "the Pareto front: no other variant is at least as good in both means, and beyond the noise better in one (paired "
+    "t test of the two at 5 %, uncorrected)."
+)
+LATEX = "results.tex"
 CLAIM_COLUMNS = {
     "paper": "paper",
     "says": "claim",
@@ -72,9 +88,12 @@ class StudyReport(ReportFiles):
         return self.results.name
 
     def lead(self) -> Iterator[str]:
-        """Yield the question and a summary."""
+        """Yield the question, the answer, its terms and a summary."""
         if self.results.about:
             yield self.results.about
+        noisy = self._noisy
+        yield from (answer(self.results, measure) for measure in noisy[:1])
+        yield from [meaning(self.results)] * bool(noisy)
         yield self.summary()
         if self.results.worth is not None:
             yield (
@@ -84,27 +103,56 @@ class StudyReport(ReportFiles):
             )
 
     def sections(self) -> Iterator[PageSection]:
-        """Yield the sections of the page: the noise, the claims, a table for each measure, and the variants."""
+        """Yield the sections of the page: a forest plot and table for each measure, then what explains them."""
         baseline = self.results.arms[0].name
-        noise = f"The spread of the runs of {baseline}, which differ in nothing but the seed."
-        yield PageSection("Noise floor", [noise], ["measure", "n", "mean", "sd", "range"], list(self.noise_rows()))
+        measures = [self._measure(measure) for measure in self._noisy]
+        yield from measures[:1]
         claims = list(self.claim_rows())
         if claims:
             rows = [[row[key] for key in CLAIM_COLUMNS] for row in claims]
             yield PageSection("Claims", (), list(CLAIM_COLUMNS.values()), rows, [row["kind"] for row in claims])
-        for measure in self.results.measure:
-            if measure not in EXACT:
-                found = list(self.rows(measure))
-                rows = [[row[key] for key in COLUMNS] for row in found]
-                title = f"{measure} ({'more' if measure in self.results.rising else 'less'} is better)"
-                yield PageSection(title, (), list(COLUMNS.values()), rows, [row["kind"] for row in found])
-        yield from self._pictures()
-        heads = ["variant", "made of", "solved or tuned", "parameters", "FLOPs/token", "decode cache, bytes"]
-        yield PageSection(
-            f"The variants, and what differs from {baseline}", (), [*heads, "differs in"], list(self.variants())
-        )
+        yield from measures[1:]
+        noise = f"The spread of the runs of {baseline}, which differ in nothing but the seed."
+        yield PageSection("Noise floor", [noise], ["measure", "n", "mean", "sd", "range"], list(self.noise_rows()))
+        yield from self._curves()
+        yield self._costs()
+        heads = ["variant", "made of", "solved or tuned", "differs in"]
+        yield PageSection(f"The variants, and what differs from {baseline}", (), heads, list(self.variants()))
         yield PageSection("How it was compared", [*([self.tuning()] if self.planned else []), self.method()])
         yield from lists({**self.lists(), "Made with": self.environment})
+        yield PageSection("Table in LaTeX", code=latex_table(self.results))
+
+    @property
+    def _noisy(self) -> list[str]:
+        return [measure for measure in self.results.measure if measure not in EXACT]
+
+    def _measure(self, measure: str) -> PageSection:
+        """Return the section of a measure: differences from the baseline as a forest plot, and the table."""
+        found = list(self.rows(measure))
+        return PageSection(
+            f"{measure} ({'more' if measure in self.results.rising else 'less'} is better)",
+            (),
+            list(COLUMNS.values()),
+            [[row[key] for key in COLUMNS] for row in found],
+            [row["kind"] for row in found],
+            [partial(drawn, measure, partial(forest, self.results, measure))],
+            FOREST.format(baseline=self.results.arms[0].name),
+        )
+
+    def _curves(self) -> Iterator[PageSection]:
+        for measure in self.results.measure:
+            if any(measure in point for arm in self.results.own for cell in arm.cells for point in cell.curve):
+                draw = partial(drawn, measure, partial(curves, self.results, measure))
+                yield PageSection(f"{measure} while training", pictures=[draw], caption=CURVES)
+
+    def _costs(self) -> PageSection:
+        """Return the section of costs: the first measure by each of them, and a table with their spreads."""
+        known = [name for name in COSTS if any(cost_of(arm, name) for arm in self.results.own)]
+        rows = [[arm.name, *(with_spread(name, cost_of(arm, name)) for name in known)] for arm in self.results.own]
+        title = f"{self.results.measure[0]} against its cost"
+        draw = partial(drawn, title, partial(costs, self.results, self.results.measure[0]))
+        heads = ["variant", *(COSTS[name].removesuffix(", bytes") for name in known)]
+        return PageSection(title, (), heads, rows, (), [draw], FRONT)
 
     def summary(self) -> str:
         """Summarize the plan and the completed runs."""
@@ -188,9 +236,8 @@ class StudyReport(ReportFiles):
         """Yield a description of each variant."""
         for arm in self.results.arms:
             solved = ", ".join(f"{key}={value}" for key, value in {**arm.solved, **arm.tuned}.items())
-            counts = [f"{count:,}" if count else "" for count in (arm.parameters, arm.flops, arm.cache_bytes)]
             changes = [f"is {arm.same_as}"] if arm.same_as else self.changes.get(arm.name, ())
-            yield [arm.name, arm.made_of, solved, *counts, ";\n".join(changes)]
+            yield [arm.name, arm.made_of, solved, ";\n".join(changes)]
 
     def rows(self, measure: str) -> Iterator[dict[str, str]]:
         """Yield a row per arm for one measure, compared with the baseline."""
@@ -200,16 +247,9 @@ class StudyReport(ReportFiles):
             row = _row(arm, measure, comparison)
             yield row if comparison is None else row | {"verdict": row["verdict"] + self._ending}
 
-    def _pictures(self) -> Iterator[PageSection]:
-        for measure in self.results.measure:
-            if any(measure in point for arm in self.results.own for cell in arm.cells for point in cell.curve):
-                about = "A line is the mean over seeds, its band reaches from the least to the most of them."
-                draw = partial(drawn, measure, partial(curves, self.results, measure))
-                yield PageSection(f"{measure} while training", [about], picture=draw)
-        title = f"{self.results.measure[0]} against its cost"
-        about = "Means over seeds. A ring marks the Pareto front: no other variant is better without costing more."
-        draw = partial(drawn, title, partial(costs, self.results, self.results.measure[0]))
-        yield PageSection(title, [about], picture=draw)
+    def more_files(self) -> Mapping[str, str]:
+        """Return the table in LaTeX."""
+        return {LATEX: latex_table(self.results)}
 
     def as_data(self) -> dict[str, object]:
         """Return the contents of results.json."""
@@ -247,31 +287,3 @@ def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[st
         "verdict": comparison.words(),
         "kind": KINDS.get(comparison.verdict, comparison.verdict),
     }
-
-
-def difference(one: Comparison) -> str:
-    """Format the mean difference with its interval; empty without pairs."""
-    if one.mean is None:
-        return ""
-    mean = signed(one.measure, one.mean)
-    if one.low is None or one.high is None:
-        return f"{mean} (one pair)" if one.n == 1 else f"{mean} (of {one.n} pairs)"
-    return f"{mean} [{signed(one.measure, one.low)}, {signed(one.measure, one.high)}]"
-
-
-def number(measure: str, value: float | None) -> str:
-    """Format a value of a measure."""
-    if value is None:
-        return ""
-    if measure == "peak_memory":
-        return size(round(value))
-    if measure == "seconds":
-        return f"{value:,.1f}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def signed(measure: str, value: float | None) -> str:
-    """Format a difference with its sign."""
-    if value is None:
-        return ""
-    return ("-" if value < 0 else "+") + number(measure, abs(value))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.component import Config
-from tfkit.data.corpus import Corpus
+from tfkit.core.slots import CorpusFacts
 from tfkit.data.vectors import Vectors
 from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.text.options import path_values
@@ -86,7 +86,7 @@ def _files(data: Data) -> dict[str, tuple[str, ...]]:
 
 
 def _read_by(config: Config | None) -> tuple[str, ...]:
-    if isinstance(config, Corpus.Config):
+    if isinstance(config, CorpusFacts.Config):
         return config.files_read()
     return () if config is None else path_values(config)
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from tfkit.core.errors import DataError
 from tfkit.data.batches import BatchOrder, padding_share, plan, plan_packed
 from tfkit.recipe.settings import sections
 from tfkit.training.objective import Batch, Item, Objective
 
 TRAIN, VALID = 1, 2  # distinct RNG streams
+
+
+class Made(NamedTuple):
+    """A batch with its place; `after` is the (epoch, batch) that follows it."""
+
+    epoch: int
+    number: int
+    indices: Any
+    batch: Batch
+    after: tuple[int, int]
 
 
 class Feed:
@@ -46,6 +57,18 @@ class Feed:
     def order(self, epoch: int = 0, batch: int = 0) -> BatchOrder[Any]:
         """Iterate over the batches of all epochs, from this position."""
         return BatchOrder(self.plan, epoch, batch)
+
+    def made(self, order: BatchOrder[Any]) -> Iterator[Made]:
+        """Make the batches of `order`, each when it is needed; raise errors with its place."""
+        for epoch, number, indices in order:
+            try:
+                batch = self.make(epoch, number, indices)
+            except DataError as error:
+                raise DataError(f"batch {number} of epoch {epoch}: {error}") from None
+            except Exception as error:
+                error.add_note(f"raised for batch {number} of epoch {epoch}")
+                raise
+            yield Made(epoch, number, indices, batch, order.state)
 
     def steps(self, epochs: int, accumulate: int) -> int:
         """Count optimizer steps in `epochs` epochs, whose numbers of batches may differ."""

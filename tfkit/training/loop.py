@@ -16,6 +16,7 @@ from tfkit.core.options import seconds_of
 from tfkit.core.output import some
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
+from tfkit.training.ahead import Ahead
 from tfkit.training.callback import Training
 from tfkit.training.checkpoint import Checkpoints, Finished, Progress, Snapshot, step_of
 from tfkit.training.compiled import check_compile, compiled, compiling
@@ -33,7 +34,7 @@ from tfkit.training.publish import Publisher, save_weights
 from tfkit.training.random_state import seeded
 from tfkit.training.recompute import recompute_layers
 from tfkit.training.setup import Task
-from tfkit.training.step import Places, accumulate, computing, scale_gradients
+from tfkit.training.step import accumulate, computing, scale_gradients
 from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
 from tfkit.training.writer import CheckpointWriter
@@ -102,18 +103,17 @@ class Trainer:
     def run(self) -> bool:
         """Train to the end. Return False if stopped by a signal or train.max_time, after saving a checkpoint."""
         progress, self.division = self.progress, self._divided()
-        order = self.task.train.order(progress.epoch, progress.batch)
-        places = iter(order)
         metrics = MetricsLog(self.folder / METRICS, progress.step) if self.team.leads else None
         meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
         self.model.train()
         try:
             self.callbacks.tell("start")
-            with Interrupts() as interrupts, outliving(interrupts):
+            ahead = Ahead(self.task.train, progress.epoch, progress.batch)
+            with Interrupts() as interrupts, outliving(interrupts), ahead as batches:
                 stopping = bool(progress.finished)
                 while not stopping:
-                    record = self._fitting_step(places, meter)
-                    progress.epoch, progress.batch = order.state
+                    record = self._fitting_step(batches, meter)
+                    progress.epoch, progress.batch = batches.state
                     self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
                         with self._published():
@@ -168,10 +168,11 @@ class Trainer:
         self.callbacks.tell("checkpoint", path)
         self.history.reached(Progress.model_validate(snapshot.state["progress"]))
 
-    def _fitting_step(self, places: Places, meter: ProgressMeter) -> dict[str, float]:
+    def _fitting_step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, float]:
         """Take one optimizer step. Raise OutOfMemory if its memory cannot be allocated."""
         try:
-            return self._step(places, meter)
+            with batches.working():
+                return self._step(batches, meter)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -182,7 +183,7 @@ class Trainer:
         step = self.progress.step + 1
         raise explained(self.task, self.team.size, step, None if last is None else step_of(last))
 
-    def _step(self, places: Places, meter: ProgressMeter) -> dict[str, float]:
+    def _step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, float]:
         """Take one optimizer step and return its record for metrics.jsonl."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
@@ -190,7 +191,7 @@ class Trainer:
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         with compiling():
-            sums = accumulate(self.division, self.task.train, places, settings.accumulate)
+            sums = accumulate(self.division, self.task.train, batches, settings.accumulate)
         if step == 1 and self.task.adaptation is not None:
             self.task.adaptation.check_used()
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
@@ -214,6 +215,7 @@ class Trainer:
             **({} if skipped else {"gradient_norm": norm}),
             "tokens_per_second": round(sums.read / seconds, 1),
             "targets_per_second": round(sums.targets / seconds, 1),
+            "waiting": round(batches.waiting() / seconds, 4),
         }
 
     def _validate(self) -> dict[str, float]:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tokenizers
+from pydantic import BaseModel
 
 import tfkit
-from tfkit.core.component import Config
+from tfkit.core.component import Component, Config
 from tfkit.core.plugins import is_shipped, source_file
+from tfkit.core.slots import CorpusFacts
 from tfkit.data.corpus import Corpus
 from tfkit.data.shards import ShardSource, key_of, remembered, shard
 from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe
+from tfkit.recipe.text.options import values_of
 from tfkit.storage.checksums import sha256_of
 from tfkit.training.changed import hash_of
 
 LARGE = 2**26  # bytes of files from which on a corpus is read from token shards by default
 
 
-def is_sharded(recipe: Recipe, config: Config) -> bool:
+def is_sharded(recipe: Recipe, config: CorpusFacts.Config) -> bool:
     """True if the corpus is read from token shards, by `data.shards`, its size, and the objective."""
     data, objective = recipe.data, recipe.objective
     if data is None or objective is None or "shards" not in objective.part.capabilities:
@@ -34,9 +37,9 @@ def is_sharded(recipe: Recipe, config: Config) -> bool:
     return bool(files) and (size_of(files) >= LARGE if data.shards is None else data.shards)
 
 
-def files_of(config: Config) -> tuple[str, ...]:
+def files_of(config: CorpusFacts.Config) -> tuple[str, ...]:
     """Files of a corpus; none if one of them is no file."""
-    files = config.files_read() if isinstance(config, Corpus.Config) else ()
+    files = config.files_read()
     return files if all(os.path.isfile(file) for file in files) else ()
 
 
@@ -45,7 +48,7 @@ def size_of(files: tuple[str, ...]) -> int:
     return sum(os.path.getsize(file) for file in files)
 
 
-def encoded_corpus(config: Config, corpus: Corpus, encoders: dict[str, Tokenizer]) -> dict[str, TokenIds]:
+def encoded_corpus(config: CorpusFacts.Config, corpus: Corpus, encoders: dict[str, Tokenizer]) -> dict[str, TokenIds]:
     """Return the ids of each field, from the token shard of the corpus; raise DataError and RunError."""
     made = {field: tokenizer.to_json() for field, tokenizer in encoders.items()}
     source = ShardSource(corpus.name(), size_of(files_of(config)), corpus.stream, encoders)
@@ -61,8 +64,20 @@ def learned_once(config: Config, corpus: Config, fields: list[str], learn: Calla
 def _identity(config: Config) -> list[object]:
     """JSON value that determines what a part makes: its options with the hashes of its files, and its code."""
     options = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    for file in files_of(config) if isinstance(config, Corpus.Config) else ():
+    for file in files_of(config) if isinstance(config, CorpusFacts.Config) else ():
         options = options.replace(json.dumps(file), json.dumps(hash_of(file)))
-    code = None if is_shipped(config.part) else source_file(config.part)
-    own = tfkit.__version__ if code is None else sha256_of(Path(code))
-    return [config.part.part_name, options, own]
+    return [config.part.part_name, options, *(_code(part) for part in dict.fromkeys(_parts(config)))]
+
+
+def _parts(owner: BaseModel) -> Iterator[type[Component]]:
+    """Yield the part with these options, and those within."""
+    if isinstance(owner, Config):
+        yield owner.part
+    for _, value, _ in values_of(owner, ""):
+        yield from _parts(value) if isinstance(value, BaseModel) else ()
+
+
+def _code(part: type[Component]) -> str:
+    """Version of a shipped part, or hash of the code of another."""
+    code = None if is_shipped(part) else source_file(part)
+    return tfkit.__version__ if code is None else sha256_of(Path(code))

@@ -9,9 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tfkit.core.component import Config
 from tfkit.core.errors import DataError, ExampleError, Fault, UsageError
-from tfkit.core.slots import HeadFacts
+from tfkit.core.slots import CorpusFacts, HeadFacts
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Vectors
@@ -54,7 +53,7 @@ def described(value: str) -> str:
 class Split:
     """Examples of one split, and their conversion to items of an objective."""
 
-    def __init__(self, config: Config, objective: Objective, sharded: bool = False) -> None:
+    def __init__(self, config: CorpusFacts.Config, objective: Objective, sharded: bool = False) -> None:
         self.config, self.objective, self.sharded = config, objective, sharded
         self.corpus: Corpus = config.build()
         self._count: int | None = None

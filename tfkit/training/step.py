@@ -15,10 +15,8 @@ from tfkit.models import Model
 from tfkit.training.device import autocast
 from tfkit.training.distillation import Distillation
 from tfkit.training.division import Division, side_of
-from tfkit.training.feed import Feed
+from tfkit.training.feed import Feed, Made
 from tfkit.training.objective import Batch, Loss
-
-Places = Iterator[tuple[int, int, Any]]  # (epoch, batch, indices)
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def computing(model: Model, feed: Feed, precision: str, taught: Distillation | N
     return compute
 
 
-def accumulate(division: Division, feed: Feed, places: Places, count: int) -> StepSums:
+def accumulate(division: Division, feed: Feed, batches: Iterator[Made], count: int) -> StepSums:
     """Run `count` batches forward and backward. The caller multiplies the gradients by `factor`.
 
     Dropout is a function of the seed and a batch's place among all. Sums are those over all processes.
@@ -53,8 +51,7 @@ def accumulate(division: Division, feed: Feed, places: Places, count: int) -> St
     read: Tensor | int = 0
     size = 0
     for left in reversed(range(count)):
-        epoch, number, indices = next(places)
-        batch = feed.make(epoch, number, indices)
+        epoch, number, indices, batch, _ = next(batches)
         # the number of targets is unknown yet: dividing by that of positions keeps gradients near their final scale
         size = size or side_of(batch).shape[:2].numel()
         losses += division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0)

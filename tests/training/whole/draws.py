@@ -182,6 +182,7 @@ TOKENIZERS: tuple[Any, ...] = (
     {"type": "wordpiece", "vocab_size": 60},
     {"type": "wordpiece", "vocab_size": 12},
     {"type": "bpe", "vocab_size": 60},
+    {"type": "unigram", "vocab_size": 60},
     {"type": "bpe", "vocab_size": 300, "byte_level": True},
     {"type": "bpe", "vocab_size": 14},
     {"type": "file", "path": "tokenizer.json"},

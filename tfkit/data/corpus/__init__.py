@@ -25,6 +25,7 @@
 | `digits` | an image of a handwritten digit | a first image model, without files |
 | `shapes`, `tones` | a drawn image, a melody | a first captioning or sound model, without files |
 | `modular_addition` | a sum and its remainder | probe of generalization versus memorization |
+| `mixture` | an example of one of several corpora | training on several corpora, in the ratio of their weights |
 
 Arrays, images and sounds are `vectors`, with a `label` or a `target`; they bypass the tokenizer. Text fields: `source`
 and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv` and `parquet` the
@@ -34,6 +35,7 @@ option `fields` maps them to the names in the file.
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
 from tfkit.data.corpus.docstrings import Docstrings
 from tfkit.data.corpus.drawn import Shapes, Tones
+from tfkit.data.corpus.mixture import Mixture
 from tfkit.data.corpus.phrases import Phrases
 from tfkit.data.corpus.probes import (
     AssociativeRecall,
@@ -71,6 +73,7 @@ __all__ = [
     "LabelledText",
     "Lano",
     "Mano",
+    "Mixture",
     "ModularAddition",
     "Npy",
     "ParallelText",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -51,7 +51,7 @@ Fields = Annotated[dict[str, str], Field(min_length=1)]
 class Corpus(CorpusFacts):
     """Base of corpora; fields are `source` and `target` for pairs, or `text` (with `label` or `tags`)."""
 
-    class Config(RecipeConfig):
+    class Config(CorpusFacts.Config, RecipeConfig):
         """Options of every corpus."""
 
         limit: PositiveInt | None = Field(None, description="number of examples to use, from the first on; none: all")
@@ -65,7 +65,7 @@ class Corpus(CorpusFacts):
             return path_values(self)
 
     # False: the first example costs as much as all of them, so `tfkit check` skips it
-    in_order: ClassVar[bool] = True
+    in_order: bool = True
 
     def __init__(self, config: Config) -> None:
         self.limit = config.limit

@@ -31,7 +31,7 @@ _SUMMARY, _BODY = range(3, 31), range(5, 201)
 class Docstrings(Corpus):
     """The help topics and docstrings of Python's standard library, read as text, never imported.
 
-    The texts depend on the Python version alone. No text is in both splits.
+    The texts depend on the Python version alone. No text is in two splits.
     Summaries: the target is a docstring's first sentence, the source the remainder. All pairs of a module are in one
     split, and no two pairs share a source or a target.
     """
@@ -39,13 +39,13 @@ class Docstrings(Corpus):
     example: ClassVar = {"characters": 100_000}
 
     class Config(Corpus.Config):
-        """The split (5% is `valid`), its seed, the form, and the maximum number of characters of both splits."""
+        """The split (5% is `valid`, 5% is `test`), its seed, the form, and the maximum length of all splits."""
 
-        split: Literal["train", "valid"] = Field(
-            "train", description="train or valid; one text, or module, in twenty is in valid"
+        split: Literal["train", "valid", "test"] = Field(
+            "train", description="train, valid or test; one text, or module, in twenty is in valid, and one in test"
         )
         seed: Seed = Field(0, description="seed of the assignment to splits")
-        characters: PositiveInt = Field(2_000_000, description="maximum number of characters of both splits together")
+        characters: PositiveInt = Field(2_000_000, description="maximum number of characters of all splits together")
         form: Literal["text", "summary"] = Field(
             "text", description="whole texts, or pairs of a docstring's remainder and its first sentence"
         )
@@ -69,7 +69,7 @@ class Docstrings(Corpus):
                 break
             seen.update(values)
             room -= sum(map(len, values))
-            if _in_valid(group, self.config.seed) == (self.config.split == "valid"):
+            if _split_of(group, self.config.seed) == self.config.split:
                 yield dict(zip(self.fields, values, strict=True))
         if not seen:
             raise DataError(
@@ -149,6 +149,7 @@ def _parse(file: Path) -> list[ast.stmt]:
             return []
 
 
-def _in_valid(text: str, seed: int) -> bool:
+def _split_of(text: str, seed: int) -> str:
     digest = hashlib.sha256(f"{seed}\n{text}".encode("utf-8", errors="surrogatepass")).digest()
-    return digest[0] * 256 + digest[1] < 65536 // 20
+    twentieth = (digest[0] * 256 + digest[1]) // (65536 // 20)
+    return {0: "valid", 1: "test"}.get(twentieth, "train")

@@ -6,6 +6,7 @@
 | `word` | a word or a punctuation mark | text that is already split into words, or analyses by word |
 | `bpe` | a frequent piece of a word | translation and generation: decoding restores the text exactly |
 | `bpe` with `byte_level: true` | a frequent run of bytes | no unknown characters (GPT-2 and later) |
+| `unigram` | a probable piece of a word | as bpe, with the most probable segmentation (T5, ALBERT, XLM-R) |
 | `wordpiece` | a piece, `##` inside a word | BERT |
 | `file` | as in the file | an existing tokenizer.json, such as a pretrained model's |
 
@@ -17,7 +18,8 @@ from tfkit.data.tokenizer.bpe import Bpe
 from tfkit.data.tokenizer.character import Character
 from tfkit.data.tokenizer.file import File
 from tfkit.data.tokenizer.special import SpecialTokens
+from tfkit.data.tokenizer.unigram import Unigram
 from tfkit.data.tokenizer.word import Word
 from tfkit.data.tokenizer.wordpiece import WordPiece
 
-__all__ = ["Bpe", "Character", "File", "SpecialTokens", "Tokenizer", "TokenizerPart", "Word", "WordPiece"]
+__all__ = ["Bpe", "Character", "File", "SpecialTokens", "Tokenizer", "TokenizerPart", "Unigram", "Word", "WordPiece"]

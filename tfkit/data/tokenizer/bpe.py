@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import tokenizers
 from pydantic import Field, model_validator
@@ -12,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
-from tfkit.data.tokenizer.special import SpecialTokens, check_room
+from tfkit.data.tokenizer.special import check_room, check_unknown, default_unknown
 from tfkit.data.tokenizer.words import mark_words
 
 
@@ -35,26 +34,12 @@ class Bpe(LearnedTokenizer):
 
         @model_validator(mode="before")
         @classmethod
-        def _bytes_know_everything(cls, data: Any) -> Any:
-            """Set the default unknown token of byte-level vocabularies to none."""
-            if not isinstance(data, Mapping) or data.get("byte_level") is not True:
-                return data
-            special = data.get("special_tokens", {})
-            if isinstance(special, SpecialTokens) and "unknown" not in special.model_fields_set:
-                special = special.model_dump(exclude_unset=True)
-            if isinstance(special, Mapping) and "unknown" not in special:
-                return {**data, "special_tokens": {**special, "unknown": None}}
-            return data
+        def _bytes_know_everything(cls, data: object) -> object:
+            return default_unknown(data, "byte_level")
 
         @model_validator(mode="after")
         def _unknown_fits(self) -> Bpe.Config:
-            unknown = self.special_tokens.unknown
-            if self.byte_level and unknown is not None:
-                raise ValueError(
-                    f"byte_level needs no unknown token; set special_tokens.unknown: none, not {unknown!r}"
-                )
-            if not self.byte_level and unknown is None:
-                raise ValueError("an unknown token is needed without byte_level; set special_tokens.unknown")
+            check_unknown(self.special_tokens, "byte_level", self.byte_level)
             check_room(self.vocab_size, self.special_tokens, others=256 if self.byte_level else 1)
             return self
 

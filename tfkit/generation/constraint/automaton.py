@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfkit.generation.constraint.syntax import (
     CODE_POINTS,
@@ -21,8 +21,8 @@ from tfkit.generation.constraint.syntax import (
     parse,
 )
 
-Numbers = np.ndarray[Any, np.dtype[np.int32]]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = NDArray[np.int32]
+Flags = NDArray[np.bool_]
 DEAD, START = 0, 1
 FAR = np.iinfo(np.int32).max // 2  # distance of unreachable states
 MOST_STATES = 10_000  # per pattern

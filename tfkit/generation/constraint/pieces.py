@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfkit.generation.constraint.automaton import DEAD, FAR, Automaton, Flags, Numbers
 from tfkit.generation.constraint.syntax import CODE_POINTS
@@ -144,7 +144,7 @@ class Pieces:
         sources, targets = np.divmod(np.unique(np.concatenate(pairs)), len(table))
         return sources.astype(np.int32), targets.astype(np.int32)
 
-    def _led(self, begins: Numbers, tokens: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def _led(self, begins: Numbers, tokens: Numbers) -> NDArray[np.int64]:
         """Follow all tokens from all start states. Return live edges as source * states + target."""
         classes, starts, lengths = self._rows
         sources, active = np.repeat(begins, len(tokens)), np.tile(tokens, len(begins))

@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from tfkit.core.errors import UsageError
+from tfkit.core.trees import JsonObject
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.byte_level import token_bytes
 
@@ -45,7 +45,7 @@ def token_texts(tokenizer: Tokenizer) -> TokenTexts:
     return _decoded(tokenizer, special, bytes_too="ByteFallback" in kinds)
 
 
-def _decoders(step: dict[str, Any] | None) -> list[str]:
+def _decoders(step: JsonObject | None) -> list[str]:
     """Return the decoder types of a pipeline in order."""
     if step is None:
         return []

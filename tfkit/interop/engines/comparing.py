@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tfkit.core.errors import DataError
 from tfkit.core.extras import optional
 from tfkit.interop.engines import MODEL, VOCABULARIES
-from tfkit.interop.greedy import TOLERANCE, FilesVerdict, equal_prompts, facts_of, prompts
+from tfkit.interop.greedy import TOLERANCE, BoundaryTokens, FilesVerdict, boundary_tokens, equal_prompts, prompts
 from tfkit.interop.onnx.exporting import as_float32
 from tfkit.models import Model
 from tfkit.run import Run
@@ -23,9 +22,9 @@ PURPOSE = "models of CTranslate2 need"
 class Engine:
     """A loaded CTranslate2 folder. Raises DataError naming the folder."""
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, special: BoundaryTokens) -> None:
         library = optional("ctranslate2", "engines", PURPOSE)
-        self.paired, self.ends = facts["start"] is not None, list(facts["ends"])
+        self.paired, self.ends = special["start"] is not None, list(special["ends"])
         files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
         if not files:
             raise DataError(f"{folder}: has no vocabulary; export the run again")
@@ -51,7 +50,7 @@ class Engine:
 
     def write(self, ids: list[int], count: int) -> list[int]:
         """Return the greedy continuation of a prompt, or the greedy target of a source."""
-        options: dict[str, Any] = {"beam_size": 1, "end_token": self.ends, "return_end_token": False}
+        options: dict[str, object] = {"beam_size": 1, "end_token": self.ends, "return_end_token": False}
         if self.paired:
             (result,) = self.raw.translate_batch([self.texts(ids)], max_decoding_length=count, **options)
             return [self.ids[token] for token in result.hypotheses[0]]
@@ -61,14 +60,14 @@ class Engine:
 
 
 @torch.no_grad()
-def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -> float:
+def largest_difference(model: Model, engine: Engine, special: BoundaryTokens) -> float:
     """Return the largest difference of any log-probability over 20 texts."""
     worst = 0.0
-    for one in prompts(model, facts):
+    for one in prompts(model, special):
         target = (one.ids if engine.paired else one.ids[1:])[: one.count]
         if not target:
             continue
-        read = torch.tensor([[facts["start"], *target[:-1]] if engine.paired else one.ids])
+        read = torch.tensor([[special["start"], *target[:-1]] if engine.paired else one.ids])
         inputs = {"decoder_input_ids": read} if engine.paired else {}
         logits = model(torch.tensor([one.ids]) if engine.paired else read, **inputs).logits[0]
         expected = logits[: len(target)].log_softmax(-1).gather(-1, torch.tensor(target)[:, None])[:, 0]
@@ -79,10 +78,10 @@ def largest_difference(model: Model, engine: Engine, facts: Mapping[str, Any]) -
 
 def verify_engine(run: Run, folder: Path, tolerance: float = TOLERANCE) -> FilesVerdict:
     """Compare a run with its CTranslate2 folder. Raise DataError if it cannot be loaded."""
-    facts = facts_of(run)
-    engine, model = Engine(folder, facts), as_float32(run.model)
+    special = boundary_tokens(run)
+    engine, model = Engine(folder, special), as_float32(run.model)
     try:
-        worst = largest_difference(model, engine, facts)
-        return FilesVerdict(tolerance, {MODEL: worst}, equal_prompts(model, facts, engine.write))
+        worst = largest_difference(model, engine, special)
+        return FilesVerdict(tolerance, {MODEL: worst}, equal_prompts(model, special, engine.write))
     except (RuntimeError, ValueError) as error:  # the folder has another architecture
         raise DataError(f"{folder}: does not accept this run's inputs; is it an export of this run? {error}") from None

@@ -16,7 +16,7 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.core.extras import optional
 from tfkit.interop.engines import MODEL
 from tfkit.interop.engines.comparing import Engine, largest_difference
-from tfkit.interop.greedy import facts_of
+from tfkit.interop.greedy import boundary_tokens
 from tfkit.interop.huggingface.exporting import export_model, has_tokenizer, ids_of, imported_as
 from tfkit.interop.huggingface.files import CONFIG
 from tfkit.interop.huggingface.known import families
@@ -69,7 +69,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     return goal.path
 
 
-def _loaders() -> Mapping[str, Any]:
+def _loaders() -> Mapping[str, object]:
     """Return CTranslate2's loaders by transformers config class."""
     optional("ctranslate2", "engines", PURPOSE)
     optional("transformers", "hf", PURPOSE)
@@ -77,7 +77,7 @@ def _loaders() -> Mapping[str, Any]:
     return loaders
 
 
-def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
+def _taken(run: Run, loaders: Mapping[str, object]) -> FamilyConfig:
     """Find a class that CTranslate2 supports. Raise UsageError with the location of each unsupported setting."""
     _check_writes(run)
     classes = optional("transformers", "hf", PURPOSE).CONFIG_MAPPING
@@ -98,7 +98,7 @@ def _taken(run: Run, loaders: Mapping[str, Any]) -> FamilyConfig:
     raise UsageError("\n".join(map(str, faults)) or f"{run.folder}: CTranslate2 does not support this architecture")
 
 
-def _lacks(model: Mapping[str, Any], key: str) -> str:
+def _lacks(model: Mapping[str, object], key: str) -> str:
     """Return the message about a setting that CTranslate2 does not support."""
     value, last = look(model, key), key.rpartition(".")[2]
     if last == "type" and isinstance(value, str):
@@ -157,9 +157,9 @@ def _describe(written: Any, config: Any, tokenizer: Any) -> None:
 
 def _check(run: Run, folder: Path, native: FamilyConfig) -> None:
     """Raise UsageError unless CTranslate2 reproduces the run's log-probabilities."""
-    facts = facts_of(run)
+    special = boundary_tokens(run)
     try:
-        off = largest_difference(as_float32(run.model), Engine(folder, facts), facts)
+        off = largest_difference(as_float32(run.model), Engine(folder, special), special)
         why = "" if off <= LARGEST else f"its log-probabilities differ by up to {off:.1e}"
     except (DataError, RuntimeError, ValueError) as error:
         why = shortened(error).replace(str(folder), native.config["model_type"])

@@ -7,11 +7,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.errors import DataError, Fault, RecipeError, TfkitError
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.family import Family
-from tfkit.interop.huggingface.settings import Setting, look, put
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, look, put
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
 
@@ -65,7 +65,7 @@ def _curing(family: type[Family], config: Watched) -> list[str]:
     return cures or [key for key, bare in variants.items() if _is_missed(family, bare, key)]
 
 
-def _others(bare: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+def _others(bare: Mapping[str, object], key: str) -> Iterator[Mapping[str, object]]:
     """Yield the config without a key, and with other numbers for it."""
     yield bare
     for number in PROBES:
@@ -74,7 +74,7 @@ def _others(bare: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
         yield config
 
 
-def _builds(family: type[Family], config: Mapping[str, Any]) -> bool:
+def _builds(family: type[Family], config: ConfigJson) -> bool:
     try:
         blueprint_of(family.recipe(config))
     except Exception:  # a map may raise anything for values of other types
@@ -82,7 +82,7 @@ def _builds(family: type[Family], config: Mapping[str, Any]) -> bool:
     return True
 
 
-def _is_missed(family: type[Family], bare: Mapping[str, Any], key: str) -> bool:
+def _is_missed(family: type[Family], bare: Mapping[str, object], key: str) -> bool:
     """True if a map fails only because the key is missing."""
     last = key.rpartition(".")[2]
     try:
@@ -92,19 +92,19 @@ def _is_missed(family: type[Family], bare: Mapping[str, Any], key: str) -> bool:
     return False
 
 
-def without(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+def without(config: ConfigJson, path: Sequence[str]) -> Tree:
     """Return a copy of the config without a key."""
     first, *rest = path
     below = {first: without(config[first], rest)} if rest and isinstance(config.get(first), Mapping) else {}
     return {key: value for key, value in config.items() if key != first or rest} | below
 
 
-def _with_keys(message: str, config: Mapping[str, Any], keys: Sequence[str]) -> str:
+def _with_keys(message: str, config: ConfigJson, keys: Sequence[str]) -> str:
     named = [_named(config, key) for key in [*dict.fromkeys(keys)][:MOST]]
     return f"{', '.join(named)}: {message}" if named else message
 
 
-def _named(config: Mapping[str, Any], key: str) -> str:
+def _named(config: ConfigJson, key: str) -> str:
     """Return a key with its value."""
     value = look(config, key, None)
     text = "missing" if value is None else json.dumps(value, default=str)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
-from tfkit.interop.huggingface.settings import look
+from tfkit.core.trees import ModelSection, Tree
+from tfkit.interop.huggingface.settings import ConfigJson, look
 
-Tree = dict[str, Any]
 SEVERAL, NUMBER = "multi_label_classification", "regression"  # values of problem_type; default: one class per text
 OF_TEXTS = ("classifier", "regression")  # head types of ForSequenceClassification
 
 
-def class_count(config: Mapping[str, Any]) -> int:
+def class_count(config: ConfigJson) -> int:
     """Return the number of classes in a config.json."""
     return len(config.get("id2label") or ()) or int(config.get("num_labels", 2))
 
 
-def class_names(config: Mapping[str, Any], blueprint: Blueprint) -> list[str]:
+def class_names(config: ConfigJson, blueprint: Blueprint) -> list[str]:
     """Return the names of the head's classes in the config, empty for a head without classes.
 
     Raises DataError for missing or duplicate names.
@@ -36,7 +35,7 @@ def class_names(config: Mapping[str, Any], blueprint: Blueprint) -> list[str]:
     return [str(name) for name in names]
 
 
-def bring_classes(model: Tree, config: Mapping[str, Any]) -> None:
+def bring_classes(model: Tree, config: ConfigJson) -> None:
     """Complete the head in `model` from the config. Raise DataError for an unsupported problem_type."""
     head, count, problem = model["head"], class_count(config), config.get("problem_type")
     kind = look(model, "head.type")
@@ -52,7 +51,7 @@ def bring_classes(model: Tree, config: Mapping[str, Any]) -> None:
             head["independent"] = True
 
 
-def say_classes(config: Tree, model: Mapping[str, Any]) -> None:
+def say_classes(config: Tree, model: ModelSection) -> None:
     """Write the number of classes and the problem_type to `config`."""
     kind, count = look(model, "head.type"), look(model, "head.num_classes")
     if kind == "regression":

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault
+from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_theirs
@@ -132,7 +132,7 @@ def imported_as(run: Run) -> tuple[str, ...]:
     return tuple(str(imported[key]) for key in ("family", "class") if key in imported)
 
 
-def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
+def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> JsonObject:
     """Return the names of the classes: those of the imported files, else those of the run."""
     before = read_optional(kept / CONFIG) if run.recipe.objective is None else {}
     if before.get("architectures") == [theirs.head_class]:
@@ -140,7 +140,7 @@ def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> dict[str, Any]:
     return named_classes(run.labels) if run.labels and LABELS[0] in theirs.config else {}
 
 
-def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> JsonObject:
     """Return the entries of every config.json besides its architecture."""
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     dtype = str(_dtype(tensors)).removeprefix("torch.")

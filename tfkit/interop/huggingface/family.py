@@ -10,12 +10,11 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.overlap import check_rules
-from tfkit.interop.huggingface.settings import Fixed, Setting, look, put
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, look, put
 from tfkit.interop.huggingface.tensors import Rule, Sizes
 from tfkit.recipe import overlays
-
-Tree = dict[str, Any]
 
 
 class Family(Component):
@@ -26,8 +25,8 @@ class Family(Component):
     """
 
     model_types: ClassVar[tuple[str, ...]]
-    base: ClassVar[Mapping[str, Any]]
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]]  # model class -> overrides of `base`
+    base: ClassVar[ModelSection]
+    heads: ClassVar[Mapping[str, ModelSection]]  # model class -> overrides of `base`
     settings: ClassVar[tuple[Setting, ...]] = ()
     head_settings: ClassVar[tuple[Setting, ...]] = ()  # settings below `head`, skipped for a model without one
     fixed: ClassVar[tuple[Fixed, ...]] = ()
@@ -50,7 +49,7 @@ class Family(Component):
         super().adopt(slot, name)
 
     @classmethod
-    def recipe(cls, config: Mapping[str, Any]) -> Tree:
+    def recipe(cls, config: ConfigJson) -> Tree:
         """Return the `model:` of a config. Raise DataError if no recipe can express it."""
         for key in cls.derived:
             look(config, key)  # marks the key as read
@@ -63,7 +62,7 @@ class Family(Component):
         return model
 
     @classmethod
-    def head_class(cls, config: Mapping[str, Any]) -> str:
+    def head_class(cls, config: ConfigJson) -> str:
         """Return the model class of the files. Raise DataError if it is unsupported."""
         classes = config.get("architectures") or [next(iter(cls.heads))]
         for name in classes:
@@ -73,7 +72,7 @@ class Family(Component):
         raise DataError(f"config.json: architectures: {', '.join(classes)} is not supported; expected {supported}")
 
     @classmethod
-    def config(cls, model: Mapping[str, Any], head_class: str) -> Tree:
+    def config(cls, model: ModelSection, head_class: str) -> Tree:
         """Return the config.json of a spelled-out `model:`. Raise DataError if a value cannot be expressed."""
         config: Tree = {"architectures": [head_class], "model_type": cls.model_types[0]}
         for row in cls.fixed:
@@ -98,7 +97,7 @@ class Family(Component):
         return {}
 
     @classmethod
-    def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
+    def as_read(cls, model: ModelSection) -> ModelSection:
         """Return a spelled-out model as `recipe` would read it back from `config`.
 
         It differs if the implementation requires a neutral part, whose tensors are among the `constants`.
@@ -111,7 +110,7 @@ class Family(Component):
         return "" if blueprint.head is None or name.startswith(cls.unprefixed) else cls.prefix
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         """Complete `model` beyond the rows of `settings`."""
 
     @classmethod
@@ -120,14 +119,14 @@ class Family(Component):
         return []
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         """Complete `config` beyond the rows of `settings`."""
 
 
 MISSING = object()
 
 
-def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
+def spelled(model: ModelSection, dotted: str, default: object = None) -> Any:
     """Look up a value of a spelled-out `model:`; among different layers, the first kind with the key counts."""
     head, _, rest = dotted.partition(".")
     if head in ("encoder", "decoder") and head not in model:
@@ -146,11 +145,11 @@ def spelled(model: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
     return look(stack, f"{head}.{rest}" if rest else head, default)
 
 
-def laid(base: Mapping[str, Any], *over: Mapping[str, Any]) -> Tree:
+def laid(base: Mapping[str, object], *over: Mapping[str, object]) -> Tree:
     """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
     return overlays.overlaid("model", base, *over)
 
 
-def lay(model: Tree, over: Mapping[str, Any]) -> None:
+def lay(model: Tree, over: Mapping[str, object]) -> None:
     """Apply overrides to `model` in place."""
     model.update(laid(model, over))

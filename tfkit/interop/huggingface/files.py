@@ -15,6 +15,8 @@ from torch import Tensor
 
 from tfkit.core.errors import DataError
 from tfkit.core.extras import optional
+from tfkit.core.trees import JsonObject
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -43,7 +45,7 @@ def _downloaded(name: str) -> Path:
         raise DataError(f"{name} is not a local folder, and its download from the hub failed: {reason}") from None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> JsonObject:
     """Return config.json. Raise DataError naming the file."""
     path = file_in(folder, CONFIG)
     if path is None:
@@ -53,7 +55,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_counts(path: Path, config: Mapping[str, Any]) -> None:
+def _check_counts(path: Path, config: ConfigJson) -> None:
     """Raise DataError for absurd counts, for which families would build lists."""
     for key, value in config.items():
         if isinstance(value, dict):
@@ -87,7 +89,7 @@ def open_checkpoint(folder: Path, dtype: torch.dtype | None = None) -> Iterator[
     """Open the tensors of a folder. Raise DataError for missing, broken or pickled files."""
     paths = _paths(folder)
     with ExitStack() as stack:
-        files: dict[str, Any] = {}
+        files: dict[str, object] = {}
         for path in paths:
             try:
                 opened = stack.enter_context(safe_open(path, framework="pt"))
@@ -126,7 +128,7 @@ def _sharded(folder: Path, index: Path) -> list[Path]:
     return paths
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 

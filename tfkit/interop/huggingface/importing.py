@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.core.plugins import is_shipped
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import RenamedTensors
@@ -106,13 +106,13 @@ def import_model(
     return ImportedModel(target, family, head_class, parameters, dtype, tokenizer, notes)
 
 
-def _as_stored(read: Source, model: dict[str, Any]) -> list[str]:
+def _as_stored(read: Source, model: Tree) -> list[str]:
     """Set the values of `model` that only the tensors determine. Return notes."""
     with open_checkpoint(read.folder) as checkpoint:
         return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
 
-def _text(read: Source, model: dict[str, Any], tokenizer: Tokenizer | None, target: Path) -> str:
+def _text(read: Source, model: Tree, tokenizer: Tokenizer | None, target: Path) -> str:
     """Return the recipe, with commands to try in its header."""
     short = shortened(model)
     ids = special_ids(read.config, read.generation, _vocab_size(model))
@@ -129,18 +129,18 @@ def _text(read: Source, model: dict[str, Any], tokenizer: Tokenizer | None, targ
     return recipe_text(header, {**short, "special_ids": ids} if ids else short, sections)
 
 
-def _writes(model: Mapping[str, Any]) -> bool:
+def _writes(model: ModelSection) -> bool:
     return model["type"] in ("decoder", "encoder_decoder")
 
 
-def _vocab_size(model: Mapping[str, Any]) -> int | None:
+def _vocab_size(model: ModelSection) -> int | None:
     """Return the vocabulary size of the last stack."""
     stack = model.get("decoder", model)
     size = stack.get("vocab_size", model.get("vocab_size")) if isinstance(stack, Mapping) else model.get("vocab_size")
     return size if isinstance(size, int) else None
 
 
-def _loaded(file: Path, imports: Sequence[str], read: Source, model: Mapping[str, Any]) -> Recipe:
+def _loaded(file: Path, imports: Sequence[str], read: Source, model: ModelSection) -> Recipe:
     """Load the written recipe, with the user's code only if a part is not tfkit's.
 
     Raises DataError if the config describes a model that cannot be built.
@@ -161,7 +161,7 @@ def _resolved(recipe: Recipe, target: Path) -> str:
 
 def _environment(
     read: Source, recipe: Recipe, target: Path, dtype: str, tokenizer: str, notes: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     imported = {
         "from": read.name,
         "family": read.family.part_name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.errors import DataError, RunError
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, text_in, without_code
@@ -46,7 +45,7 @@ def kept_of(run: Run) -> Path:
     return kept if came_from and came_from.get("tokenizer", now) == now else run.folder / "nothing"
 
 
-def origin(run: Run) -> Mapping[str, Any]:
+def origin(run: Run) -> Mapping[str, object]:
     """Return the family and class a run was imported as, or the origin of its parent run; empty if neither."""
     folder = RunFolder(run.folder)
     return origin_of(folder.known) if (folder / ENVIRONMENT).is_file() else {}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.synonyms import nearest
 from tfkit.interop.huggingface.family import Family
+from tfkit.interop.huggingface.settings import ConfigJson
 
 
 def families() -> dict[str, type[Family]]:
@@ -16,7 +14,7 @@ def families() -> dict[str, type[Family]]:
     return {name: part for name, part in REGISTRY.load("family").items() if issubclass(part, Family)}
 
 
-def family_of(config: Mapping[str, Any]) -> type[Family]:
+def family_of(config: ConfigJson) -> type[Family]:
     """Return the family of a config.json by its model_type. Raise DataError for an unknown one."""
     model_type = config.get("model_type")
     by_type = {name: family for family in families().values() for name in family.model_types}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tfkit.core.errors import Place
-from tfkit.interop.huggingface.family import Tree, lay
+from tfkit.core.trees import ModelSection, Tree
+from tfkit.interop.huggingface.family import lay
 from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import MAPPING, from_value
@@ -28,7 +28,7 @@ def lay_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once
     model["pattern"] = shortest([KINDS.get(name, name) for name in types], once)
 
 
-def spelled_layers(stack: Mapping[str, Any]) -> list[Tree]:
+def spelled_layers(stack: ModelSection) -> list[Tree]:
     """Return each layer of a spelled-out stack, with the stack's `position` unless it has its own."""
     kinds: Mapping[str, Tree] = stack.get("layers", {})
     pattern, _ = from_value(stack.get("pattern"), Place(MAPPING), "pattern")

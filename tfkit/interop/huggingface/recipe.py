@@ -11,11 +11,11 @@ from tfkit.core.component import Component, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
+from tfkit.core.trees import ModelSection, Options, Tree
 from tfkit.recipe.keys import LAYER, MODEL, STACK
 from tfkit.recipe.overlays import written
 from tfkit.recipe.text.options import OptionFacts, options_of
 
-Tree = dict[str, Any]
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
 # written even if default: part names and sizes
@@ -25,7 +25,7 @@ KEPT = (
 )  # fmt: skip
 
 
-def shortened(model: Mapping[str, Any]) -> Tree:
+def shortened(model: ModelSection) -> Tree:
     """Return the model without default values, with every part still named.
 
     Overrides are kept: omitting one would restore the value below it.
@@ -38,7 +38,7 @@ def shortened(model: Mapping[str, Any]) -> Tree:
     return {key: _plain(value) for key, value in {**stack, **rest, **sides}.items()}
 
 
-def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
+def _stack(keys: Options, below: Options) -> Tree:
     """Return the stack keys of `keys`, which override those in `below`."""
     result: Tree = {}
     # the stack's position underlies that of its layers
@@ -63,7 +63,7 @@ def _stack(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
     return result
 
 
-def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
+def _layer(keys: Options, below: Options) -> Tree:
     """Return a layer, or a kind that overrides the layer `below`."""
     result: Tree = {}
     for key, value in keys.items():
@@ -76,32 +76,32 @@ def _layer(keys: Mapping[str, Any], below: Mapping[str, Any]) -> Tree:
     return result
 
 
-def _ends_in_norm(layer: Mapping[str, Any]) -> bool:
+def _ends_in_norm(layer: Options) -> bool:
     """True if the layer's residual layout implies a final norm."""
     part = _part("residual", layer.get("residual", "post_norm"))
     return part is not None and issubclass(part, ResidualFacts) and part.final_norm
 
 
-def _is_default(key: str, kind: Kind, value: Any) -> bool:
+def _is_default(key: str, kind: Kind, value: object) -> bool:
     """True if a plain value equals the key's default."""
     default = {RateValue: 0.0, FlagValue: False, SizeValue: None}.get(type(kind), MISSING)
     return key not in KEPT and default is not MISSING and _plain(value) == default
 
 
-def _value(kind: Kind, value: Any) -> Any:
+def _value(kind: Kind, value: object) -> object:
     """Return a value without default options of parts."""
     if isinstance(kind, PartValue | PartsValue) and isinstance(value, list):
         return [_options(kind.slot, item) for item in value]
     return _options(kind.slot, value) if isinstance(kind, PartValue | PartsValue) else value
 
 
-def _part(slot: str, value: Any) -> type[Component] | None:
+def _part(slot: str, value: object) -> type[Component] | None:
     """Return the part that a value names, or None."""
     name = value.get("type") if isinstance(value, Mapping) else value
     return REGISTRY.get(slot, name) if isinstance(name, str) and REGISTRY.has(slot, name) else None
 
 
-def _options(slot: str, value: Any) -> Any:
+def _options(slot: str, value: object) -> Any:
     """Return a part without default options."""
     part = _part(slot, value)
     if part is None or not isinstance(value, Mapping):
@@ -110,13 +110,13 @@ def _options(slot: str, value: Any) -> Any:
     return {"type": value["type"], **_without_defaults(part.Config, options)}
 
 
-def _section(option: OptionFacts, value: Any) -> Any:
+def _section(option: OptionFacts, value: object) -> object:
     """Return a nested options mapping, such as a router's, without defaults."""
     kinds = option.sections
     return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value
 
 
-def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tree:
+def _without_defaults(options: type[BaseModel], values: Mapping[str, object]) -> Tree:
     result: Tree = {}
     for name, value in values.items():
         field, option = options.model_fields.get(name), options_of(options).get(name)
@@ -130,7 +130,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, Any]) -> Tr
     return result
 
 
-def recipe_text(header: list[str], model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+def recipe_text(header: list[str], model: ModelSection, sections: Mapping[str, object]) -> str:
     """Return the text of a recipe under a header of comments."""
     ordered = {key: model[key] for key in sorted(model, key=_place)}
     body = written({"tfkit": 1, "model": ordered, **{key: value for key, value in sections.items() if value}})
@@ -141,7 +141,7 @@ def _place(key: str) -> int:
     return ORDER.index(key) if key in ORDER else len(ORDER)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Reduce parts without options to their names, and the word none to None."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _plain(entry) for key, entry in value.items()}

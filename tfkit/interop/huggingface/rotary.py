@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfkit.core.errors import DataError
-from tfkit.interop.huggingface.settings import look
+from tfkit.core.trees import Options, Tree
+from tfkit.interop.huggingface.settings import ConfigJson, look
 
-Tree = dict[str, Any]
 SCALED = ("llama3", "yarn", "longrope")  # scaling types with an original training length
 
 
@@ -30,7 +30,7 @@ class Rope:
     alpha: bool = False
     scores: bool = False
 
-    def read(self, config: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> Tree:
+    def read(self, config: ConfigJson, parameters: Mapping[str, object] | None = None) -> Tree:
         """Read the position part; `parameters` selects one of several rope_parameters."""
         if parameters is None:
             parameters = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
@@ -42,7 +42,7 @@ class Rope:
         part = {"type": "rotary", "theta": float(theta), "fraction": float(fraction), "layout": self.layout}
         return {**part, "clockwise": self.clockwise, "scaling": self._scaling(parameters, config)}
 
-    def _scaling(self, parameters: Mapping[str, Any], config: Mapping[str, Any]) -> Tree | None:
+    def _scaling(self, parameters: ConfigJson, config: ConfigJson) -> Tree | None:
         kind = first(parameters.get("rope_type"), parameters.get("type"), "default")
         if kind == "su" or (kind == "yarn" and "short_factor" in parameters):
             kind = "longrope"  # name in the first Phi-3 files
@@ -67,13 +67,13 @@ class Rope:
         read = {"llama3": _llama3, "longrope": _longrope, "yarn": self._yarn}[kind]
         return {"type": kind, "original_length": int(length), **read(parameters, factor, int(length))}
 
-    def _dynamic(self, parameters: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
+    def _dynamic(self, parameters: ConfigJson, config: ConfigJson) -> Tree:
         if self.alpha and parameters.get("alpha"):
             return {"type": "ntk", "alpha": float(parameters["alpha"])}
         length = int(needed(config, "max_position_embeddings"))
         return {"type": "dynamic", "factor": float(needed(parameters, "factor")), "original_length": length}
 
-    def _yarn(self, parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+    def _yarn(self, parameters: ConfigJson, factor: float, length: int) -> Tree:
         weights = {key: parameters.get(key) for key in ("mscale", "mscale_all_dim")}
         if self.scores:
             weights = {key: None if value is None else float(value) for key, value in weights.items()}
@@ -92,7 +92,7 @@ class Rope:
             **weights,
         }
 
-    def write(self, part: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
+    def write(self, part: Options, config: ConfigJson) -> Tree:
         """Return the rope_parameters of a spelled-out part. Raise DataError if they cannot express it."""
         if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
             raise DataError(f"config.json cannot express rotary positions with layout {part['layout']!r}")
@@ -104,7 +104,7 @@ class Rope:
         scaling = part["scaling"]
         return parameters if scaling is None else parameters | self._written(scaling, config)
 
-    def _written(self, scaling: Mapping[str, Any], config: Mapping[str, Any]) -> Tree:
+    def _written(self, scaling: Options, config: ConfigJson) -> Tree:
         kind = scaling["type"]
         if kind == "ntk":
             if not self.alpha:
@@ -127,19 +127,19 @@ class Rope:
         return {"rope_type": kind, **values}
 
 
-def first(*values: Any) -> Any:
+def first(*values: object) -> Any:
     """Return the first value that is not None, else None."""
     return next((value for value in values if value is not None), None)
 
 
-def needed(parameters: Mapping[str, Any], key: str) -> Any:
+def needed(parameters: Mapping[str, object], key: str) -> Any:
     """Return a required number of a scaling. Raise DataError if it is missing."""
     if parameters.get(key) is None:
         raise DataError(f"config.json: the scaling of the rotary positions lacks {key}")
     return parameters[key]
 
 
-def _llama3(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+def _llama3(parameters: Mapping[str, object], factor: float, length: int) -> Tree:
     bounds = {
         "low_factor": needed(parameters, "low_freq_factor"),
         "high_factor": needed(parameters, "high_freq_factor"),
@@ -147,7 +147,7 @@ def _llama3(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
     return {"factor": factor, **{key: float(value) for key, value in bounds.items()}}
 
 
-def _longrope(parameters: Mapping[str, Any], factor: float, length: int) -> Tree:
+def _longrope(parameters: Mapping[str, object], factor: float, length: int) -> Tree:
     amplitude = parameters.get("attention_factor")
     if amplitude is None:
         amplitude = math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfkit.core.errors import DataError, UsageError
+from tfkit.core.trees import Tree
 
+ConfigJson = Mapping[str, Any]  # content of a config.json
 NEEDED = object()  # default of a required setting
 
 # activation names in config.json; of duplicate values the first is written
@@ -40,15 +42,15 @@ class Setting:
 
     theirs: str
     ours: str | tuple[str, ...]
-    default: Any = NEEDED
-    words: Mapping[Any, Any] | None = None
+    default: object = NEEDED
+    words: Mapping[Any, object] | None = None
     also: tuple[str, ...] = ()  # alternative keys in files of other versions
 
     @property
     def keys(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         """Return the recipe's value. Raise DataError if it is missing or unknown."""
         spellings = (look(config, key, NEEDED) for key in (self.theirs, *self.also))
         value = next((entry for entry in spellings if entry is not NEEDED), self.default)
@@ -61,7 +63,7 @@ class Setting:
             raise DataError(f"config.json: {self.theirs}: {value!r} is not supported; expected {supported}")
         return self.words[value]
 
-    def write(self, value: Any) -> Any:
+    def write(self, value: object) -> Any:
         """Return the config's value. Raise DataError if the config cannot express it."""
         if value is None:
             return None
@@ -81,7 +83,7 @@ class Setting:
 class Factor(Setting):
     """A number that config.json always states; the recipe must set it."""
 
-    def write(self, value: Any) -> Any:
+    def write(self, value: object) -> Any:
         if not _is_number(value):
             raise DataError(f"{self.theirs} cannot express {value!r}")
         return value
@@ -93,7 +95,7 @@ class Power(Setting):
 
     power: float = 1.0
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         value = super().read(config)
         return None if value is None else float(value) ** self.power
 
@@ -110,19 +112,19 @@ class Power(Setting):
 class Switch(Setting):
     """A flag in config.json: `on` in the recipe if true, else the default."""
 
-    on: Any = True
+    on: object = True
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         return self.on if super().read(config) else None
 
-    def write(self, value: Any) -> bool:
+    def write(self, value: object) -> bool:
         if value not in (None, False, self.on):
             raise DataError(f"{self.theirs} cannot express {value!r}")
         return bool(value == self.on)
 
 
 def amended(
-    settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = (), **defaults: Any
+    settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = (), **defaults: object
 ) -> tuple[Setting, ...]:
     """Return the settings with replacements by key, additions, and the keys `without` removed.
 
@@ -141,9 +143,9 @@ class Fixed:
     """A key of config.json with a fixed set of values; the first one is written and the default."""
 
     theirs: str
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
-    def check(self, config: Mapping[str, Any]) -> None:
+    def check(self, config: ConfigJson) -> None:
         """Raise DataError for another value."""
         value = look(config, self.theirs, self.values[0])
         if value not in self.values:
@@ -151,11 +153,11 @@ class Fixed:
             raise DataError(f"config.json: {self.theirs}: only {allowed} is supported, got {value!r}")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
+def look(tree: Mapping[str, Any], dotted: str, default: object = None) -> Any:
     """Return the value at a dotted key, or `default`."""
     for key in dotted.split("."):
         if not isinstance(tree, Mapping) or key not in tree:
@@ -164,7 +166,7 @@ def look(tree: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
     return tree
 
 
-def put(config: dict[str, Any], dotted: str, value: Any) -> None:
+def put(config: Tree, dotted: str, value: object) -> None:
     """Set the value at a dotted key."""
     *path, last = dotted.split(".")
     for key in path:

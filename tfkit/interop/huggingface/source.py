@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, TfkitError
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.blame import config_fault, unreadable
 from tfkit.interop.huggingface.convert import names_of
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.known import family_of
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.special import RULES, read_optional
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.watched import Watched
@@ -28,7 +28,7 @@ class Source:
     name: str
     folder: Path
     config: Watched
-    generation: Mapping[str, Any]
+    generation: ConfigJson
     family: type[Family]
 
     @classmethod
@@ -42,7 +42,7 @@ class Source:
             raise _located(error, folder) from None
         return cls(name, folder, config, read_optional(folder / GENERATION), family)
 
-    def model(self) -> dict[str, Any]:
+    def model(self) -> Tree:
         """Return the model section of the config. Raise DataError for unreadable values."""
         try:
             return self.family.recipe(self.config)
@@ -53,7 +53,7 @@ class Source:
         except Exception as error:  # maps assume valid types and may raise anything for others
             raise unreadable(self.folder / CONFIG, self.family, self.config, error) from error
 
-    def described(self, model: Mapping[str, Any]) -> Blueprint:
+    def described(self, model: ModelSection) -> Blueprint:
         """Return the blueprint of a model section. Raise DataError if it is invalid."""
         try:
             return blueprint_of(model)
@@ -75,7 +75,7 @@ class Source:
         return DataError("\n".join(lines))
 
 
-def without_weights(read: Source, model: dict[str, Any]) -> list[str]:
+def without_weights(read: Source, model: Tree) -> list[str]:
     """Remove `heads` without tensors in the files from `model`. Return their names.
 
     A config.json does not list secondary heads, such as a pooler.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, without_code
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
@@ -20,7 +20,7 @@ THEIR_TOKENS = {
 }
 THEIR_IDS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
 # key of generation_config.json -> neutral value, rule and its option
-RULES: Mapping[str, tuple[Any, str, str]] = {
+RULES: Mapping[str, tuple[float | None, str, str]] = {
     "repetition_penalty": (1.0, "repetition_penalty", "penalty"),
     "no_repeat_ngram_size": (0, "no_repeat_ngram", "size"),
     "suppress_tokens": (None, "banned", "tokens"),
@@ -28,7 +28,7 @@ RULES: Mapping[str, tuple[Any, str, str]] = {
 }
 
 
-def read_optional(path: Path) -> dict[str, Any]:
+def read_optional(path: Path) -> dict[str, object]:
     """Return a JSON file without references to code, empty if missing. Raise DataError unless it is a mapping."""
     file = file_in(path.parent, path.name)
     return {} if file is None else without_code(mapping_in(file))
@@ -37,7 +37,7 @@ def read_optional(path: Path) -> dict[str, Any]:
 MOST = 2**31 - 1  # largest id
 
 
-def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, list[int]]:
+def token_ids(config: ConfigJson, generation: Mapping[str, object]) -> dict[str, list[int]]:
     """Return the pad, start and end ids by role; there may be several end ids."""
     by_role = {}
     for role, key in THEIR_IDS.items():
@@ -48,7 +48,7 @@ def token_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[
     return by_role
 
 
-def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: int | None) -> dict[str, int]:
+def special_ids(config: ConfigJson, generation: Mapping[str, object], size: int | None) -> dict[str, int]:
     """Return the recipe's `special_ids`; the start of an encoder-decoder is its decoder start token."""
     ids = {role: each[0] for role, each in token_ids(config, generation).items()}
     key = "decoder_start_token_id"
@@ -58,7 +58,7 @@ def special_ids(config: Mapping[str, Any], generation: Mapping[str, Any], size: 
     return {role: id_ for role, id_ in ids.items() if size is None or id_ < size}
 
 
-def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], size: int) -> dict[str, Any]:
+def generate_section(config: ConfigJson, generation: Mapping[str, object], size: int) -> dict[str, object]:
     """Return the recipe's `generate:`; `size` is the tokenizer's size, to which ids are limited."""
     stored = {**{key: config[key] for key in RULES if key in config}, **generation}
     rules = []
@@ -68,7 +68,7 @@ def generate_section(config: Mapping[str, Any], generation: Mapping[str, Any], s
         if value is not None and value != nothing and value != []:
             rules.append({"type": rule, option: [value] if option == "tokens" and isinstance(value, int) else value})
     ends = [id_ for id_ in token_ids(config, generation).get("end", []) if id_ < size]
-    section: dict[str, Any] = {"logits": rules} if rules else {}
+    section: dict[str, object] = {"logits": rules} if rules else {}
     if len(ends) > 1:
         section["stop"] = [{"type": "end_token", "tokens": ends}]
     return section
@@ -86,7 +86,7 @@ def role_texts(folder: Path) -> dict[str, str]:
     return by_role
 
 
-def _text(stored: Any) -> str | None:
+def _text(stored: object) -> str | None:
     """Return a token given as text or as a mapping that contains it."""
     text = stored.get("content") if isinstance(stored, dict) else stored
     return text if isinstance(text, str) else None

@@ -46,7 +46,7 @@ def text_in(path: Path) -> str:
         raise DataError(str(error)) from None
 
 
-def mapping_in(path: Path) -> dict[str, Any]:
+def mapping_in(path: Path) -> dict[str, object]:
     """Return the mapping in a JSON file. Raise DataError naming it if it is something else or cannot be rewritten."""
     try:
         data = read_json(path)
@@ -58,7 +58,7 @@ def mapping_in(path: Path) -> dict[str, Any]:
     return data
 
 
-def without_code(data: Mapping[str, Any]) -> dict[str, Any]:
+def without_code(data: Mapping[str, object]) -> dict[str, object]:
     """Return `data` without references to code on any level, nor a tokenizer class that may be in that code."""
     dropped = (*CODE, "tokenizer_class") if any(key in data for key in CODE) else ()
     return {

@@ -38,7 +38,7 @@ def load_theirs(folder: Path, trust: bool) -> nn.Module:
     return loaded
 
 
-def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> Any:
+def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> object:
     """Run the model. Raise DataError if it rejects the input."""
     own = theirs.config.model_type == "tfkit"  # type: ignore[union-attr]  # exported classes return no layer states
     try:

@@ -7,14 +7,15 @@ import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError, TfkitError, TfkitWarning
 from tfkit.core.plugins import is_shipped
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
@@ -31,7 +32,7 @@ class FamilyConfig:
 
     family: type[Family]
     head_class: str
-    config: dict[str, Any]
+    config: Tree
 
 
 def as_theirs(
@@ -105,7 +106,7 @@ class Absent(DataError):
 
 
 def _config_of(
-    family: type[Family], head_class: str, model: Mapping[str, Any], ids: Mapping[str, int | None] | None
+    family: type[Family], head_class: str, model: ModelSection, ids: Mapping[str, int | None] | None
 ) -> FamilyConfig:
     """Return the family's config of the model. Raise Unlike or Absent if there is none, or any error of the map."""
     config = family.config(model, head_class)
@@ -124,7 +125,7 @@ def _config_of(
     return FamilyConfig(family, head_class, config)
 
 
-def _with_ids(family: type[Family], config: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
+def _with_ids(family: type[Family], config: ConfigJson, ids: Mapping[str, int | None]) -> dict[str, object]:
     """Add the model's special tokens to a config. Raise Unlike if the implementation would use others.
 
     A missing special token is written as null, since the family may have a default.
@@ -160,7 +161,7 @@ def _place(error: Exception) -> str:
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> list[str]:
+def _differing(one: Mapping[str, object], other: Mapping[str, object], place: str = "") -> list[str]:
     """Return the dotted keys whose values differ."""
     keys = []
     for key in {**one, **other}:
@@ -172,22 +173,22 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
     return keys
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: object) -> bool:
     """True if two values are equal, floats up to the rounding of a product and its quotient."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-9)
     return bool(one == other)
 
 
-def _bounded(model: dict[str, Any]) -> dict[str, Any]:
+def _bounded(model: Tree) -> Tree:
     """Return the model with all missing lengths set."""
-    stacks: dict[str, Any] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
+    stacks: dict[str, object] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
     if "max_length" in model:
         stacks["max_length"] = model["max_length"] or LENGTH
     return model | stacks
 
 
-def _check_loads(config: Mapping[str, Any]) -> None:
+def _check_loads(config: ConfigJson) -> None:
     """Raise Absent or Unlike if transformers cannot load a config. No-op if it is not installed."""
     try:
         import transformers
@@ -203,14 +204,14 @@ def _check_loads(config: Mapping[str, Any]) -> None:
         raise Unlike(f"transformers rejects its config.json: {error}") from None
 
 
-def _essence(model: Mapping[str, Any], other: Any, width: int | None = None) -> dict[str, Any]:
+def _essence(model: ModelSection, other: object, width: int | None = None) -> Tree:
     """Return the parts of a spelled-out model that affect its outputs; lengths only if `other` has one too.
 
     Values equal to their defaults are normalized to None: the head width for the stack's `width`, the number of
     key-value heads, the width of values, and the scale of scores.
     """
     width = model.get("d_model", width)
-    kept: dict[str, Any] = {}
+    kept: Tree = {}
     for key, value in model.items():
         beside = other.get(key) if isinstance(other, Mapping) else None
         if key in TRAINING_ONLY or key.endswith("dropout") or (key == "max_length" and None in (value, beside)):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tfkit.core.errors import DataError
+from tfkit.core.trees import JsonObject
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.backend import check_ids, panics_as_errors, read_backend
 from tfkit.data.tokenizer.special import infer_roles
@@ -80,7 +80,7 @@ def _whole(path: Path) -> tokenizers.Tokenizer:
         raise DataError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
-def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _wordpiece(path: Path, settings: JsonObject) -> tokenizers.Tokenizer:
     """Build BERT's tokenizer from a file with one token per line, in the order of the ids."""
     tokens = text_in(path).splitlines()
     ids = {token: number for number, token in enumerate(tokens)}
@@ -109,7 +109,7 @@ def _wordpiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     return backend
 
 
-def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _bytes(ids: Path, pairs: Path, settings: Mapping[str, object]) -> tokenizers.Tokenizer:
     """Build GPT-2's tokenizer from ids of byte pieces and merges."""
     try:
         with panics_as_errors():
@@ -127,14 +127,14 @@ def _bytes(ids: Path, pairs: Path, settings: Mapping[str, Any]) -> tokenizers.To
     return backend
 
 
-def _token(settings: Mapping[str, Any], key: str, default: str) -> str:
+def _token(settings: Mapping[str, object], key: str, default: str) -> str:
     value = settings.get(key, default)
     return str(value.get("content", default)) if isinstance(value, dict) else str(value)
 
 
-def without_roles(text: str) -> dict[str, Any]:
+def without_roles(text: str) -> JsonObject:
     """Return a tfkit tokenizer.json without the template that only stores roles."""
-    data: dict[str, Any] = json.loads(text)
+    data: JsonObject = json.loads(text)
     step = data["post_processor"]
     steps = [] if step is None else step["processors"] if step["type"] == "Sequence" else [step]
     rest = [step for step in steps if "tfkit" not in step.get("special_tokens", {})]

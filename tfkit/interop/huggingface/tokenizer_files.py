@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.special import THEIR_TOKENS, read_optional
@@ -54,7 +53,7 @@ def _length(run: Run) -> int:
     return min(bounds, default=10**30)  # transformers' value for unbounded
 
 
-def _template(prompt: Sequence[int], tokenizer: Tokenizer) -> Mapping[str, Any] | None:
+def _template(prompt: Sequence[int], tokenizer: Tokenizer) -> Mapping[str, object] | None:
     """Return a post-processing step that adds the tokens around a text in training; None if there are none."""
     around = [id_ for id_ in prompt if id_ != TEXT]
     if not around:
@@ -68,7 +67,7 @@ def _template(prompt: Sequence[int], tokenizer: Tokenizer) -> Mapping[str, Any] 
     return {"type": "TemplateProcessing", "single": pieces, "pair": pair, "special_tokens": marks}
 
 
-def _piece(id_: int, tokenizer: Tokenizer) -> dict[str, Any]:
+def _piece(id_: int, tokenizer: Tokenizer) -> dict[str, object]:
     if id_ == TEXT:
         return {"Sequence": {"id": "A", "type_id": 0}}
     return {"SpecialToken": {"id": tokenizer.token(id_), "type_id": 0}}

@@ -6,12 +6,12 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import UsageError
+from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.files import folder_of
 from tfkit.interop.huggingface.inputs import call_of
 from tfkit.interop.huggingface.their_model import load_theirs, logits_of, reply_of
@@ -54,7 +54,7 @@ class Verdict:
         """True if all differences are within the tolerance."""
         return all(one.relative <= self.tolerance for one in self.differences)
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> JsonObject:
         """Return the verdict as plain data."""
         return {
             "equal": self.equal,
@@ -108,7 +108,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
     recorded: list[Tensor] = []
     layers = model.stack(model.blueprint.last.side).layers
 
-    def keep(module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+    def keep(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         if not recorded:
             recorded.append(arguments[0])
         recorded.append(output)
@@ -122,7 +122,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: Any) -> None:
+def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: object) -> None:
     """Compare hidden states layer by layer if their numbers agree, and the final ones."""
     states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
     theirs: tuple[Tensor, ...] = tuple(states)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfkit.core.trees import JsonObject
+from tfkit.interop.huggingface.settings import ConfigJson
+
 # keys without effect on outputs, or read elsewhere
 HARMLESS = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
@@ -27,21 +30,21 @@ HARMLESS = {
 }  # fmt: skip
 
 
-class Watched(dict[str, Any]):
+class Watched(JsonObject):
     """A config that records which keys were read; nested keys are dotted.
 
     `asked` maps them to their values, in the order of their last access.
     """
 
-    def __init__(self, config: Mapping[str, Any], prefix: str = "", accessed: dict[str, Any] | None = None) -> None:
-        self.accessed: dict[str, Any] = {} if accessed is None else accessed
+    def __init__(self, config: ConfigJson, prefix: str = "", accessed: dict[str, object] | None = None) -> None:
+        self.accessed: dict[str, object] = {} if accessed is None else accessed
         self._prefix = prefix
         below = {
             key: Watched(value, f"{prefix}{key}.", self.accessed) for key, value in config.items() if _is_tree(value)
         }
         super().__init__({**config, **below})
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         self._ask(key)
         return super().__getitem__(key)
 
@@ -49,7 +52,7 @@ class Watched(dict[str, Any]):
         self._ask(str(key))
         return super().__contains__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         self._ask(key)
         return super().get(key, default)
 
@@ -63,7 +66,7 @@ class Watched(dict[str, Any]):
         return list(_unread(self, self._prefix, self.accessed))
 
 
-def _unread(config: Mapping[str, Any], prefix: str, accessed: Mapping[str, Any]) -> list[str]:
+def _unread(config: ConfigJson, prefix: str, accessed: Mapping[str, object]) -> list[str]:
     unread = []
     for key, value in config.items():
         if key in HARMLESS or value is None or (key == "is_decoder" and not value):
@@ -75,5 +78,5 @@ def _unread(config: Mapping[str, Any], prefix: str, accessed: Mapping[str, Any])
     return unread
 
 
-def _is_tree(value: Any) -> bool:
+def _is_tree(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)

@@ -96,7 +96,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         prefix = self.run.read([""])[0]
         return prefix[0] if prefix else self.eot_token_id
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: object) -> list[int]:
         """Return the ids of a text with the model's special tokens, or without any."""
         return self.run.tokenizer.encode(string) if add_special_tokens is False else self.run.read([string])[0]
 

@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import UsageError
-from tfkit.interop.greedy import facts_of
+from tfkit.core.trees import JsonObject
+from tfkit.interop.greedy import boundary_tokens
 from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.interop.huggingface.kept import kept_of
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
@@ -46,7 +46,7 @@ def export_onnx(
     force: bool = False,
     opset: int = OPSETS[1],
     quantize: str | None = None,
-    costs: Mapping[str, Any] | None = None,
+    costs: Mapping[str, object] | None = None,
 ) -> OnnxFolder:
     """Write `run` to the folder `target` as ONNX; `costs` are stored with the recipe.
 
@@ -97,14 +97,14 @@ def size_of(path: Path) -> int:
     return path.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
 
 
-def metadata_of(run: Run, graphs: list[Graph]) -> dict[str, Any]:
+def metadata_of(run: Run, graphs: list[Graph]) -> JsonObject:
     """Return the metadata of the folder: the recipe, the tensors of each graph, and the start and end tokens."""
     texts = has_tokenizer(run)
     two = texts and run.source_tokenizer is not run.tokenizer
     resolved = run.folder / RESOLVED
     return {
         "recipe": LocalPaths.of(run).out_of(resolved.read_text("utf-8")) if resolved.is_file() else None,
-        **facts_of(run),
+        **boundary_tokens(run),
         "max_length": run.blueprint.last.max_length,
         "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # of inputs and outputs
         "graphs": {

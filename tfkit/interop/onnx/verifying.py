@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from tfkit.core.errors import DataError
-from tfkit.interop.greedy import LONGEST, TOLERANCE, FilesVerdict, equal_prompts
+from tfkit.core.trees import JsonObject
+from tfkit.interop.greedy import LONGEST, TOLERANCE, BoundaryTokens, FilesVerdict, equal_prompts
 from tfkit.interop.onnx import METADATA, OPSETS
 from tfkit.interop.onnx.comparing import GraphSession, inputs_of, largest_difference, sizes_of
 from tfkit.interop.onnx.example import generate
@@ -41,8 +42,9 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     for graph in graphs:
         verdict.differences[graph.file] = largest_difference(graph, sessions[graph.file], longest)
     if writes(model):
+        special = BoundaryTokens(start=facts["start"], ends=facts["ends"])
         verdict.equal_prompts = equal_prompts(
-            model, facts, lambda ids, count: generate(_raw(sessions), facts, np.array([ids]), count)
+            model, special, lambda ids, count: generate(_raw(sessions), facts, np.array([ids]), count)
         )
     if verdict.quantized:
         with tempfile.TemporaryDirectory() as beside:
@@ -54,9 +56,9 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     return verdict
 
 
-def _facts(folder: Path, expected: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(folder: Path, expected: Mapping[str, object]) -> JsonObject:
     """Read the metadata. Raise DataError unless it matches the architecture."""
-    facts: dict[str, Any] = read_json(folder / METADATA)
+    facts: JsonObject = read_json(folder / METADATA)
     matches = isinstance(facts, dict) and all(facts.get(name, "") == expected[name] for name in DECISIVE)
     if not matches or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
         raise DataError(f"{folder / METADATA}: describes another architecture; export the run again")
@@ -74,7 +76,7 @@ def _session(file: Path, graph: Graph, provider: str) -> GraphSession:
 
 
 def _figures(
-    run: Run, graphs: Sequence[Graph], sessions: Mapping[str, GraphSession], folder: Path, facts: Any
+    run: Run, graphs: Sequence[Graph], sessions: Mapping[str, GraphSession], folder: Path, facts: JsonObject
 ) -> dict[str, float]:
     """Return the size, perplexity and speed of the files."""
     figures = {"bytes": float(sum(size_of(folder / graph.file) for graph in graphs))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from tfkit.core.blueprint import LayerPlan, StackPlan, SublayerPlan
 from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Side
-from tfkit.core.slots import AttentionFacts
+from tfkit.core.slots import AttentionFacts, MaskFacts
 from tfkit.recipe.architecture.context import written_masks
 from tfkit.recipe.architecture.layers import DistinctLayers, LayerResolver
 from tfkit.recipe.text.faults import Faults
@@ -76,7 +76,7 @@ def sight(layer: LayerPlan, plan: StackPlan) -> Sight:
 
 def mask_sight(layer: LayerPlan, plan: StackPlan) -> Sight:
     """Return the visibility under a layer's masks; both directions if unknown."""
-    rules: list[Any] = [rule.build(plan.shape(plan=layer)) for rule in layer.mask]
+    rules: list[MaskFacts] = [rule.build(plan.shape(plan=layer)) for rule in layer.mask]
     if any(rule.opens or rule.reach() is None for rule in rules):
         return BOTH
     last = min(plan.max_length or FAR, FAR) - 1
@@ -85,7 +85,7 @@ def mask_sight(layer: LayerPlan, plan: StackPlan) -> Sight:
     return seen if seen != NOTHING else _visible(rules, torch.tensor([0, last]), torch.arange(last + 1))
 
 
-def _visible(rules: Sequence[Any], query: Tensor, key: Tensor) -> Sight:
+def _visible(rules: Sequence[MaskFacts], query: Tensor, key: Tensor) -> Sight:
     """Return the visibility under these rules between some query and key positions."""
     query, key = query[None, :, None], key[None, None]
     visible = torch.ones(1, query.shape[1], key.shape[2], dtype=torch.bool)

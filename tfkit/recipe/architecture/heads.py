@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import nn
 
@@ -54,7 +53,7 @@ class HeadResolver:
 
     def _head(self, node: Node) -> HeadFacts.Config | None:
         reads = node_at(mapping(node), "reads")
-        side: Any = self.blueprint.last.side if reads is None else reads.value
+        side: object = self.blueprint.last.side if reads is None else reads.value
         if side not in ("encoder", "decoder"):
             Preparer(self.faults).config(node, "head")  # reports what is wrong with it
             return None

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, groupby
-from typing import Any
 
 from tfkit.core.bounds import LAYERS
 from tfkit.core.output import some
@@ -68,10 +67,10 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
     return _fill(pattern, before, cycle, after, num_layers, bool(inner), faults)
 
 
-def shortest(kinds: Sequence[str], once: int = 0) -> list[Any]:
+def shortest(kinds: Sequence[str], once: int = 0) -> list[str | list[str]]:
     """Return the shortest pattern for the layers `kinds`, of which the first `once` precede the repeated part."""
     before, cycle = _counted(kinds[:once]), _counted(_cycle(kinds[once:]))
-    return [*before, cycle] if before and cycle else _counted(_cycle(kinds))
+    return [*before, cycle] if before and cycle else [*_counted(_cycle(kinds))]
 
 
 def _cycle(kinds: Sequence[str]) -> Sequence[str]:

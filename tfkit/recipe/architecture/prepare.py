@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -139,7 +138,7 @@ def folder(node: Node) -> Path:
     return Path() if node.place.is_shipped or node.folder is None else node.folder
 
 
-Part = str | Mapping[str, Any] | Config
+Part = str | Mapping[str, object] | Config
 Parts = Part | Sequence[Part]
 
 
@@ -166,7 +165,7 @@ def part_at(slot: str, part: Part, place: str, path: str) -> Config:
     return config
 
 
-def _part(slot: str, part: Any, path: str, faults: Faults) -> Config | None:
+def _part(slot: str, part: object, path: str, faults: Faults) -> Config | None:
     if isinstance(part, Config):
         try:
             return Slot(slot).validate(part)

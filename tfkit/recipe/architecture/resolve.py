@@ -23,7 +23,7 @@ from tfkit.recipe.architecture.stack import Sizes, StackText, Vocabulary, is_las
 from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY
 from tfkit.recipe.keys import LAYER, MODEL, STACK, default_part
 from tfkit.recipe.overlays import merge
-from tfkit.recipe.text.faults import Faults, plain
+from tfkit.recipe.text.faults import Faults, InvalidValue, plain
 from tfkit.recipe.text.node import Node, items, mapping, node_at
 
 SIDES = ("encoder", "decoder")
@@ -227,10 +227,10 @@ class ModelResolver:
 class _Forms(Faults):
     """Faults of values, except missing ones: the stacks may have reported these."""
 
-    def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
-        node, first = details[0]
+    def _invalid_one(self, several: list[InvalidValue]) -> None:
+        node, first, _ = several[0]
         if first["type"] != "missing" and not (first["type"] == "part_type" and node.get("type") is None):
-            super()._invalid_one(details)
+            super()._invalid_one(several)
 
 
 def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Faults) -> None:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -25,7 +24,7 @@ FOLDER = "data.folder"
 CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
 
 
-def missing_files(root: Node, sections: Mapping[str, Any], blueprint: Blueprint) -> list[Fault]:
+def missing_files(root: Node, sections: Mapping[str, object], blueprint: Blueprint) -> list[Fault]:
     """Return a fault for each missing file or run folder that the recipe `root` reads.
 
     A user's own parts read their files themselves.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config, Doubt, Problem
@@ -14,7 +13,6 @@ from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.agreement import serves
 from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
-from tfkit.recipe.text.options import path_values
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
@@ -97,8 +95,8 @@ def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: 
         yield Problem("shards", text, at="data")
     elif "vectors" in data.fields():
         yield Problem("shards", "vectors are held in memory; leave shards out", at="data")
-    elif not path_values(data.train):
-        text = f"'{data.train.part.part_name}' reads no file, and holds its examples in memory; leave shards out"
+    elif not data.train.files_read():
+        text = f"'{data.train.part.part_name}' makes examples, which are held in memory; leave shards out"
         yield Problem("shards", text, at="data")
     elif train.teacher is not None and train.teacher.sequences is not None:
         text = "train.teacher.sequences rewrites the examples, which are held in memory; leave one of the two out"
@@ -244,7 +242,7 @@ def shows_attention(plan: StackPlan, layer: int) -> bool:
     return any(one.name == "attention" and "weights" in one.config.part.capabilities for one in sublayers)
 
 
-def _layer_problems(layers: Mapping[str, Any], at: str, blueprint: Blueprint) -> Iterator[Problem]:
+def _layer_problems(layers: Mapping[str, object], at: str, blueprint: Blueprint) -> Iterator[Problem]:
     """Report pairs whose first layer the model lacks."""
     plans = {plan.side: plan for plan in blueprint.stacks()}
     for pair in layer_pairs(layers, blueprint.last.side):

@@ -26,7 +26,7 @@ from tfkit.core.options import (
     Slot,
     as_tuple,
 )
-from tfkit.core.slots import MetricFacts, ObjectiveFacts, TokenizerFacts
+from tfkit.core.slots import CorpusFacts, MetricFacts, ObjectiveFacts, TokenizerFacts
 
 SECTIONS = ("data", "objective", "generate")
 MADE = ("data.tokenizer", "objective.type")  # fixed by the weights
@@ -43,7 +43,7 @@ def value_problem(key: str) -> str:
     return "" if fixed is None else f"the model was trained with its {fixed}"
 
 
-def _checked(evaluations: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _checked(evaluations: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
     for name, values in evaluations.items():
         if not NAME.fullmatch(name) or name in TAKEN:
             taken = ", ".join(TAKEN)
@@ -56,13 +56,13 @@ def _checked(evaluations: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
     return evaluations
 
 
-def _or_none(value: Any) -> Any:
+def _or_none(value: object) -> object:
     return {} if value is None else value
 
 
 Evaluations = Annotated[dict[str, dict[str, Any]], BeforeValidator(_or_none), AfterValidator(_checked)]
 Tokenizer = Annotated[TokenizerFacts.Config, Slot("tokenizer")]
-Corpus = Annotated[Config, Slot("corpus")]
+Corpus = Annotated[CorpusFacts.Config, Slot("corpus")]
 Objective = Annotated[ObjectiveFacts.Config, Slot("objective")]
 Optimizer = Annotated[Config, Slot("optimizer")]
 Schedule = Annotated[Config, Slot("schedule")]
@@ -94,7 +94,7 @@ class Batch(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_budget(cls, data: Any) -> Any:
+    def _default_budget(cls, data: object) -> object:
         if isinstance(data, Mapping) and data.get("tokens") is None and data.get("size") is None:
             return {**data, "tokens": 4096}
         return data
@@ -115,7 +115,7 @@ class SideTokenizers(Section):
     target: Tokenizer = Field(description="tokenizer of the decoder's output")
 
 
-def _tokenizer_form(value: Any) -> str:
+def _tokenizer_form(value: object) -> str:
     """Return "sides" for a mapping without a type that has a side as key, else "one"."""
     named = isinstance(value, Mapping) and "type" not in value and bool(SideTokenizers.model_fields.keys() & value)
     return "sides" if named or isinstance(value, SideTokenizers) else "one"
@@ -169,7 +169,7 @@ class Data(Section):
         splits = dict(self.splits())
         return [split for split in ("test" if "test" in splits else "valid", "longer") if split in splits]
 
-    def splits(self) -> list[tuple[str, Config]]:
+    def splits(self) -> list[tuple[str, CorpusFacts.Config]]:
         """Return the configured corpora by split."""
         corpora = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
         return [(name, config) for name, config in corpora if config is not None]
@@ -257,7 +257,7 @@ class Parallelism(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _replicates(cls, data: Any) -> Any:
+    def _replicates(cls, data: object) -> object:
         for key in ("tensor", "shard"):
             if isinstance(data, Mapping) and data.get(key):
                 text = f"{key}: each process holds the whole model, and its weights cannot be divided"
@@ -393,7 +393,7 @@ class Train(Validated):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_steps(cls, data: Any) -> Any:
+    def _default_steps(cls, data: object) -> object:
         if isinstance(data, Mapping) and data.get("steps") is None and data.get("epochs") is None:
             return {**data, "steps": 10_000}
         return data
@@ -404,7 +404,7 @@ class Train(Validated):
         return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 
-def _one_or_many(value: Any) -> Any:
+def _one_or_many(value: object) -> object:
     """Convert one part, a list, or none to a tuple."""
     if value is None:
         return ()

@@ -183,7 +183,7 @@ class Study(Section):
         return parts_of(self.baseline) if isinstance(self.baseline, str) and self.baseline else ()
 
     @property
-    def base_values(self) -> Mapping[str, Any]:
+    def base_values(self) -> Mapping[str, object]:
         """Values by key that define the baseline."""
         return {} if isinstance(self.baseline, str) else self.baseline
 

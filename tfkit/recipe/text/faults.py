@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.errors import Fault, Place, RecipeError
@@ -34,6 +35,14 @@ MEANINGS: dict[str, str] = {
     "too_long": "must have at most {max_length} values",
     "literal_error": "expected {expected}",
 }
+
+
+class InvalidValue(NamedTuple):
+    """A value that Pydantic rejects, and the rest of its location: a union's tags, or a missing key."""
+
+    node: Node
+    detail: ErrorDetails
+    rest: Sequence[int | str]
 
 
 class Faults:
@@ -96,7 +105,7 @@ class Faults:
 
     def invalid(self, node: Node, error: ValidationError, model: type[BaseModel] | None = None) -> None:
         """Add Pydantic's errors in the data of `node` at the places of the values."""
-        by_node: dict[str, list[tuple[Node, Mapping[str, Any]]]] = {}
+        by_node: dict[str, list[InvalidValue]] = {}
         inside: list[str] = []
         for detail in error.errors(include_url=False):
             place, rest = find(node, detail["loc"])
@@ -106,19 +115,19 @@ class Faults:
                 self.unknown_key(place, list(known.model_fields) if known else [])
                 inside.append(place.path)
             else:
-                by_node.setdefault(key, []).append((place, {**detail, "rest": rest}))
+                by_node.setdefault(key, []).append(InvalidValue(place, detail, rest))
         inside += by_node
-        for key, details in by_node.items():
-            is_nested = isinstance(details[0][0].value, dict) and any(path.startswith(f"{key}.") for path in inside)
-            if not is_nested or any(not detail["type"].endswith("_type") for _, detail in details):
-                self._invalid_one(details)  # not the other forms of a mapping with faults of its own
+        for key, several in by_node.items():
+            is_nested = isinstance(several[0].node.value, dict) and any(path.startswith(f"{key}.") for path in inside)
+            if not is_nested or any(not one.detail["type"].endswith("_type") for one in several):
+                self._invalid_one(several)  # not the other forms of a mapping with faults of its own
 
-    def _invalid_one(self, details: list[tuple[Node, Mapping[str, Any]]]) -> None:
+    def _invalid_one(self, several: list[InvalidValue]) -> None:
         """Add the fault of one node: alternatives of a union are joined to one sentence."""
-        node, first = details[0]
+        node, first, rest = several[0]
         kind = first["type"]
         if kind == "missing":
-            option = str(first["rest"][0]) if first["rest"] else "?"
+            option = str(rest[0]) if rest else "?"
             return self.add(node, f"needs the option '{option}'{dropped_note(node, option)}")
         if kind == "value_error" and self._holds_unread(node):
             return None
@@ -127,7 +136,7 @@ class Faults:
             if self._is_awaited(context):
                 return None
             return self.add(node, first["msg"], context.get("suggestion"))
-        phrases = list(dict.fromkeys(_meaning(detail) for _, detail in details))
+        phrases = list(dict.fromkeys(_meaning(one.detail) for one in several))
         got = "" if kind in ("value_error", "part_type") else f", got {shown(node.plain())}"
         suggestion = None
         if kind == "literal_error" and isinstance(node.value, str):
@@ -144,7 +153,7 @@ class Faults:
             return any(self._holds_unread(child) for child in children)
         return node.value is None and bool(self._unread & {node.place, node.key_place})
 
-    def _is_awaited(self, unknown: Mapping[str, Any]) -> bool:
+    def _is_awaited(self, unknown: Mapping[str, object]) -> bool:
         """True if an unknown part belongs to code that was not imported, which is already a fault."""
         if self.awaited is None:
             return not unknown["suggestion"]
@@ -174,7 +183,7 @@ def dropped_note(node: Node, option: str) -> str:
     return ""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Format a value as in a recipe, truncated."""
     if value is None:
         return "none"
@@ -196,7 +205,7 @@ def _bound(value: Any) -> Any:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def _meaning(detail: Mapping[str, Any]) -> str:
+def _meaning(detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
     if detail["type"] == "value_error":
         return str(context.get("error", detail["msg"]))
@@ -205,7 +214,7 @@ def _meaning(detail: Mapping[str, Any]) -> str:
     return str(detail["msg"]) if template is None else template.format(**bounds)
 
 
-def is_whole(value: Any) -> TypeGuard[int]:
+def is_whole(value: object) -> TypeGuard[int]:
     """True for an integer other than a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -136,7 +136,7 @@ def kind(node: Node) -> str:
             return "a mapping"
 
 
-def inline(value: Any) -> str:
+def inline(value: object) -> str:
     """Format plain data in recipe syntax on one line."""
     match value:
         case None:

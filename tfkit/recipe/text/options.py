@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -56,7 +56,7 @@ def _option(field: FieldInfo) -> OptionFacts:
     )
 
 
-def _types_in(annotation: Any) -> Iterator[Any]:
+def _types_in(annotation: object) -> Iterator[object]:
     """Yield the classes and metadata within an annotation."""
     if isinstance(annotation, type):
         yield annotation
@@ -112,7 +112,7 @@ def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
             yield NamedPath(where, value, option.path, owner)
 
 
-def values_of(owner: BaseModel, at: str) -> Iterator[tuple[str, Any, OptionFacts]]:
+def values_of(owner: BaseModel, at: str) -> Iterator[tuple[str, object, OptionFacts]]:
     """Yield the path, the value and the declaration of each option, the items of a list one by one."""
     for name, option in options_of(type(owner)).items():
         value, place = getattr(owner, name), f"{at}.{name}"

@@ -121,12 +121,12 @@ def parse_value(text: str, place: Place, path: str) -> tuple[Node, list[Fault]]:
         return Node(None, place, path, place), [*faults, Fault(place, path, stop.fault.message)]
 
 
-def from_mapping(data: Mapping[str, Any], label: str = MAPPING) -> tuple[Node, list[Fault]]:
+def from_mapping(data: Mapping[str, object], label: str = MAPPING) -> tuple[Node, list[Fault]]:
     """Convert nested Python data: mappings, lists, tuples, strings, numbers, booleans, None (or "none"), paths."""
     return from_value(data, Place(label), "")
 
 
-def from_value(data: Any, place: Place, path: str) -> tuple[Node, list[Fault]]:
+def from_value(data: object, place: Place, path: str) -> tuple[Node, list[Fault]]:
     """Convert any Python value to a tree at `place`; return it with its faults."""
     converter = _Converter(place)
     try:
@@ -367,7 +367,7 @@ class _Converter:
             value = self._scalar(data, path)
         return Node(value, self._place, path, self._place)
 
-    def _mapping(self, data: Mapping[Any, Any], path: str, depth: int) -> dict[str, Node]:
+    def _mapping(self, data: Mapping[object, object], path: str, depth: int) -> dict[str, Node]:
         children: dict[str, Node] = {}
         for key, item in data.items():
             if type(key) is str or (type(key) is int and key >= 0):

@@ -10,6 +10,7 @@ from typing import Any
 from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
+from tfkit.core.trees import Tree
 from tfkit.recipe.architecture.context import explicit_masks
 from tfkit.recipe.architecture.stack import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK, SUBLAYERS
@@ -29,11 +30,11 @@ def resolved_text(name: str, recipe: RecipeRow) -> str:
     return "\n".join([title, *_lines(recipe, 0)]) + "\n"
 
 
-def model_values(blueprint: Blueprint) -> dict[str, Any]:
+def model_values(blueprint: Blueprint) -> Tree:
     """Return the `model:` section of a Blueprint with unserialized parts."""
     stacks = {plan.side: stack_values(plan, blueprint) for plan in blueprint.stacks()}
     options = len(type(blueprint.type).model_fields)
-    model: dict[str, Any] = {"type": blueprint.type if options else blueprint.type.part.part_name}
+    model: Tree = {"type": blueprint.type if options else blueprint.type.part.part_name}
     for side, stack in stacks.items():
         model |= {side: stack} if len(stacks) > 1 else stack
     model["head"] = blueprint.head
@@ -48,7 +49,7 @@ def model_values(blueprint: Blueprint) -> dict[str, Any]:
     return model
 
 
-def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, Any]) -> dict[str, int]:
+def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, object]) -> dict[str, int]:
     """Return the base sizes by resolved.yaml key: sizes that differ, plus those listed in `base`."""
     written = dict(chosen.written)
     small = dict(_numbers(spell(model_values(chosen.base))))
@@ -59,7 +60,7 @@ def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[st
     return found or {key: size for key, size in small.items() if key.rpartition(".")[2] == "d_model"}
 
 
-def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
+def _numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
     """Yield the integers by dotted key, except those in lists."""
     if type(value) is int:
         yield path, value
@@ -67,7 +68,7 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
         yield from _numbers(child, f"{path}.{key}" if path else key)
 
 
-def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
+def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, object]:
     """Return one side's stack keys."""
     alone = len(list(blueprint.stacks())) == 1
     own = _layers(plan, causal_by_type(plan, blueprint))
@@ -80,7 +81,7 @@ def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not LEFT_OUT}
 
 
-def _layers(plan: StackPlan, causal: bool) -> dict[str, Any]:
+def _layers(plan: StackPlan, causal: bool) -> Tree:
     """Return the keys that define the layers."""
     layers = [layer_values(layer, causal) for layer in plan.layers]
     names = kind_names(plan)
@@ -113,7 +114,7 @@ def layer_columns(plan: LayerPlan) -> dict[str, Any]:
     return columns
 
 
-def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str, Any]:
+def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str, object]:
     """Return the keys of one layer in recipe notation, without defaults; with `every`, all keys."""
     columns = layer_columns(plan)
     norms = {f"{sublayer.name}_norm" for sublayer in plan.sublayers if sublayer.norm == plan.norm}
@@ -152,7 +153,7 @@ def _name(label: Label, kinds: Sequence[int]) -> str:
     return f"kind_{kinds[0]}" if len(set(kinds)) == 1 else f"entry_{label[1]}"
 
 
-def _kind(layers: Sequence[Any]) -> Any:
+def _kind(layers: Sequence[object]) -> Any:
     """Return the text of a kind."""
     alike = all(layer is layers[0] for layer in layers)
     return layers[0] if alike else _per_layer([spell(layer) for layer in layers])
@@ -175,7 +176,7 @@ def _pattern(plan: StackPlan) -> list[Any]:
 
 def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     """Split labels into prefix, repeated cycle and suffix; a recurring entry restarts the cycle."""
-    starts: dict[Any, int] = {}
+    starts: dict[object, int] = {}
     for index, label in enumerate(labels):
         if index and label == labels[index - 1]:
             continue
@@ -192,7 +193,7 @@ def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequen
     return labels[:start], cycle, labels[end:]
 
 
-def _per_layer(texts: Sequence[Any]) -> Any:
+def _per_layer(texts: Sequence[Any]) -> object:
     """Merge texts, with `per_layer` where values differ."""
     first = texts[0]
     if all(text == first for text in texts):
@@ -204,7 +205,7 @@ def _per_layer(texts: Sequence[Any]) -> Any:
     return {"per_layer": list(texts)}
 
 
-def one_or_many(parts: Sequence[Config] | None) -> Any:
+def one_or_many(parts: Sequence[Config] | None) -> object:
     """Return parts in recipe notation: none, one, or a list."""
     if not parts:
         return None

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.errors import UsageError
 from tfkit.core.shape import Side
 from tfkit.core.synonyms import nearest
+from tfkit.core.trees import Tree
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.keys import MODEL, STACK, TOP, sentence
 from tfkit.recipe.text.node import Node, inline, items, mapping, node_at
@@ -44,7 +44,7 @@ class RecipeTable:
     root: Node
     text: str | None
     file: str
-    sections: Mapping[str, Any]
+    sections: Mapping[str, object]
     blueprint: Blueprint
     resolver: ModelResolver
     notes: Notes | None = None
@@ -55,9 +55,9 @@ class RecipeTable:
         return {plan.side: plan for plan in self.blueprint.stacks()}
 
     @cached_property
-    def _values(self) -> dict[str, dict[str, Any]]:
+    def _values(self) -> dict[str, Tree]:
         """Values of the model and of each stack by key."""
-        stacks: dict[str, Any] = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
+        stacks: Tree = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
         return {"model": model_values(self.blueprint), **stacks}
 
     @cached_property

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import class_count, named_classes
 from tfkit.interop.huggingface.families.bert import MASKED_LM, BertLike, heads_of, renamed, table_rules
-from tfkit.interop.huggingface.family import Tree, laid, lay
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look
+from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 # checkpoint names of layers: several in one group, or one in each of several groups
@@ -78,7 +79,7 @@ class Albert(BertLike):
         return (*super().rules_of(blueprint), *apart, *read_only(*inside))  # for one repetition, read both
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if "sentence_order" in model.get("heads", {}):
             lay(model, {"heads.sentence_order.num_classes": class_count(config)})
@@ -97,7 +98,7 @@ class Albert(BertLike):
             model |= {"layers": {GROUP: {}}, "pattern": [GROUP] * inner, "num_layers": count * inner}
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         pattern, count = model.get("pattern", [GROUP]), model["num_layers"]
         inside = 1 < len(pattern) < count and all(entry.endswith("*1") for entry in pattern)  # repeated

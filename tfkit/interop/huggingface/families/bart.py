@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import bring_classes, say_classes
 from tfkit.interop.huggingface.families.bert import renamed
-from tfkit.interop.huggingface.family import Family, Tree, laid, lay
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, amended, look
+from tfkit.interop.huggingface.family import Family, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
@@ -64,7 +65,7 @@ TWO_TABLES = (
 
 
 # the decoder reads the text again, after its start token
-OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
+OF_TEXTS: Mapping[str, ModelSection] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},
 }
@@ -75,7 +76,7 @@ HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
 }
 
 
-def heads_of(name: str, says: Iterable[str] = (), **head: Any) -> dict[str, Mapping[str, Any]]:
+def heads_of(name: str, says: Iterable[str] = (), **head: object) -> dict[str, ModelSection]:
     """Return the model classes of an encoder-decoder: generation, headless, and the text classes in `says`."""
     return {
         f"{name}ForConditionalGeneration": {"head": {"type": "language_model", **head}},
@@ -119,7 +120,7 @@ class Bart(Family):
     ties: ClassVar[bool] = True  # default of tie_word_embeddings
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         _join(model)
         bring_classes(model, config)
         if look(model, "head.type") == "language_model":
@@ -128,7 +129,7 @@ class Bart(Family):
             lay(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
         config["is_encoder_decoder"] = True
         say_classes(config, model)

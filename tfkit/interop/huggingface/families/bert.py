@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
-from tfkit.interop.huggingface.family import Family, Tree, laid, lay
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
+from tfkit.interop.huggingface.family import Family, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
@@ -24,9 +25,9 @@ POOLER: Tree = {"head": "none", "heads": {"pooler": {"type": "pooled", "activati
 NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 2}}}
 
 
-def heads_of(name: str, answers: bool = True) -> dict[str, Mapping[str, Any]]:
+def heads_of(name: str, answers: bool = True) -> dict[str, ModelSection]:
     """Return the model classes of an encoder: masked LM, text and token classification, headless, and `answers`."""
-    heads: dict[str, Mapping[str, Any]] = {
+    heads: dict[str, Mapping[str, object]] = {
         f"{name}ForMaskedLM": {"head": MASKED_LM},
         f"{name}ForSequenceClassification": {"head": CLASSIFIER},
         f"{name}ForTokenClassification": {"head": {"type": "token_classifier"}},
@@ -81,7 +82,7 @@ OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 class BertLike(Family):
     """Shared base of BERT and its relatives, independent of tensor names."""
 
-    base: ClassVar[Mapping[str, Any]] = {
+    base: ClassVar[ModelSection] = {
         "type": "encoder",
         "embedding": {"type": "tokens", "norm": True},
         "position": {"type": "learned"},
@@ -130,7 +131,7 @@ class BertLike(Family):
         return "" if name.startswith(tuple(OF_TOKENS.values())) else super().prefix_of(name, blueprint)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         bring_classes(model, config)
         if look(model, "head.type") == "masked_lm":
             lay(model, {"head.activation": cls.head_activation or look(model, "layer.feedforward.activation")})
@@ -139,13 +140,13 @@ class BertLike(Family):
             lay(model, {"head.dropout": next((rate for rate in rates if rate is not None), model["layer"]["dropout"])})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         say_classes(config, model)
         if config.get("type_vocab_size") == 0 and not cls.untyped:
             config["type_vocab_size"] = 1  # all zeros
 
     @classmethod
-    def as_read(cls, model: Mapping[str, Any]) -> Mapping[str, Any]:
+    def as_read(cls, model: ModelSection) -> ModelSection:
         return laid(model, {"embedding.segments": 1}) if cls._adds_types(model["embedding"]["segments"]) else model
 
     @classmethod
@@ -167,7 +168,7 @@ class Bert(BertLike):
     """BERT: the norm after each sublayer, a norm over the embeddings, a dense layer before the head."""
 
     model_types: ClassVar[tuple[str, ...]] = ("bert",)
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    heads: ClassVar[Mapping[str, ModelSection]] = {
         **heads_of("Bert"),
         "BertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE},
     }

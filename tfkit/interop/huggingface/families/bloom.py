@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.family import laid, lay
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 THEIRS = "h.{layer}"
@@ -95,7 +95,7 @@ class Falcon(ClassicDecoder):
         return (*cls.norms.get(layout, ()), *super().rules_of(blueprint))
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         heads = look(model, "layer.attention.num_heads")
         model["position"] = cls.rope.read(config)
@@ -108,7 +108,7 @@ class Falcon(ClassicDecoder):
             lay(model, {"layer.attention.num_kv_heads": groups})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         heads = config["num_attention_heads"]
         groups = look(model, "layer.attention.num_kv_heads") or heads
@@ -123,7 +123,7 @@ class Falcon(ClassicDecoder):
             config["rope_parameters"] = cls.rope.write(model["position"], config)
 
 
-def _residual(config: Mapping[str, Any]) -> str:
+def _residual(config: ConfigJson) -> str:
     """Return the residual layout. Raise DataError for contradictory settings."""
     grouped, parallel = config.get("new_decoder_architecture", False), config.get("parallel_attn", True)
     if grouped and not parallel:
@@ -133,7 +133,7 @@ def _residual(config: Mapping[str, Any]) -> str:
     return "parallel" if config.get("num_ln_in_parallel_attn") == 1 else "parallel_two_norms"
 
 
-def _groups(config: Mapping[str, Any], heads: int) -> int:
+def _groups(config: ConfigJson, heads: int) -> int:
     """Return the number of key-value heads."""
     if config.get("new_decoder_architecture", False):
         return int(config.get("num_kv_heads") or heads)
@@ -195,7 +195,7 @@ class MPT(ClassicDecoder):
     tied: ClassVar = {"lm_head.weight": "wte.weight"}
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if look(model, INNER) != 4 * model["d_model"]:
             raise DataError("a feed-forward that is not four times as wide has no word there")

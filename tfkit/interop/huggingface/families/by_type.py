@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import Llama, types_of
-from tfkit.interop.huggingface.family import Tree
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
-from tfkit.interop.huggingface.settings import look
+from tfkit.interop.huggingface.settings import ConfigJson, look
 
 
 class ByType(Llama):
@@ -21,7 +21,7 @@ class ByType(Llama):
     scaled: ClassVar[tuple[str, ...]] = (FULL,)  # layer types to which rope_scaling of older files applies
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         rope = cls.rope if name == FULL else cls.local
         parameters = look(config, f"rope_parameters.{name}")
         if parameters is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
-from tfkit.interop.huggingface.family import Tree, laid, lay
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
+from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layers.{layer}"
@@ -32,8 +33,8 @@ class ClipText(BertLike):
     """CLIP's text encoder: it sees the past only, so that the end token, which is the text's vector, sees all of it."""
 
     model_types: ClassVar[tuple[str, ...]] = ("clip_text_model",)
-    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {**PRE_NORM, "mask": "causal"})
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    base: ClassVar[ModelSection] = laid(BertLike.base, {**PRE_NORM, "mask": "causal"})
+    heads: ClassVar[Mapping[str, ModelSection]] = {
         "CLIPTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}},
         "CLIPTextModelWithProjection": {"head": {"type": "pooled", "pool": "last", "bias": False}},
     }
@@ -56,7 +57,7 @@ class ClipText(BertLike):
     prefix, unprefixed = "text_model.", ("text_projection.",)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         end = config.get("eos_token_id", 49407)
         head = "heads.pooler" if model["head"] is None else "head"
         lay(model, {f"{head}.until": model["vocab_size"] - 1 if end == OLD_END else end})
@@ -64,7 +65,7 @@ class ClipText(BertLike):
             lay(model, {"head.d_output": config.get("projection_dim", 512)})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["eos_token_id"] = look(model, "heads.pooler.until", look(model, "head.until"))
         if model["head"]:
             config["projection_dim"] = look(model, "head.d_output")
@@ -86,9 +87,9 @@ class SiglipText(ClipText):
     head_rules: ClassVar = {"none": renamed({"head": "heads.pooler.dense"})}
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         lay(model, {"heads.pooler.d_output": config.get("projection_size") or model["d_model"]})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["projection_size"] = look(model, "heads.pooler.d_output")

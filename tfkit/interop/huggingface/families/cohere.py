@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.gemma import every
 from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, THEIRS, Llama, attention_rules, heads_of
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.family import laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Factor, Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Factor, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -50,13 +51,13 @@ class Cohere(Llama):
     rope, ties = Rope(theta=500000.0, layout="interleaved"), True
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("use_qk_norm", False):
             each_head(model)
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["use_qk_norm"] = spelled(model, "layer.attention.qk_norm") is not None
 
@@ -71,11 +72,11 @@ class Cohere2(Cohere):
     listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
 
     @classmethod
-    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         return every(config, 4)
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         return super().position(config, name) if name == SLIDING else None
 
     @classmethod
@@ -83,7 +84,7 @@ class Cohere2(Cohere):
         super().say_positions(config, [layer for layer in layers if layer["position"]])
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         del config["use_qk_norm"]
 

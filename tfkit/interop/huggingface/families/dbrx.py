@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import LAYER, heads_of
 from tfkit.interop.huggingface.families.sparse import BASE, FEEDFORWARD, STACKS, Sparse
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
+from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 BLOCK = "blocks.{layer}"
@@ -71,7 +71,7 @@ class Dbrx(Sparse):
     tied = {"lm_head.weight": "wte.weight"}
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         power = look(config, "ffn_config.moe_normalize_expert_weights", 1.0)
         if power not in (None, 1):
             raise DataError(f"config.json: moe_normalize_expert_weights: only none or 1 can be brought in, got {power}")
@@ -79,7 +79,7 @@ class Dbrx(Sparse):
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["attn_config"]["rope_theta"] = spelled(model, "position.theta")
         normalized = spelled(model, "layer.feedforward.router.normalized")
@@ -88,6 +88,6 @@ class Dbrx(Sparse):
         config["ffn_config"]["moe_normalize_expert_weights"] = 1.0 if normalized else None
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         theta = look(config, "attn_config.rope_theta")  # as in DBRX's own files
         return cls.rope.read(config if look(config, "rope_parameters") or theta is None else {"rope_theta": theta})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
-from tfkit.interop.huggingface.family import Family, Tree, lay
-from tfkit.interop.huggingface.settings import look
+from tfkit.interop.huggingface.family import Family, lay
+from tfkit.interop.huggingface.settings import ConfigJson, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
@@ -29,10 +30,10 @@ def named(theirs: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
 
 
 def heads_of(
-    name: str, head: str = "ForCausalLM", classifies: bool = True, **options: Any
-) -> dict[str, Mapping[str, Any]]:
+    name: str, head: str = "ForCausalLM", classifies: bool = True, **options: object
+) -> dict[str, ModelSection]:
     """Return the model classes of a decoder: generation, headless, and text classification if `classifies`."""
-    writes: dict[str, Mapping[str, Any]] = {f"{name}{head}": {"head": {"type": "language_model", **options}}}
+    writes: dict[str, Mapping[str, object]] = {f"{name}{head}": {"head": {"type": "language_model", **options}}}
     both = {**writes, f"{name}Model": {"head": "none"}}
     return both | ({f"{name}ForSequenceClassification": {"head": CLASSIFIER}} if classifies else {})
 
@@ -66,7 +67,7 @@ class ClassicDecoder(Family):
         return "" if name == cls.score else super().prefix_of(name, blueprint)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if look(model, INNER) is None:
             lay(model, {INNER: 4 * model["d_model"]})
         if look(model, "head.type") == "language_model":
@@ -74,6 +75,6 @@ class ClassicDecoder(Family):
         bring_classes(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
         say_classes(config, model)

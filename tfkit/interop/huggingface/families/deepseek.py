@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
     ENDS,
@@ -26,9 +26,9 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.family import laid, lay, spelled
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # eps is in no config
@@ -73,7 +73,7 @@ class LatentShell(Llama):
     either: ClassVar[bool] = False  # True if rope_interleave selects the rotary layout
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         attention = model["layer"]["attention"]
         attention["bias"] = latent_bias(config)
         if attention.get("value_head_dim") == attention["head_dim"]:
@@ -81,13 +81,13 @@ class LatentShell(Llama):
         super().to_recipe(model, config)
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         position = super().position(config, name)
         interleaved = config.get("rope_interleave") if cls.either else None
         return position if interleaved is None else {**position, "layout": "interleaved" if interleaved else "halves"}
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         say_latent(config, model)
 
@@ -100,13 +100,13 @@ class LatentShell(Llama):
         config["rope_parameters"] = cls.rope.write(position, config)
 
 
-def latent_bias(config: Mapping[str, Any]) -> Any:
+def latent_bias(config: ConfigJson) -> object:
     """Return the projections with a bias if `attention_bias` is set."""
     down = ["query_down"] if config.get("q_lora_rank") is not None else []
     return [*down, "key_value_down", "output"] if config.get("attention_bias") else False
 
 
-def say_latent(config: Tree, model: Mapping[str, Any]) -> None:
+def say_latent(config: Tree, model: ModelSection) -> None:
     """Write the config keys of latent attention that no setting covers."""
     config["attention_bias"] = bool(spelled(model, "layer.attention.bias"))
     config["num_key_value_heads"] = config["num_attention_heads"]
@@ -120,7 +120,7 @@ class Grouped(FirstDense):
     shared_key = "n_shared_experts"
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         router = model["layer"]["feedforward"]["router"]
         if not cls.is_grouped(config):
             for name in ("num_groups", "active_groups", "group_score"):
@@ -128,12 +128,12 @@ class Grouped(FirstDense):
         super().to_recipe(model, config)
 
     @classmethod
-    def is_grouped(cls, config: Mapping[str, Any]) -> bool:
+    def is_grouped(cls, config: ConfigJson) -> bool:
         """True if there is more than one group."""
         return (config.get("n_group") or 1) > 1
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         for key in ("n_group", "topk_group"):
             config[key] = config.get(key) or 1
@@ -158,11 +158,11 @@ class DeepseekV2(LatentExperts):
     fixed = (Fixed("mlp_bias", (False,)), EVERY_LAYER, Fixed("scoring_func", ("softmax",)))
 
     @classmethod
-    def is_grouped(cls, config: Mapping[str, Any]) -> bool:
+    def is_grouped(cls, config: ConfigJson) -> bool:
         return super().is_grouped(config) and config.get("topk_method") == "group_limited_greedy"
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["topk_method"] = "group_limited_greedy" if config["n_group"] > 1 else "greedy"
 
@@ -210,13 +210,13 @@ class Glm4Moe(Grouped):
     ahead = True
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("use_qk_norm"):
             lay(model, {"layer.attention.qk_norm": True})
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["use_qk_norm"] = spelled(model, "layer.attention.qk_norm") is not None
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama, heads_of
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -33,6 +31,6 @@ class DiffLlama(Llama):
     )
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["attention_dropout"] = 0.0  # the implementation rejects other values

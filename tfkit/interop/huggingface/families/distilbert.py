@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.families.bert import CLASSIFIER, MASKED_LM, BertLike, renamed, table_rules
-from tfkit.interop.huggingface.family import Tree, laid, lay
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
+from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "transformer.layer.{layer}"
@@ -66,7 +66,7 @@ class DistilBert(BertLike):
     tied: ClassVar = {"vocab_projector.weight": "embeddings.word_embeddings.weight"}
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") in OF_TEXTS:
             lay(model, {"head.dropout": config.get("seq_classif_dropout", 0.2)})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.families.bert import (
     CLASSIFIER,
@@ -18,8 +18,8 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid, lay
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look
+from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTION = renamed({"embeddings_project": "encoder.embedding.projection"})
@@ -29,13 +29,13 @@ class Narrow(BertLike):
     """Base with tables of `embedding_size`, projected to d_model if the sizes differ."""
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if model["embedding"].get("d_embedding") == model["d_model"]:
             del model["embedding"]["d_embedding"]
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["embedding_size"] = config["embedding_size"] or config["hidden_size"]
 
@@ -77,7 +77,7 @@ class Electra(Narrow):
     head_activation = "gelu"  # of masked_lm, independent of the layers
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "discriminator":
             lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
@@ -111,7 +111,7 @@ class RoFormer(Narrow):
     ignored = ("encoder.embed_positions.weight",)  # sines and cosines
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") in OF_TEXTS:
             lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
@@ -153,13 +153,13 @@ class RemBert(BertLike):
     dropped = ("pooler.dense.{kind}",)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "masked_lm":
             lay(model, {"head.d_output": config.get("output_embedding_size", 1664)})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if look(model, "head.type") == "masked_lm":
             config["output_embedding_size"] = look(model, "head.d_output") or config["hidden_size"]

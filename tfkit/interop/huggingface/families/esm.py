@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import POOLER_RULES, PRE_NORM, heads_of, layer_rules, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Offset, Roberta
-from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.family import laid, lay
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, amended, look
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, amended, look
 
 ROPE = Rope()
 INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
@@ -50,7 +50,7 @@ class Esm(Offset):
     head_activation = "gelu"
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         lay(model, {"layer.feedforward.activation": "gelu"})
         if config.get("position_embedding_type", "absolute") == "rotary":
             super(Offset, cls).to_recipe(model, config)
@@ -62,7 +62,7 @@ class Esm(Offset):
             model["embedding"] |= {"type": "token_dropout", "mask_id": config.get("mask_token_id")}
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         rotary = look(model, "position.type") == "rotary"
         config["position_embedding_type"] = "rotary" if rotary else "absolute"
         config["emb_layer_norm_before"] = look(model, "embedding.norm") is not None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import Llama, heads_of
 from tfkit.interop.huggingface.families.olmo import Olmo2
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import first
-from tfkit.interop.huggingface.settings import amended
+from tfkit.interop.huggingface.settings import ConfigJson, amended
 
 
 @register("family", "exaone4")
@@ -30,20 +31,20 @@ class Exaone4(Olmo2):
     listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
 
     @classmethod
-    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         pattern = first(config.get("sliding_window_pattern"), 4)
         if isinstance(pattern, str):
             return tuple(SLIDING if letter == "L" else FULL for letter in pattern)
         return (*[SLIDING] * (pattern - 1), FULL)
 
     @classmethod
-    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
         types = super().types(config, count)
         spelled_out = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
         return [*types[:-1], FULL] if spelled_out else types  # the last layer is always full
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         windows = config.get("sliding_window", cls.window) is not None
         return None if windows and name == FULL else super().position(config, name)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import (
     MASKED_LM,
     NEXT_SENTENCE,
@@ -15,8 +15,7 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import Tree
-from tfkit.interop.huggingface.settings import Fixed, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, amended
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
 NAMES = {
@@ -33,7 +32,7 @@ class FNet(BertLike):
     """FNet: a BERT whose tokens meet in a Fourier transform, which has no weights; it takes no padding."""
 
     model_types = ("fnet",)
-    base: ClassVar[Mapping[str, Any]] = {
+    base: ClassVar[ModelSection] = {
         **BertLike.base,
         "layer": {
             "residual": "post_norm",
@@ -55,6 +54,6 @@ class FNet(BertLike):
     prefix, unprefixed, tied, dropped = "fnet.", Bert.unprefixed, Bert.tied, Bert.dropped
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         model["embedding"]["d_embedding"] = model["d_model"]  # equal width, yet projected

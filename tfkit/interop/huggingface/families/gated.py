@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import (
     ENDS,
     GATED,
@@ -18,10 +16,10 @@ from tfkit.interop.huggingface.families.llama import (
     feedforward_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.family import laid, lay
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -60,7 +58,7 @@ class Helium(Llama):
     rope = Rope(theta=100000.0, layout="interleaved")
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
             raise DataError("heads that together are not as wide as the model have no word there")
@@ -83,7 +81,7 @@ class SeedOSS(Llama):
     )
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         inputs = config.get("attention_bias", True)
         names = ["query", "key", "value"] if inputs else []
         names += ["output"] if config.get("attention_out_bias", False) else []
@@ -91,7 +89,7 @@ class SeedOSS(Llama):
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         names = model["layer"]["attention"]["bias"]
         config["attention_bias"] = "query" in names

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.by_type import ByType
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
@@ -16,10 +16,10 @@ from tfkit.interop.huggingface.families.llama import (
     heads_of,
     norm_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Power, Setting, amended
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Power, Setting, amended
 
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first word is written
 FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # files of the first Gemma say gelu for gelu_tanh
@@ -80,7 +80,7 @@ class Gemma2(Gemma):
     listed, period, window = True, (SLIDING, FULL), 4096
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if config["query_pre_attn_scalar"] is None:
             config["query_pre_attn_scalar"] = head_width(model)
@@ -115,11 +115,11 @@ class Gemma3(ByType, Gemma2):
     rope, local, thetas = Rope(theta=1000000.0), Rope(), {SLIDING: "rope_local_base_freq"}
 
     @classmethod
-    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         return every(config, 6)
 
 
-def every(config: Mapping[str, Any], default: int) -> tuple[str, ...]:
+def every(config: ConfigJson, default: int) -> tuple[str, ...]:
     """Return windowed layer types, except for the last of each `sliding_window_pattern` layers."""
     count = int(first(config.get("sliding_window_pattern"), default))
     return (*[SLIDING] * (count - 1), FULL)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.family import Family, Tree, lay
+from tfkit.core.trees import ModelSection, Tree
+from tfkit.interop.huggingface.family import Family, lay
 from tfkit.interop.huggingface.layer_types import spelled_layers
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
@@ -69,7 +67,7 @@ class GPT2(Family):
     ignored = ("h.{layer}.attn.bias", "h.{layer}.attn.masked_bias")
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         lay(model, {"layer.feedforward.d_ff": config.get("n_inner") or 4 * model["d_model"]})
         if model["head"] is not None:
             lay(model, {"head.tied": config.get("tie_word_embeddings", True)})
@@ -81,7 +79,7 @@ class GPT2(Family):
             lay(model, {"layer.attention.scale": 1.0})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         layers = spelled_layers(model)
         config["n_inner"] = layers[0]["feedforward"]["d_ff"]
         scales = [layer["attention"]["scale"] for layer in layers]

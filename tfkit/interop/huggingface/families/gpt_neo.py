@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import (
     GROUPED,
     INNER,
@@ -16,9 +16,9 @@ from tfkit.interop.huggingface.families.decoders import (
     heads_of,
     named,
 )
-from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.family import laid, lay
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, amended, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 THEIRS = "h.{layer}"
@@ -60,7 +60,7 @@ class OpenAIGPT(ClassicDecoder):
     ignored = ("h.{layer}.attn.bias", "position_ids")
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         _check_inner(model)
 
@@ -105,14 +105,14 @@ class CTRL(ClassicDecoder):
     score = "classifier.weight"
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         final = config.get("layer_norm_epsilon", 1e-6)
         if final != look(model, "layer.norm.eps"):
             model["final_norm"] = {"type": "layer_norm", "eps": final}
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["layer_norm_epsilon"] = model["final_norm"]["eps"]
 
@@ -158,7 +158,7 @@ class GPTNeo(ClassicDecoder):
     ignored = ("h.{layer}.attn.attention.bias", "h.{layer}.attn.attention.masked_bias")
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         periods = config.get("attention_types") or [[["global", "local"], 12]]
         names = [name for period, count in periods for name in period * count]
@@ -171,7 +171,7 @@ class GPTNeo(ClassicDecoder):
         lay_kinds(model, types, {SLIDING: window, FULL: {}})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         masks = [layer["mask"] for layer in spelled_layers(model)]
         sizes = {mask["size"] for mask in masks if mask}
@@ -208,13 +208,13 @@ class GPTBigCode(ClassicDecoder):
     ignored = ("h.{layer}.attn.bias", "h.{layer}.attn.masked_bias")
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if config.get("multi_query", True):
             lay(model, {"layer.attention.num_kv_heads": 1})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         groups = look(model, "layer.attention.num_kv_heads") or config["n_head"]
         if groups not in (1, config["n_head"]):
@@ -222,7 +222,7 @@ class GPTBigCode(ClassicDecoder):
         config["multi_query"] = groups == 1
 
 
-def _check_inner(model: Mapping[str, Any]) -> None:
+def _check_inner(model: ModelSection) -> None:
     """Raise DataError if the config cannot express the width of the feed-forward."""
     if look(model, INNER) != 4 * model["d_model"]:
         raise DataError("a feed-forward that is not four times as wide has no word there")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, LAYER, QKV, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid, lay
+from tfkit.interop.huggingface.family import laid, lay
 from tfkit.interop.huggingface.layer_types import lay_kinds, spelled_layers
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 THEIRS = "layers.{layer}"
@@ -63,19 +63,19 @@ class GPTNeoX(ClassicDecoder):
     rope: ClassVar[Rope] = Rope(fraction=0.25, partial=True)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         model["position"] = cls.rope.read(config)
         if not cls.side_by_side(config):
             lay(model, {"layer.residual.type": "pre_norm"})
 
     @classmethod
-    def side_by_side(cls, config: Mapping[str, Any]) -> bool:
+    def side_by_side(cls, config: ConfigJson) -> bool:
         """True if attention and feed-forward read the same input."""
         return bool(config.get("use_parallel_residual", True))
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["rope_parameters"] = cls.rope.write(model["position"], config)
         config["use_parallel_residual"] = look(model, "layer.residual.type") == "parallel_two_norms"
@@ -102,18 +102,18 @@ class GPTNeoXJapanese(GPTNeoX):
     ties, rope = True, Rope(partial=True)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         lay(model, {INNER: model["d_model"] * (config.get("intermediate_multiple_size") or 4)})
         super().to_recipe(model, config)
         kinds = ["inner"] * (model["num_layers"] - 1) + ["last"]
         lay_kinds(model, kinds, {"last": {"attention": {"bias": ["output"]}}})
 
     @classmethod
-    def side_by_side(cls, config: Mapping[str, Any]) -> bool:
+    def side_by_side(cls, config: ConfigJson) -> bool:
         return False
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         del config["use_parallel_residual"]
         last = spelled_layers(model)[-1]

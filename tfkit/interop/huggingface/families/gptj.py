@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import LAYER, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid, lay
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look
+from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 THEIRS = "h.{layer}"
@@ -61,7 +61,7 @@ class GPTJ(ClassicDecoder):
     ties = False
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         turned, dim = look(config, "rotary_dim", 64), model["d_model"] // look(model, "layer.attention.num_heads")
         if turned is None:
@@ -70,7 +70,7 @@ class GPTJ(ClassicDecoder):
         lay(model, {"position.fraction": fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["rotary_dim"] = int(config["n_embd"] // config["n_head"] * model["position"]["fraction"])
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import NORMS, Llama, head_width, heads_of, norm_rules
-from tfkit.interop.huggingface.family import Tree, lay, spelled
-from tfkit.interop.huggingface.settings import Factor, Power, Setting, amended
+from tfkit.interop.huggingface.family import lay, spelled
+from tfkit.interop.huggingface.settings import ConfigJson, Factor, Power, Setting, amended
 
 MULTIPLIERS = (
     Factor("embedding_multiplier", "embedding.scale", 1.0),
@@ -18,7 +18,7 @@ MULTIPLIERS = (
 )
 
 
-def say_scale(config: Tree, model: Mapping[str, Any]) -> None:
+def say_scale(config: Tree, model: ModelSection) -> None:
     """Write the factor on the scores, which a recipe may omit for the default by head width.
 
     Raises DataError for a head without a factor, as the implementation always divides by one.
@@ -39,7 +39,7 @@ class Granite(Llama):
     head_settings: ClassVar[tuple[Setting, ...]] = (Power("logits_scaling", "head.scale", 1.0, power=-1.0),)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         say_scale(config, model)
 
@@ -63,12 +63,12 @@ class HyperClovaX(Granite):
     )
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         layout = "sandwich" if config.get("use_post_norm", True) else "pre_norm"
         lay(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # keeps branch_scale
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["use_post_norm"] = spelled(model, "layer.residual.type") == "sandwich"

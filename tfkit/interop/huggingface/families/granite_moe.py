@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.granite import MULTIPLIERS, Granite, say_scale
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, NORMS, THEIRS, heads_of
 from tfkit.interop.huggingface.families.sparse import (
@@ -18,8 +16,8 @@ from tfkit.interop.huggingface.families.sparse import (
     Sparse,
     expert_settings,
 )
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
-from tfkit.interop.huggingface.settings import amended, look
+from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.settings import ConfigJson, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 BLOCK = f"{THEIRS}.block_sparse_moe"
@@ -52,7 +50,7 @@ class GraniteMoe(Sparse):
     )
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         say_scale(config, model)
 
@@ -70,12 +68,12 @@ class GraniteMoeShared(GraniteMoe):
     )
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("shared_intermediate_size"):
             lay(model, {"layer.feedforward.shared_expert.d_ff": config["shared_intermediate_size"]})
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["shared_intermediate_size"] = look(spelled(model, "layer.feedforward.shared_expert") or {}, "d_ff", 0)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import Bert, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Roberta
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "encoder.layers.{layer}"
@@ -26,17 +26,17 @@ FIRST_FILES = {  # layer names in the original files
 class Turning(BertLike):
     """Base of post-norm encoders with rotary positions."""
 
-    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position.type": "rotary"})
+    base: ClassVar[ModelSection] = laid(BertLike.base, {"position.type": "rotary"})
     fixed = (Fixed("tie_word_embeddings", (True,)),)
     rope: ClassVar[Rope] = Rope()
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         model["position"] = cls.rope.read(config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["rope_parameters"] = cls.rope.write(model["position"], config)
 
@@ -155,13 +155,13 @@ class NomicBert(Turning):
     rope = Rope(theta=1000.0)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         attention = model["layer"]["attention"]
         if attention.get("head_dim") == model["d_model"] / attention["num_heads"]:
             del attention["head_dim"]
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["head_dim"] = config["head_dim"] or config["hidden_size"] // config["num_attention_heads"]

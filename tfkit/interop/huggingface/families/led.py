@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bart import ENDS, LAYERS, ONE_TABLE, PLAIN, Bart, heads_of
 from tfkit.interop.huggingface.families.bert import renamed
 from tfkit.interop.huggingface.families.longformer import window_sizes, windows_of
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import laid, spelled
 from tfkit.interop.huggingface.layer_types import spelled_layers
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 OURS, THEIRS = "encoder.layers.{layer}.attention", "encoder.layers.{layer}.self_attn"
@@ -42,12 +42,12 @@ class LED(Bart):
     prefix = "led."
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         model["encoder"]["layer"]["mask"] = windows_of(config, model["encoder"]["num_layers"])
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         encoder = model["encoder"]
         masks = [layer["mask"] or spelled(encoder, "mask") for layer in spelled_layers(encoder)]

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY, register
-from tfkit.interop.huggingface.family import Family, Tree, lay, spelled
+from tfkit.core.trees import ModelSection, Tree
+from tfkit.interop.huggingface.family import Family, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "decoder.layers.{layer}", "layers.{layer}"
@@ -48,7 +49,7 @@ def end_rules(norm: str = "norm") -> tuple[Rule, ...]:
     )
 
 
-def heads_of(name: str) -> dict[str, Mapping[str, Any]]:
+def heads_of(name: str) -> dict[str, ModelSection]:
     """Return the model classes of a decoder with and without a head."""
     return {f"{name}ForCausalLM": {"head": {"type": "language_model"}}, f"{name}Model": {"head": "none"}}
 
@@ -68,7 +69,7 @@ class Llama(Family):
     """
 
     model_types = ("llama",)
-    base: ClassVar[Mapping[str, Any]] = {
+    base: ClassVar[ModelSection] = {
         "type": "decoder",
         "embedding": {"type": "tokens"},
         "position": {"type": "rotary"},
@@ -80,7 +81,7 @@ class Llama(Family):
         },
         "init": {"type": "normal"},
     }
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Llama")
+    heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Llama")
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("vocab_size", "vocab_size"),
         Setting("max_position_embeddings", "max_length", 2048),
@@ -104,7 +105,7 @@ class Llama(Family):
     ignored: ClassVar[tuple[str, ...]] = ("layers.{layer}.self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq")
 
     rope: ClassVar[Rope] = Rope()
-    stretched: ClassVar[Mapping[str, Any]] = {}  # default of rope_parameters
+    stretched: ClassVar[ConfigJson] = {}  # default of rope_parameters
     ties: ClassVar[bool] = False  # default of tie_word_embeddings
     period: ClassVar[tuple[str, ...]] = (FULL,)  # repeating layer types, unless listed
     once: ClassVar[int] = 0  # leading layers before the repeating ones
@@ -112,7 +113,7 @@ class Llama(Family):
     window: ClassVar[int | None] = None  # default of sliding_window
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         _leave_out_defaults(model)
         types = cls.types(config, model["num_layers"])
         positions = {name: cls.position(config, name) for name in dict.fromkeys(types)}
@@ -127,7 +128,7 @@ class Llama(Family):
             lay(model, {row.keys[0]: row.read(config) for row in cls.head_settings})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         heads = config["num_attention_heads"]
         for key, value in (("num_key_value_heads", heads), ("head_dim", config["hidden_size"] // heads)):
             if key in config and config[key] is None:
@@ -140,7 +141,7 @@ class Llama(Family):
             config[row.theirs] = row.write(look(model, row.keys[0]))
 
     @classmethod
-    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
         """Return the layer types as the config names them. Raise DataError for unknown ones."""
         if cls.listed and config.get("layer_types"):
             types = list(config["layer_types"])
@@ -155,18 +156,18 @@ class Llama(Family):
         return types
 
     @classmethod
-    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         """Return the repeating layer types of a config that does not list them."""
         return cls.period
 
     @classmethod
-    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         """Return the overrides of `layer` for a type, without its position."""
         size = config.get("sliding_window", cls.window)
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         """Return the position part or parts for a layer type, or None."""
         return cls.rope.read(config, look(config, "rope_parameters") or look(config, "rope_scaling") or cls.stretched)
 
@@ -191,7 +192,7 @@ class Llama(Family):
         config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
 
 
-def head_width(model: Mapping[str, Any]) -> int:
+def head_width(model: ModelSection) -> int:
     """Return the head width of a spelled-out model."""
     heads: int = spelled(model, "layer.attention.num_heads")
     return int(spelled(model, "layer.attention.head_dim") or spelled(model, "d_model") // heads)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, NORMS, THEIRS, heads_of
 from tfkit.interop.huggingface.families.sparse import (
     APART,
@@ -17,10 +18,10 @@ from tfkit.interop.huggingface.families.sparse import (
     Sparse,
     expert_settings,
 )
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, look
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, look
 from tfkit.interop.huggingface.tensors import Rule
 
 CHUNKED = "chunked_attention"  # layer type with rotary positions and chunks
@@ -58,7 +59,7 @@ class Llama4(Sparse):
     dense_key = "intermediate_size_mlp"
 
     @classmethod
-    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
         every = int(config.get("no_rope_layer_interval", 4))
         turns = config.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(count)]
         words = [CHUNKED if turn else FULL for turn in turns]
@@ -69,7 +70,7 @@ class Llama4(Sparse):
         return [SLIDING if turn else FULL for turn in turns]
 
     @classmethod
-    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         if name == FULL:
             return {}
         kind: Tree = {"mask": {"type": "chunk", "size": config.get("attention_chunk_size", 8192)}}
@@ -78,7 +79,7 @@ class Llama4(Sparse):
         return kind
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         if name == SLIDING:
             return super().position(config, name)
         if not config.get("attn_temperature_tuning", True):
@@ -87,7 +88,7 @@ class Llama4(Sparse):
         return {"type": "log_temperature", "beta": beta, "length": length, "offset": 1}
 
     @classmethod
-    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
         step = int(config.get("interleave_moe_layer_step", 1))
         named = config.get("moe_layers")
         return (layer + 1) % step != 0 if named is None else layer not in named

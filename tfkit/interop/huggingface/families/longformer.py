@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Options, Tree
 from tfkit.interop.huggingface.families.bert import heads_of, renamed
 from tfkit.interop.huggingface.families.roberta import Roberta
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.settings import ConfigJson
 
 LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
 GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name in ("query", "key", "value")}
@@ -28,18 +30,18 @@ class Longformer(Roberta):
     prefix = "longformer."
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         model["layer"]["mask"] = windows_of(config, model["num_layers"])
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         masks = [layer["mask"] or model["mask"] for layer in spelled_layers(model)]
         config["attention_window"] = window_sizes(masks)
 
 
-def window_sizes(masks: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
+def window_sizes(masks: Sequence[Sequence[Options]]) -> list[int]:
     """Return the layers' window sizes. Raise DataError unless each divides the largest, to which texts are padded."""
     sizes: list[int] = [mask[0]["size"] for mask in masks]
     odd = [size for size in sizes if max(sizes) % size]
@@ -50,7 +52,7 @@ def window_sizes(masks: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
     return sizes
 
 
-def windows_of(config: Mapping[str, Any], count: int) -> list[Tree]:
+def windows_of(config: ConfigJson, count: int) -> list[Tree]:
     """Return the masks of `count` layers: a window, of one size or one per layer, and global tokens."""
     sizes = config.get("attention_window", 512)
     if isinstance(sizes, list):

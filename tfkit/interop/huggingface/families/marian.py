@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bart import (
     ENDS,
     LAYERS,
@@ -17,8 +17,8 @@ from tfkit.interop.huggingface.families.bart import (
     Bart,
     heads_of,
 )
-from tfkit.interop.huggingface.family import Tree, laid, lay
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "skip_padding": True}
@@ -40,14 +40,14 @@ class Marian(Bart):
     ignored = (*Bart.ignored, "{side}.embed_positions.weight")
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if not config.get("share_encoder_decoder_embeddings", True):
             del model["embedding"]["shared"]
             lay(model, {"decoder.vocab_size": config.get("decoder_vocab_size") or model["vocab_size"]})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         shared = model["decoder"]["embedding"]["shared"]
         config |= {"share_encoder_decoder_embeddings": shared, "vocab_size": model["encoder"]["vocab_size"]}
@@ -65,13 +65,13 @@ class M2M100(Bart):
     ignored = (*Bart.ignored, "{side}.embed_positions.weights", "{side}.embed_positions.weight")
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         pad = config.get("pad_token_id", 1)
         lay(model, {"position.offset": pad + 1})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["pad_token_id"] = model["decoder"]["position"]["offset"] - 1
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import (
     MASKED_LM,
     NEXT_SENTENCE,
@@ -19,8 +19,8 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import amended
+from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.settings import ConfigJson, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -60,7 +60,7 @@ class BertGeneration(BertLike):
     }
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if config.get("is_decoder", False):
             model["type"] = "decoder"
@@ -70,6 +70,6 @@ class BertGeneration(BertLike):
             )
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["is_decoder"] = model["type"] == "decoder"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.deepseek import BY_HEAD, LATENT, LATENT_RULES, RANKS, LatentShell
 from tfkit.interop.huggingface.families.llama import ENDS, GATED, NORMS, Llama, heads_of
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.family import laid, lay, spelled
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
 DIGITS = 12  # decimals preserved by a root times its inverse
 
@@ -31,7 +30,7 @@ class MiniCPM3(LatentShell):
     rope, ties = Rope(scores=True), True
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         layers, width = model["num_layers"], model["d_model"]
         if config.get("v_head_dim") is None:
             lay(model, {"layer.attention.value_head_dim": width // model["layer"]["attention"]["num_heads"]})
@@ -42,7 +41,7 @@ class MiniCPM3(LatentShell):
             lay(model, {"head.scale": (config.get("dim_model_base", 256) or width) / width})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         scale = float(spelled(model, "layer.residual.branch_scale"))
         config["scale_depth"] = round(scale * math.sqrt(config["num_hidden_layers"]), DIGITS)

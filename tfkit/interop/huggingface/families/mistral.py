@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import Llama, heads_of
-from tfkit.interop.huggingface.family import Tree
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
 SIZES = (
     Setting("max_position_embeddings", "max_length", 131072),
@@ -65,7 +65,7 @@ class Ministral3(Mistral):
     }
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         turned = super().position(config, name)
         parameters = config.get("rope_parameters") or cls.stretched
         beta = parameters.get("llama_4_scaling_beta")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, NORMS, heads_of, norm_rules
 from tfkit.interop.huggingface.families.sparse import (
     BASE,
@@ -18,10 +19,10 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended, look
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", False)
@@ -53,7 +54,7 @@ class QwenMoe(Sparse):
     derived = ("sliding_window", "max_window_layers", "layer_types")
 
     @classmethod
-    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
         named = config.get("mlp_only_layers") or ()
         return layer in named or (layer + 1) % int(config.get("decoder_sparse_step", 1)) != 0
 
@@ -147,7 +148,7 @@ class MiniMaxM2(Sparse):
     rope = Rope(theta=5000000.0, partial=True)
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         position, turned = super().position(config, name), config.get("rotary_dim")
         fractions = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
         if turned is not None and not any(fractions):  # published files give the number of rotary channels per head

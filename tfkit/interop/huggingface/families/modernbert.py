@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.bert import renamed
 from tfkit.interop.huggingface.families.modernbert_decoder import ModernBertDecoder
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import SLIDING
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, THEIRS = "encoder.layers.{layer}", "layers.{layer}"
@@ -42,7 +43,7 @@ class ModernBert(ModernBertDecoder):
     prefix, unprefixed = "model.", ("head.", "decoder.")
 
     @classmethod
-    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         size = config.get("local_attention", 128)  # both sides together
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else super().over_layer(config, name)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.by_type import ByType
 from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.family import laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 FIRST = "first"  # kind of the first layer, without an attention norm: the embeddings are normalized
@@ -68,36 +69,36 @@ class ModernBertDecoder(ByType):
     scaled = (FULL, SLIDING)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if model["head"] is not None:
             biases = (("dense", config.get("classifier_bias", False)), ("output", config.get("decoder_bias", True)))
             lay(model, {"head.bias": [name for name, has in biases if has]})
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         biases = spelled(model, "head.bias", [])
         config["classifier_bias"], config["decoder_bias"] = "dense" in biases, "output" in biases
 
     @classmethod
-    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
         return [FIRST, *cls._listed(config, count)[1:]]
 
     @classmethod
-    def _listed(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def _listed(cls, config: ConfigJson, count: int) -> list[str]:
         every = config.get("global_attn_every_n_layers", 3)
         return list(config.get("layer_types") or [SLIDING if index % every else FULL for index in range(count)])
 
     @classmethod
-    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         if name == FIRST:
             return {**cls.over_layer(config, cls._listed(config, 1)[0]), "attention_norm": None}
         size = config.get("local_attention", 128) // 2  # the other half is in the future
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         return super().position(config, cls._listed(config, 1)[0] if name == FIRST else name)
 
     @classmethod

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection
 from tfkit.interop.huggingface.families.bert import BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Offset, Roberta
 from tfkit.interop.huggingface.settings import Fixed, amended
@@ -29,7 +29,7 @@ class MPNet(Offset):
     """MPNet: a RoBERTa without token types, with a learned bias for each range of distances beside its places."""
 
     model_types = ("mpnet",)
-    base: ClassVar[Mapping[str, Any]] = {
+    base: ClassVar[ModelSection] = {
         **BertLike.base,
         "position": [
             {"type": "learned", "skip_padding": True},

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import INNER, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import Tree, laid, lay
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Fixed, Setting, Switch, look
+from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, look
 from tfkit.interop.huggingface.tensors import Rule
 
 ATTENTION = {"attention__query": "q_proj", "attention__key": "k_proj", "attention__value": "v_proj"}
@@ -62,7 +62,7 @@ class OPT(ClassicDecoder):
     tied: ClassVar = {"lm_head.weight": "decoder.embed_tokens.weight"}
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         narrow = config.get("word_embed_proj_dim") or model["d_model"]
         if narrow != model["d_model"]:
@@ -76,7 +76,7 @@ class OPT(ClassicDecoder):
             model["final_norm"] = "none"
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         before = look(model, "layer.residual.type") == "pre_norm"
         config["do_layer_norm_before"] = before

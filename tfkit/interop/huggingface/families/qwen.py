@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import Llama, heads_of
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
 
 @register("family", "qwen2")
@@ -28,7 +28,7 @@ class Qwen2(Llama):
     listed, window = True, 4096
 
     @classmethod
-    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
         below, listed = config.get("max_window_layers", 28), config.get("layer_types")
         if not config.get("use_sliding_window", False) or config.get("sliding_window", cls.window) is None:
             return [FULL] * count

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import (
     POOLER_RULES,
     PRE_NORM,
@@ -16,8 +17,8 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid
-from tfkit.interop.huggingface.settings import amended
+from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.settings import ConfigJson, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 FINAL_NORM = "encoder.final_norm"
@@ -26,10 +27,10 @@ FINAL_NORM = "encoder.final_norm"
 class Offset(BertLike):
     """A position table that starts after the padding row; max_position_embeddings counts all of its rows."""
 
-    base: ClassVar[Mapping[str, Any]] = laid(BertLike.base, {"position.skip_padding": True})
+    base: ClassVar[ModelSection] = laid(BertLike.base, {"position.skip_padding": True})
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         offset = int(config.get("pad_token_id", 1)) + 1
         if model["max_length"] <= offset:
@@ -41,14 +42,14 @@ class Offset(BertLike):
         model["max_length"] -= offset
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         offset = int(cls.positions(model)["offset"])
         config["max_position_embeddings"] += offset
         config["pad_token_id"] = offset - 1
 
     @classmethod
-    def positions(cls, model: Mapping[str, Any]) -> Tree:
+    def positions(cls, model: ModelSection) -> Tree:
         """Return the learned position part."""
         parts = model["position"] if isinstance(model["position"], list) else [model["position"]]
         found: Tree = next(part for part in parts if part["type"] == "learned")
@@ -60,7 +61,7 @@ class Roberta(Offset):
     """RoBERTa: a BERT of bytes, trained longer and without pairs; places are counted by real tokens."""
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = heads_of("Roberta")
+    heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Roberta")
     settings = BertLike.settings
     rules = (*table_rules(), *layer_rules())
     head_rules: ClassVar = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, NORMS, THEIRS, attention_rules, heads_of
 from tfkit.interop.huggingface.families.sparse import (
     APART,
@@ -20,9 +20,9 @@ from tfkit.interop.huggingface.families.sparse import (
     expert_settings,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid
+from tfkit.interop.huggingface.family import laid
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule, spellings
 
 GATE_UP = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
@@ -53,14 +53,14 @@ class HunyuanMoe(Sparse):
     rope = Rope(alpha=True)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         experts = model["layer"]["feedforward"]
         for key in ("num_experts", "num_active"):
             experts[key] = _agreed(experts[key], key)
         super().to_recipe(model, config)
 
 
-def _agreed(value: Any, key: str) -> Any:
+def _agreed(value: object, key: str) -> object:
     """Return a number that may be listed per layer. Raise DataError if layers differ."""
     if not isinstance(value, list):
         return value
@@ -94,7 +94,7 @@ class Ernie45Moe(Sparse):
     shared_key = "moe_num_shared_experts"
 
     @classmethod
-    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
         last = config.get("moe_layer_end_index", -1)
         last = config["num_hidden_layers"] - 1 if last is None or last == -1 else last
         inside = config.get("moe_layer_start_index", 1) <= layer <= last

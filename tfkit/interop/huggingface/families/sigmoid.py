@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.deepseek import GROUPS, MIXTURE_RULES, NORMALIZED, ROUTED, Grouped
 from tfkit.interop.huggingface.families.gemma import every
 from tfkit.interop.huggingface.families.llama import (
@@ -29,9 +30,9 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.family import laid, lay, spelled
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 HEAD_NORMS = laid(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforward": SIGMOID}})
@@ -49,7 +50,7 @@ class Dots1(Grouped):
     listed, window = True, 4096
 
     @classmethod
-    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
         if config.get("layer_types") or config.get("sliding_window", cls.window) is None:
             return super().types(config, count)
         below = config.get("max_window_layers", 62)
@@ -62,7 +63,7 @@ class LocalTurns(Sparse):
     listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         still = name == FULL and config.get("sliding_window", cls.window) is not None
         return None if still else super().position(config, name)
 
@@ -88,7 +89,7 @@ class ExaoneMoe(LocalTurns, Grouped):
     ahead = True
 
     @classmethod
-    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         return every(config, 4)
 
 
@@ -123,11 +124,11 @@ class Afmoe(LocalTurns):
     window, shared_key = 1024, "num_shared_experts"
 
     @classmethod
-    def period_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         return (SLIDING,) * (int(config.get("global_attn_every_n_layers", 4)) - 1) + (FULL,)
 
     @classmethod
-    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
         return layer < int(config.get("num_dense_layers", 1))
 
     @classmethod
@@ -135,12 +136,12 @@ class Afmoe(LocalTurns):
         config["num_dense_layers"] = list(dense).index(False) if False in dense else len(dense)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("mup_enabled"):
             lay(model, {"embedding.scale": "sqrt_d_model"})
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["mup_enabled"] = spelled(model, "embedding.scale") == "sqrt_d_model"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfkit.core.registry import register
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import Llama, heads_of, types_of
-from tfkit.interop.huggingface.family import Tree
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import amended
+from tfkit.interop.huggingface.settings import ConfigJson, amended
 
 UNPLACED = "_without_position"  # suffix of a layer type
 
@@ -30,7 +30,7 @@ class SmolLM3(Llama):
     rope, ties, listed = Rope(theta=2000000.0), True, True
 
     @classmethod
-    def types(cls, config: Mapping[str, Any], count: int) -> list[str]:
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
         interval = config.get("no_rope_layer_interval", 4)
         turned = config.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
         wide = not config.get("use_sliding_window", False) or config.get("sliding_window") is None
@@ -43,11 +43,11 @@ class SmolLM3(Llama):
         return [name if turns else name + UNPLACED for name, turns in zip(types, turned, strict=False)]
 
     @classmethod
-    def over_layer(cls, config: Mapping[str, Any], name: str) -> Tree:
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         return super().over_layer(config, name.removesuffix(UNPLACED))
 
     @classmethod
-    def position(cls, config: Mapping[str, Any], name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Any:
         return None if name.endswith(UNPLACED) else super().position(config, name)
 
     @classmethod

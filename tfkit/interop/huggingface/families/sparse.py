@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, LAYER, NORMS, THEIRS, Llama
-from tfkit.interop.huggingface.family import Tree, laid, spelled
+from tfkit.interop.huggingface.family import laid, spelled
 from tfkit.interop.huggingface.layer_types import KINDS, lay_kinds, spelled_layers
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 FEEDFORWARD = f"{LAYER}.feedforward"
@@ -85,7 +86,7 @@ class Sparse(Llama):
     shared_key: ClassVar[str] = ""  # key of the number of shared experts, which are one expert of multiple width
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         count, experts = model["num_layers"], model["layer"]["feedforward"]
         if config.get(cls.shared_key):
@@ -108,7 +109,7 @@ class Sparse(Llama):
         model["layers"] = {**windows, "dense": {"feedforward": plain}, "sparse": {}}
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if cls.shared_key:
             config[cls.shared_key] = spelled(model, "layer.feedforward.num_shared", 0)
@@ -120,7 +121,7 @@ class Sparse(Llama):
             config[cls.dense_key] = widths[0]
 
     @classmethod
-    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
         """True if that layer has a plain feed-forward."""
         return False
 
@@ -136,7 +137,7 @@ class FirstDense(Sparse):
     listed_dense: ClassVar[bool] = False  # True if config.json may list the dense layers
 
     @classmethod
-    def is_dense(cls, config: Mapping[str, Any], layer: int) -> bool:
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
         if cls.listed_dense and config.get("mlp_layer_types"):
             return bool(config["mlp_layer_types"][layer] == "dense")
         return layer < int(config.get("first_k_dense_replace", cls.dense_layers))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.cohere import each_head
 from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, NORMS, THEIRS, Llama, attention_rules, heads_of
-from tfkit.interop.huggingface.family import Tree, laid, lay, spelled
+from tfkit.interop.huggingface.family import laid, lay, spelled
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 JOINED = ("", "(number dim) -> number dim")  # the norms of all heads in one
@@ -53,7 +51,7 @@ class StableLM(Llama):
         return (*((PARALLEL,) * parallel), *super().rules_of(blueprint))
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("qk_layernorm", False):
             each_head(model)
         if config.get("use_parallel_residual", False):
@@ -61,7 +59,7 @@ class StableLM(Llama):
         super().to_recipe(model, config)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         config["qk_layernorm"] = spelled(model, "layer.attention.qk_norm") is not None
         config["use_parallel_residual"] = spelled(model, "layer.residual.type") == "parallel"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import bring_classes, say_classes
 from tfkit.interop.huggingface.families.bart import HEAD_RULES, OF_TEXTS
-from tfkit.interop.huggingface.family import Family, Tree, laid, lay
-from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended, look
+from tfkit.interop.huggingface.family import Family, laid, lay
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Names, Rule
 
 PROJECTIONS: Mapping[Names, Names] = {"q": "query", "k": "key", "v": "value", "o": "output"}
@@ -108,7 +109,7 @@ class T5(Family):
         return cls.prefix if wrapped and not name.startswith(("classification_head.", "classifier.")) else ""
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         _say_feedforward(model, config, config.get("feed_forward_proj") or cls.projection)
         attention = model["layer"]["attention"]
         if attention["head_dim"] * attention["num_heads"] == model["d_model"]:
@@ -126,7 +127,7 @@ class T5(Family):
             lay(model, {"decoder.num_layers": model["encoder"]["num_layers"]})
 
     @classmethod
-    def output(cls, config: Mapping[str, Any]) -> Tree:
+    def output(cls, config: ConfigJson) -> Tree:
         """Return the head's options: tied and scaled in 1.0, neither in 1.1.
 
         transformers 5 always writes tie_word_embeddings=true; `to_stored` corrects it from the tensors.
@@ -146,7 +147,7 @@ class T5(Family):
         return ["lm_head.weight is another tensor than the token table, though config.json ties them"]
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         layer = model.get("decoder", model)["layer"]
         activation = ACTIVATION.write(layer["feedforward"]["activation"])
         gated = layer["feedforward"]["type"] == "glu"
@@ -159,7 +160,7 @@ class T5(Family):
         say_classes(config, model)
 
     @classmethod
-    def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
+    def say_output(cls, config: Tree, head: Mapping[str, object]) -> None:
         """Write the config keys that `output` reads."""
         config["tie_word_embeddings"] = bool(head.get("tied", True))
         config["scale_decoder_outputs"] = bool(head.get("scale") if head else True)
@@ -175,11 +176,11 @@ class MT5(T5):
     projection = GATED_GELU
 
     @classmethod
-    def output(cls, config: Mapping[str, Any]) -> Tree:
+    def output(cls, config: ConfigJson) -> Tree:
         return {} if config.get("tie_word_embeddings") is False else {"tied": True}
 
     @classmethod
-    def say_output(cls, config: Tree, head: Mapping[str, Any]) -> None:
+    def say_output(cls, config: Tree, head: Mapping[str, object]) -> None:
         config["tie_word_embeddings"] = bool(head.get("tied"))
 
 
@@ -198,11 +199,11 @@ class UMT5(MT5):
     rules = (*ENDS, *LAYERS, Rule(BIAS, "{side}.layers.{layer}.position.0.table.weight"))
 
     @classmethod
-    def output(cls, config: Mapping[str, Any]) -> Tree:
+    def output(cls, config: ConfigJson) -> Tree:
         return super().output(config) | SCALED  # as in the implementation, regardless of the files
 
 
-def _say_feedforward(model: Tree, config: Mapping[str, Any], projection: str) -> None:
+def _say_feedforward(model: Tree, config: ConfigJson, projection: str) -> None:
     """Set the type and activation of the feed-forward; stored keys take precedence over `projection`."""
     activation = "gelu_new" if projection == GATED_GELU else projection.rpartition("-")[2]
     gated = projection.startswith("gated-")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.gemma import Gemma2
-from tfkit.interop.huggingface.family import Family, Tree, lay
+from tfkit.interop.huggingface.family import Family, lay
+from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.tensors import Rule
 
 OURS, THEIRS = "{side}.layers.{layer}", "{side}.layers.{layer}"
@@ -24,7 +26,7 @@ class T5Gemma(Family):
 
     model_types = ("t5gemma",)
     base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {"T5GemmaForConditionalGeneration": {}}
+    heads: ClassVar[Mapping[str, ModelSection]] = {"T5GemmaForConditionalGeneration": {}}
     rules = (
         Rule("{side}.embed_tokens.weight", "{side}.embedding.tokens.weight"),
         *(
@@ -48,7 +50,7 @@ class T5Gemma(Family):
     tied = {"lm_head.out_proj.weight": "decoder.embed_tokens.weight"}
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         for side in ("encoder", "decoder"):
             if not isinstance(config.get(side), Mapping):
                 raise DataError(f"config.json says no {side}")
@@ -65,7 +67,7 @@ class T5Gemma(Family):
         _scale_windows(model["encoder"], 2)
 
     @classmethod
-    def to_config(cls, config: Tree, model: Mapping[str, Any]) -> None:
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
         for side in ("encoder", "decoder"):
             stack = {**model[side], "type": "decoder", "head": model["head"], "init": model["init"]}
             if side == "encoder":

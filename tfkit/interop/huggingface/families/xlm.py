@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.registry import register
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
-from tfkit.interop.huggingface.family import Tree, lay
-from tfkit.interop.huggingface.settings import Fixed, Setting
+from tfkit.interop.huggingface.family import lay
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "encoder.layers.{layer}"
@@ -31,7 +32,7 @@ class XLM(BertLike):
 
     model_types: ClassVar[tuple[str, ...]] = ("xlm",)
     reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # used to compute text lengths
-    heads: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    heads: ClassVar[Mapping[str, ModelSection]] = {
         "XLMWithLMHeadModel": {"head": {"type": "language_model", "tied": True, "bias": True}},
         "XLMModel": {"head": "none"},
     }
@@ -69,7 +70,7 @@ class XLM(BertLike):
     ignored = ("position_ids",)
 
     @classmethod
-    def to_recipe(cls, model: Tree, config: Mapping[str, Any]) -> None:
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         lay(model, {"layer.feedforward.d_ff": 4 * model["d_model"]})
 
 

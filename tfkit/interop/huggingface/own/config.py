@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
+from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import SEVERAL, named_classes, say_classes
 from tfkit.interop.huggingface.settings import look
 from tfkit.models.base import Model
@@ -26,7 +26,7 @@ HEADS = {
 PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
 
 
-def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> dict[str, Any]:
+def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> Tree:
     """Return config.json with the model classes, the recipe, and the sizes that tools expect.
 
     `labels` are the names of the head's classes, if known; `tied` maps further names of tensors to their owners. Names
@@ -69,9 +69,9 @@ def _sizes(blueprint: Blueprint) -> dict[str, int]:
     return {name: size for name, size in entries.items() if size is not None}
 
 
-def _outputs(labels: Sequence[str], model: Mapping[str, Any]) -> dict[str, Any]:
+def _outputs(labels: Sequence[str], model: ModelSection) -> Tree:
     """Return the class names and the problem_type; empty for a head without classes."""
-    entries: dict[str, Any] = {}
+    entries: Tree = {}
     say_classes(entries, model)
     if look(model, "head.independent"):
         entries["problem_type"] = SEVERAL

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 # the sources need einops and pydantic; transformers reports missing imports of this file
 import einops  # noqa: F401
@@ -23,6 +23,7 @@ from transformers.modeling_outputs import (
     BaseModelOutput,
     CausalLMOutputWithPast,
     MaskedLMOutput,
+    ModelOutput,
     QuestionAnsweringModelOutput,
     Seq2SeqLMOutput,
     SequenceClassifierOutput,
@@ -40,25 +41,44 @@ TYPED = (*TEXT, "token_type_ids", "position_ids", "inputs_embeds")
 INPUTS = {*TYPED, *TARGET, "decoder_inputs_embeds", *MARKS}
 ANSWER = ("output_attentions", "return_dict")
 
-Values = dict[str, Any]
+Values = dict[str, Any]  # arguments of a call by name
+Result: TypeAlias = "ModelOutput | tuple[Tensor, ...]"  # a tuple for return_dict=False
+Forward = Callable[[Any, Values, Values], Result]  # of a model: its own arguments, and the rest
 
 
-def takes(*names: str) -> Callable[[Callable[[Any, Values, Values], Any]], Callable[..., Any]]:
-    """Give a forward these arguments, None by default, and **kwargs; it receives both as dicts."""
+class TfkitOutput(Protocol):
+    """The fields read here of the output of a tfkit model."""
+
+    logits: Tensor  # of the head
+    hidden: Tensor  # [batch time d_model]
+    memory: Tensor | None  # [batch source d_model]
+    observed: Mapping[str, Tensor]  # attention weights by place
+
+
+class TfkitState(Protocol):
+    """The decode state of a tfkit model."""
+
+    length: int
+
+    def reorder(self, rows: Tensor) -> None: ...
+
+
+def takes(*names: str) -> Callable[[Forward], Callable[..., Result]]:
+    """Give a forward the arguments `names`, None by default, and **kwargs; it receives both as dicts."""
     kind, place = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
     arguments = [kind("self", place), *(kind(name, place, default=None) for name in names)]
     signature = inspect.Signature([*arguments, kind("kwargs", kind.VAR_KEYWORD)])
 
-    def wrap(forward: Callable[[Any, Values, Values], Any]) -> Callable[..., Any]:
+    def wrap(forward: Forward) -> Callable[..., Result]:
         @functools.wraps(forward)
-        def called(self: Any, *given: Any, **kwargs: Any) -> Any:
-            if len(given) > len(names) or any(name in kwargs for name in names[: len(given)]):
-                signature.bind(self, *given, **kwargs)  # raises TypeError
-            call = dict.fromkeys(names) | dict(zip(names, given, strict=False))
+        def called(self: object, *args: object, **kwargs: object) -> Result:
+            if len(args) > len(names) or any(name in kwargs for name in names[: len(args)]):
+                signature.bind(self, *args, **kwargs)  # raises TypeError
+            call: Values = dict.fromkeys(names) | dict(zip(names, args, strict=False))
             call |= {name: kwargs.pop(name) for name in names if name in kwargs}
             return forward(self, call, kwargs)
 
-        called.__signature__ = signature  # type: ignore[attr-defined]
+        vars(called)["__signature__"] = signature
         return called
 
     return wrap
@@ -69,7 +89,7 @@ class TfkitConfig(PreTrainedConfig):
 
     model_type = "tfkit"
 
-    def __init__(self, recipe: dict[str, Any] | None = None, tied: dict[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, recipe: Values | None = None, tied: dict[str, str] | None = None, **kwargs: object) -> None:
         self.recipe = recipe or {}
         self.tied = tied or {}
         super().__init__(**kwargs)
@@ -78,7 +98,7 @@ class TfkitConfig(PreTrainedConfig):
 class Past:
     """The decode state, as a cache for `generate`."""
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: TfkitState) -> None:
         self.state = state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -114,32 +134,36 @@ class TfkitPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: the recipe defines the initialization."""
 
-    def named_non_persistent_buffers(self, *args: Any, **kwargs: Any) -> Any:
+    def named_non_persistent_buffers(self, *args: object, **kwargs: object) -> Iterator[tuple[str, Tensor]]:
         """Return none, so that computed buffers are not reported as missing weights."""
         return iter(())
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the token table of the first stack, or the whole embedding in a model that reads vectors."""
-        stack = self.model.blueprint.encoder or self.model.blueprint.decoder
-        embedding: nn.Module = self.model.stack(stack.side).embedding
-        return getattr(embedding, "tokens", embedding)
+        plan = self.model.blueprint.encoder or self.model.blueprint.decoder
+        embedding = self.model.stack(plan.side).embedding
+        module: nn.Module = embedding if plan.reads_vectors else embedding.tokens
+        return module
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | Path, *args: object, **kwargs: object) -> None:
         """Save weights, config and the code that loads them."""
         write_code(self.model, Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def called(self, call: Values, rest: Values, **more: Any) -> Any:
+    def called(self, call: Values, rest: Values, **more: object) -> TfkitOutput:
         """Return the model's output for its inputs in `call` and `more`, with attention weights if requested.
 
         Arguments that are None are omitted.
         """
         if rest.get("output_hidden_states"):
-            raise ValueError("output_hidden_states: the hidden states of each layer are not given; leave it out")
-        watched = call.get("output_attentions")
-        more["observe"] = WEIGHTS if (self.config.output_attentions if watched is None else watched) else None
+            raise ValueError(
+                "output_hidden_states is not supported: the model does not return the states of each layer; omit it"
+            )
+        requested = call.get("output_attentions")
+        more["observe"] = WEIGHTS if (self.config.output_attentions if requested is None else requested) else None
         inputs = {name: value for name, value in call.items() if name in INPUTS} | more
-        return self.model(**{name: value for name, value in inputs.items() if value is not None})
+        output: TfkitOutput = self.model(**{name: value for name, value in inputs.items() if value is not None})
+        return output
 
 
 class TfkitReader(TfkitPreTrainedModel):
@@ -148,13 +172,13 @@ class TfkitReader(TfkitPreTrainedModel):
     with_heads = True
 
     @takes(*TYPED, *TARGET, "decoder_inputs_embeds", *MARKS, "labels", *ANSWER)
-    def forward(self, call: Values, rest: Values) -> Any:
+    def forward(self, call: Values, rest: Values) -> Result:
         """Run the model and convert its output with `as_output`."""
-        call["token_type_ids"] = _segments(self.model, call["token_type_ids"])
+        call["token_type_ids"] = _segments(self.model.blueprint, call["token_type_ids"])
         out = self.called(call, rest, with_heads=self.with_heads)
-        return _given(_with_weights(self.as_output(out, call["labels"]), out), call["return_dict"])
+        return _as_requested(_with_weights(self.as_output(out, call["labels"]), out), call["return_dict"])
 
-    def as_output(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Convert the output to transformers' format, with the loss of `labels`."""
         raise NotImplementedError
 
@@ -164,7 +188,7 @@ class TfkitModel(TfkitReader):
 
     with_heads = False
 
-    def as_output(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return hidden states [batch time d_model]."""
         return BaseModelOutput(last_hidden_state=out.hidden)
 
@@ -172,7 +196,7 @@ class TfkitModel(TfkitReader):
 class TfkitForMaskedLM(TfkitReader):
     """Masked language modelling."""
 
-    def as_output(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return logits [batch time vocab] and the mean loss of `labels` (-100: ignored)."""
         loss = None if labels is None else _loss(out.logits, labels)
         return MaskedLMOutput(loss=loss, logits=out.logits)
@@ -181,7 +205,7 @@ class TfkitForMaskedLM(TfkitReader):
 class TfkitForTokenClassification(TfkitReader):
     """Token classification."""
 
-    def as_output(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return logits [batch time classes] and the mean loss of `labels` (-100: ignored)."""
         loss = None if labels is None else _loss(out.logits, labels)
         return TokenClassifierOutput(loss=loss, logits=out.logits)
@@ -190,7 +214,7 @@ class TfkitForTokenClassification(TfkitReader):
 class TfkitForSequenceClassification(TfkitReader):
     """Text classification or regression."""
 
-    def as_output(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return logits [batch classes] and the mean loss of `labels` for the config's problem_type."""
         problem, logits = self.config.problem_type, out.logits
         logits = logits if logits.dim() == 2 else logits[:, None]
@@ -209,13 +233,14 @@ class TfkitForQuestionAnswering(TfkitReader):
     """Extractive question answering."""
 
     @takes(*TYPED, "start_positions", "end_positions")
-    def forward(self, call: Values, rest: Values) -> Any:
+    def forward(self, call: Values, rest: Values) -> Result:
         """Run the model and convert its output with `as_output`; the labels are the two positions."""
         places = call.pop("start_positions"), call.pop("end_positions")
         labels = None if places[0] is None or places[1] is None else torch.stack(places, dim=-1)
-        return super().forward(**call, **rest, labels=labels)
+        result: Result = super().forward(**call, **rest, labels=labels)
+        return result
 
-    def as_output(self, out: Any, labels: Tensor | None) -> Any:
+    def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return start and end logits [batch time] and their mean loss."""
         loss = None if labels is None else cross_entropy(out.logits, labels, ignore_index=-100)
         begins, ends = out.logits.unbind(dim=-1)
@@ -239,7 +264,7 @@ class TfkitForCausalLM(TfkitWriter):
     """Causal language modelling and generation."""
 
     @takes(*TEXT, "position_ids", "past_key_values", "inputs_embeds", *MARKS, "labels", "use_cache", *ANSWER)
-    def forward(self, call: Values, rest: Values) -> Any:
+    def forward(self, call: Values, rest: Values) -> Result:
         """Return logits [batch time vocab]; with `labels` (-100: ignored) the mean loss of the next tokens."""
         labels, mask, before = call["labels"], call["attention_mask"], call["past_key_values"]
         past = self.past(before, call["use_cache"])
@@ -247,8 +272,8 @@ class TfkitForCausalLM(TfkitWriter):
             call["position_ids"] = _places(mask)
         out = self.called(call, rest, state=None if past is None else past.state)
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
-        made = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past)
-        return _given(_with_weights(made, out), call["return_dict"])
+        output = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past)
+        return _as_requested(_with_weights(output, out), call["return_dict"])
 
     def prepare_inputs_for_generation(
         self,
@@ -258,8 +283,8 @@ class TfkitForCausalLM(TfkitWriter):
         global_attention_mask: Tensor | None = None,
         prefix_length: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+        **kwargs: object,
+    ) -> Values:
         """Return the uncached tokens; positions count from each row's first real token."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         places = None if attention_mask is None else _places(attention_mask)[:, seen:]
@@ -277,9 +302,9 @@ class TfkitForCausalLM(TfkitWriter):
 class EncoderOnly(nn.Module):
     """The encoder of an encoder-decoder, for `generate`."""
 
-    whole: Any
+    whole: TfkitForSeq2SeqLM
 
-    def __init__(self, whole: Any) -> None:
+    def __init__(self, whole: TfkitForSeq2SeqLM) -> None:
         super().__init__()
         object.__setattr__(self, "whole", whole)  # not a submodule, to avoid a cycle
 
@@ -296,7 +321,7 @@ class EncoderOnly(nn.Module):
 class TfkitForSeq2SeqLM(TfkitWriter):
     """Sequence-to-sequence language modelling and generation."""
 
-    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+    def get_encoder(self, *args: object, **kwargs: object) -> nn.Module:
         """Return the encoder for `generate`."""
         return EncoderOnly(self)
 
@@ -304,7 +329,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         *(*TEXT, *TARGET, "inputs_embeds", "decoder_inputs_embeds", "encoder_outputs", "past_key_values", *MARKS),
         *("labels", "use_cache", *ANSWER),
     )
-    def forward(self, call: Values, rest: Values) -> Any:
+    def forward(self, call: Values, rest: Values) -> Result:
         """Return logits [batch time vocab]; `labels` (-100: ignored) add the mean loss and default decoder inputs."""
         labels, encoded = call["labels"], call["encoder_outputs"]
         if call["decoder_input_ids"] is None and labels is not None:
@@ -317,20 +342,22 @@ class TfkitForSeq2SeqLM(TfkitWriter):
             memory = {"input_ids": None, "inputs_embeds": None, "encoder_hidden_states": None if kept else encoded[0]}
         out = self.called(call, rest, state=state, **memory)
         loss = None if labels is None else _loss(out.logits, labels)
-        made = Seq2SeqLMOutput(loss=loss, logits=out.logits, past_key_values=past, encoder_last_hidden_state=out.memory)
-        return _given(_with_weights(made, out), call["return_dict"])
+        output = Seq2SeqLMOutput(
+            loss=loss, logits=out.logits, past_key_values=past, encoder_last_hidden_state=out.memory
+        )
+        return _as_requested(_with_weights(output, out), call["return_dict"])
 
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
         past_key_values: Past | None = None,
         attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: ModelOutput | None = None,
         global_attention_mask: Tensor | None = None,
         prefix_length: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+        **kwargs: object,
+    ) -> Values:
         """Return the uncached target tokens and the encoded source."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         return {
@@ -347,7 +374,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         """Prepend the start token to the labels and drop the last one."""
         start = self.config.decoder_start_token_id
         if start is None:
-            raise ValueError("the target begins with config.decoder_start_token_id: set it, or give decoder_input_ids")
+            raise ValueError("config.decoder_start_token_id is not set; set it, or pass decoder_input_ids")
         first = labels.new_full((labels.shape[0], 1), start)
         return torch.cat((first, labels[:, :-1].clamp(min=0)), dim=1)
 
@@ -364,32 +391,32 @@ def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
     return torch.cat((marks, marks.new_zeros(len(marks), written)), dim=1)[:, seen:]
 
 
-def _segments(model: Any, token_type_ids: Tensor | None) -> Tensor | None:
-    """Return the token types if the model has segments; other tokenizers always pass them."""
-    stack = model.blueprint.encoder or model.blueprint.decoder
-    return token_type_ids if getattr(stack.embedding, "segments", 0) else None
+def _segments(blueprint: Any, token_type_ids: Tensor | None) -> Tensor | None:
+    """Return the token types if the model has segments; some tokenizers always pass them."""
+    embedding = (blueprint.encoder or blueprint.decoder).embedding
+    return token_type_ids if embedding is not None and embedding.num_segments() else None
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100)
 
 
-def _with_weights(made: Any, out: Any) -> Any:
+def _with_weights(output: ModelOutput, out: TfkitOutput) -> ModelOutput:
     """Add the attention weights, [batch heads query key] per layer, under transformers' names."""
-    fields = made.__dataclass_fields__
+    fields = output.__dataclass_fields__
     last = "decoder" if any(place.startswith("decoder") for place in out.observed) else "encoder"
-    found: dict[str, list[Tensor]] = {}
+    by_name: dict[str, list[Tensor]] = {}
     for place, weights in out.observed.items():
         side, cross = place.partition(".")[0], place.endswith(".cross_attention")
         name = "cross_attentions" if cross else f"{side}_attentions"
         if name not in fields and side == last and not cross:
             name = "attentions"
         if name in fields:
-            found.setdefault(name, []).append(weights)
-    for name, layers in found.items():
-        made[name] = tuple(layers)
-    return made
+            by_name.setdefault(name, []).append(weights)
+    for name, layers in by_name.items():
+        output[name] = tuple(layers)
+    return output
 
 
-def _given(output: Any, return_dict: bool | None) -> Any:
+def _as_requested(output: ModelOutput, return_dict: bool | None) -> Result:
     return output.to_tuple() if return_dict is False else output

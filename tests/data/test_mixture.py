@@ -1,0 +1,99 @@
+"""Mixtures hold each corpus's share at any length, in its own order, and say where one of them ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tfkit.core.errors import DataError, RecipeError
+from tfkit.data.corpus import Corpus, Mixture
+from tfkit.recipe.load import load_recipe
+
+WEIGHTS = (5.0, 2.0, 0.5)
+
+
+@pytest.fixture(autouse=True)
+def texts(tmp_path: Path) -> Path:
+    for name, lines in (("a", 400), ("b", 300), ("c", 5)):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name} {number}\n" for number in range(1, lines + 1)))
+    return tmp_path
+
+
+def mixed(folder: Path, names: str = "abc", weights: tuple[float, ...] = WEIGHTS, **options: Any) -> Corpus:
+    of = [
+        {"corpus": {"type": "text", "files": str(folder / f"{name}.txt")}, "weight": weight}
+        for name, weight in zip(names, weights, strict=False)
+    ]
+    corpus: Corpus = Mixture.Config.model_validate({"of": of, **options}).build()
+    return corpus
+
+
+def lines(corpus: Corpus) -> list[str]:
+    return [example["text"] for example in corpus.examples()]
+
+
+def test_each_beginning_holds_the_shares(texts: Path) -> None:
+    found, total = lines(mixed(texts, size=600, repeat=True)), sum(WEIGHTS)
+    assert len(found) == 600
+    for length in range(1, 601):
+        counts = Counter(line[0] for line in found[:length])
+        assert all(abs(counts[name] - length * weight / total) < 2 for name, weight in zip("abc", WEIGHTS, strict=True))
+    for name, there in (("a", 400), ("b", 300), ("c", 5)):  # each in its own order, from the beginning again
+        own = [int(line.split()[1]) for line in found if line[0] == name]
+        assert own == [number % there + 1 for number in range(len(own))]
+
+
+def test_the_order_is_that_of_the_seed(texts: Path) -> None:
+    first, again, other = (lines(mixed(texts, "ab", size=100, seed=seed)) for seed in (0, 0, 1))
+    assert first == again != other
+    assert sum(line[0] == "a" for line in other) in (71, 72)
+    assert first != sorted(first) and lines(mixed(texts, "ab", size=100, limit=30)) == first[:30]
+
+
+def test_a_corpus_that_ends_is_the_end_or_named_or_repeated(texts: Path) -> None:
+    whole = lines(mixed(texts))
+    assert sum(line[0] == "c" for line in whole) == 5 and 70 < len(whole) < 95
+    with pytest.raises(DataError, match=r"c\.txt: of\[2\] with 5 examples ends after \d+ of 600 examples of the mix"):
+        lines(mixed(texts, size=600))
+    with pytest.raises(ValidationError, match="repeat: true has no end; set size"):
+        mixed(texts, repeat=True)
+    (texts / "c.txt").write_text("")
+    with pytest.raises(DataError, match=r"c\.txt: the file is empty"):
+        lines(mixed(texts, size=600, repeat=True))
+
+
+def test_an_example_is_located_in_its_own_corpus(texts: Path) -> None:
+    corpus = mixed(texts, "ca", (1.0, 1.0), size=40, repeat=True)
+    for number, line in enumerate(lines(corpus), 1):
+        name, own = line.split()
+        assert corpus.where(number) == f"{texts}/{name}.txt:{own}"
+    (texts / "pairs.tsv").write_text("a\tb\nc\n")
+    broken = {"corpus": {"type": "parallel_tsv", "file": str(texts / "pairs.tsv")}}
+    with pytest.raises(DataError, match=r"pairs\.tsv:2: "):
+        Mixture.Config.model_validate({"of": [broken, broken]}).build().examples()
+
+
+def test_corpora_of_other_fields_are_refused(texts: Path) -> None:
+    of = [{"corpus": {"type": "docstrings"}}, {"corpus": {"type": "copying"}}]
+    with pytest.raises(ValidationError, match=r"of\[1\] has source, target, length; of\[0\] has text"):
+        Mixture.Config.model_validate({"of": of})
+    for wrong in ([], of[:1], [{**of[0], "weight": 0}, of[0]]):
+        with pytest.raises(ValidationError):
+            Mixture.Config.model_validate({"of": wrong})
+
+
+def test_paths_within_a_mixture_are_those_of_the_recipe(texts: Path) -> None:
+    file = texts / "mine.yaml"
+    of = "[{corpus: {type: text, files: a.txt}, weight: 2}, {corpus: {type: text, files: gone.txt}}]"
+    file.write_text(f"extends: gpt-docstrings\ndata:\n  train: {{type: mixture, of: {of}}}\n")
+    recipe = load_recipe(file)
+    assert recipe.data is not None and recipe.data.train.files_read() == (f"{texts}/a.txt", f"{texts}/gone.txt")
+    (fault,) = recipe.missing_files()
+    assert str(fault).startswith(f"{file}:3:") and f"no such file: {texts}/gone.txt" in str(fault)
+    file.write_text(file.read_text().replace("weight: 2", "wieght: 2"))
+    with pytest.raises(RecipeError, match=r"data\.train\.of\[0\]\.wieght: unknown option.*'weight'"):
+        load_recipe(file)

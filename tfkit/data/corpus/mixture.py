@@ -1,0 +1,146 @@
+"""Mixtures: several corpora as one, in the ratio of their weights."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Annotated, ClassVar, NamedTuple
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import PositiveFloat, PositiveInt, Seed, as_tuple
+from tfkit.core.output import counted
+from tfkit.core.registry import register
+from tfkit.data.corpus.base import Corpus, Example
+from tfkit.recipe.settings import sections
+
+
+class WeightedCorpus(sections.Section):
+    """One corpus of a mixture."""
+
+    corpus: sections.Corpus = Field(description="the corpus")
+    weight: PositiveFloat = Field(1.0, description="its share of the examples, relative to the other weights")
+
+
+class Drawn(NamedTuple):
+    """An example of a mixture: the number of its corpus, and its own number there (from 1)."""
+
+    corpus: int
+    number: int
+    example: Example
+
+
+@register("corpus", "mixture")
+class Mixture(Corpus):
+    """Several corpora as one: their examples, each corpus in its own order, in the ratio of the weights.
+
+    The order is drawn evenly: the first n examples hold each corpus's share of n, for any n, up to rounding.
+    """
+
+    class Config(Corpus.Config):
+        """The corpora; all have the same fields."""
+
+        of: Annotated[tuple[WeightedCorpus, ...], BeforeValidator(as_tuple)] = Field(
+            min_length=2, description="the corpora, each with its weight: [{corpus: ..., weight: 2}, ...]"
+        )
+        size: PositiveInt | None = Field(None, description="number of examples; none: up to the end of a corpus")
+        repeat: bool = Field(
+            False, description="begin an exhausted corpus again; false: one that ends before `size` is an error"
+        )
+        seed: Seed = Field(0, description="seed of the order")
+
+        @model_validator(mode="after")
+        def _ends(self) -> Mixture.Config:
+            if self.repeat and self.size is None:
+                raise ValueError("repeat: true has no end; set size, the number of examples")
+            return self
+
+        @model_validator(mode="after")
+        def _same_fields(self) -> Mixture.Config:
+            fields = [share.corpus.build().fields for share in self.of]
+            for number, other in enumerate(fields):
+                if set(other) != set(fields[0]):
+                    first, these = ", ".join(fields[0]), ", ".join(other)
+                    raise ValueError(f"of[{number}] has {these}; of[0] has {first}; use corpora of equal fields")
+            return self
+
+        def files_read(self) -> tuple[str, ...]:
+            """Return the files of all corpora; none if one of them has none, so that the examples are hashed."""
+            files = [share.corpus.files_read() for share in self.of]
+            return tuple(dict.fromkeys(sum(files, ()))) if all(files) else ()
+
+    example: ClassVar = {"of": [{"corpus": "copying", "weight": 2}, {"corpus": "reversal"}], "size": 12}
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+        self.corpora: list[Corpus] = [share.corpus.build() for share in config.of]
+        self.fields = self.corpora[0].fields
+        self.in_order = all(corpus.in_order for corpus in self.corpora)
+
+    def count(self) -> int | None:
+        """Return the option `size`."""
+        return self.config.size
+
+    def read(self) -> Iterator[Example]:
+        """Yield the examples; raise DataError for a corpus that ends too early."""
+        for drawn in self._drawn():
+            yield drawn.example
+
+    def _drawn(self) -> Iterator[Drawn]:
+        streams = [_Stream(corpus, self.config.repeat) for corpus in self.corpora]
+        for made, number in zip(count(), self._order(), strict=False):
+            if made == self.config.size:
+                return
+            example = streams[number].next()
+            if example is not None:
+                yield Drawn(number, streams[number].read, example)
+            elif self.config.size is None:
+                return
+            else:
+                raise DataError(self._exhausted(number, streams[number].read, made))
+
+    def _order(self) -> Iterator[int]:
+        """Yield corpus numbers endlessly: example k of a corpus is drawn from the times k/weight to (k + 1)/weight."""
+
+        def times(number: int, weight: float) -> Iterator[tuple[float, int]]:
+            rng = random.Random(f"{self.config.seed} mixture {number}")
+            return (((place + rng.random()) / weight, number) for place in count())
+
+        shares = enumerate(self.config.of)
+        return (number for _, number in heapq.merge(*(times(place, share.weight) for place, share in shares)))
+
+    def _exhausted(self, number: int, read: int, made: int) -> str:
+        size = self.config.size
+        share = f"of[{number}] with {counted(read, 'example')} ends after {made:,} of {size:,} examples of the mixture"
+        return f"{self.corpora[number].name()}: {share}; set repeat: true, or lower size or its weight"
+
+    def where(self, number: int) -> str:
+        """Return the location of the example in its own corpus."""
+        drawn = next(islice(self._drawn(), number - 1, None), None)
+        return super().where(number) if drawn is None else self.corpora[drawn.corpus].where(drawn.number)
+
+    def name(self) -> str:
+        """Return the names of the corpora."""
+        return f"the mixture of {' and '.join(dict.fromkeys(corpus.name() for corpus in self.corpora))}"
+
+
+class _Stream:
+    """Examples of one corpus, one at a time; `read` is the number of the last one."""
+
+    def __init__(self, corpus: Corpus, repeat: bool) -> None:
+        self.corpus, self.repeat = corpus, repeat
+        self.examples, self.read = corpus.stream(), 0
+
+    def next(self) -> Example | None:
+        """Return the next example, of a new pass if `repeat`; None at the end."""
+        example = next(self.examples, None)
+        if example is None and self.repeat and self.read:
+            self.examples, self.read = self.corpus.stream(), 0
+            example = next(self.examples, None)
+        self.read += example is not None
+        return example

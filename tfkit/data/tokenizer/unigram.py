@@ -1,0 +1,107 @@
+"""Unigram language model over pieces of words, as in SentencePiece."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import tokenizers
+from pydantic import Field, model_validator
+from tokenizers import decoders, models, trainers
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import PositiveInt
+from tfkit.core.registry import register
+from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
+from tfkit.data.tokenizer.special import check_room, check_unknown, default_unknown
+from tfkit.data.tokenizer.words import MARK, mark_words
+
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # names that the library reads
+DIGITS, NOISE = 6, 1e-9  # decimals of the log-probabilities, and their largest difference from run to run
+STEP = 1e-4
+
+
+@register("tokenizer", "unigram")
+class Unigram(LearnedTokenizer):
+    """The most probable segmentation under a unigram model of pieces, fitted by EM (Kudo 2018, arXiv 1804.10959)."""
+
+    class Config(LearnedTokenizer.Config):
+        """Options of `unigram`."""
+
+        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special ones and bytes")
+        byte_fallback: bool = Field(
+            False, description="write unseen characters as bytes, so that no text is unknown (256 tokens)"
+        )
+        lowercase: bool = Field(False, description="convert texts to lower case")
+        longest: PositiveInt = Field(16, le=256, description="maximum number of characters of a piece")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _bytes_know_everything(cls, data: object) -> object:
+            return default_unknown(data, "byte_fallback")
+
+        @model_validator(mode="after")
+        def _unknown_fits(self) -> Unigram.Config:
+            check_unknown(self.special_tokens, "byte_fallback", self.byte_fallback)
+            check_room(self.vocab_size, self.special_tokens, others=257 if self.byte_fallback else 1)
+            return self
+
+        @property
+        def vocabulary_bound(self) -> int | None:
+            """The configured size; small texts may yield less."""
+            return self.vocab_size
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        """Learn the pieces of `texts` and their probabilities; raise DataError if the characters exceed the size."""
+        config = self.config
+        first = [*self.special.texts().values(), *(BYTES if config.byte_fallback else ())]
+        unknown = self.special.unknown or BYTES[0]  # with bytes, it is required but never written
+        pieces = [*((token, 0.0) for token in first), *self._pieces(texts, first, unknown)]
+        backend = tokenizers.Tokenizer(models.Unigram(pieces, first.index(unknown), config.byte_fallback))
+        mark_words(backend, config.lowercase)
+        if config.byte_fallback:
+            marks = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+            backend.decoder = decoders.Sequence(marks)
+        return self.finish(backend)
+
+    def _pieces(self, texts: Iterable[str], first: list[str], unknown: str) -> list[tuple[str, float]]:
+        """Train the pieces that follow the tokens `first`."""
+        backend = tokenizers.Tokenizer(models.Unigram())
+        mark_words(backend, self.config.lowercase)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=self.config.vocab_size,
+            max_piece_length=self.config.longest,
+            special_tokens=first,
+            unk_token=unknown,
+            show_progress=False,
+        )
+        try:
+            backend.train_from_iterator(some(texts), trainer)
+        except DataError:
+            raise
+        except Exception as error:  # the library raises plain Exception
+            text = f"vocab_size: {self.config.vocab_size} is too small for the distinct characters and the other tokens"
+            raise DataError(f"{text} ({error})") from None
+        vocabulary = json.loads(backend.to_str())["model"]["vocab"]
+        return _settled(vocabulary[len(first) :])
+
+
+def _settled(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Sort by log-probability, then alphabetically, so that equal texts give equal files.
+
+    The library's trainer adds numbers in hash order, different in each run, and so it orders the characters that are
+    no pieces: they get the least log-probability plus 0, STEP, 2 STEP, ... Here all of them get the least one.
+    """
+    least = min(score for _, score in pieces)
+    room = STEP * sum(len(piece) == 1 for piece, _ in pieces)
+
+    def score_of(piece: str, score: float) -> float:
+        above = score - least
+        is_ranked = len(piece) == 1 and above < room and abs(above - STEP * round(above / STEP)) < NOISE
+        return round(least if is_ranked else score, DIGITS)
+
+    return sorted(((piece, score_of(piece, score)) for piece, score in pieces), key=lambda one: (-one[1], one[0]))

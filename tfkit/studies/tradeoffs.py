@@ -1,0 +1,74 @@
+"""Costs of arms, and the Pareto front of a measure by its cost, as far as the noise between seeds tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tfkit.studies.plan import EXACT
+from tfkit.studies.results import ArmResult, Results, StudyContext, Table
+from tfkit.studies.statistics import LEVEL, Spread, spread
+
+COSTS = {
+    "parameters": "parameters",
+    "flops": "FLOPs of a token",
+    "cache_bytes": "decode cache, bytes",
+    "seconds": "seconds of training",
+    "peak_memory": "peak memory, bytes",
+}
+
+
+def cost_of(arm: ArmResult, cost: str) -> Spread | None:
+    """Return the spread of a cost over the runs, of one value if it is exact; None if unknown."""
+    if cost in EXACT:
+        return spread([float(arm.exact(cost))]) if arm.exact(cost) else None
+    return arm.spread(cost)
+
+
+@dataclass(frozen=True)
+class Tradeoffs:
+    """Comparison of all pairs of arms on a measure and on its costs."""
+
+    arms: Sequence[ArmResult]
+    measure: str
+    rising: bool
+
+    @classmethod
+    def of(cls, results: Results, measure: str) -> Tradeoffs:
+        """Return the tradeoffs of a measure."""
+        return cls(results.own, measure, measure in results.rising)
+
+    def front(self, cost: str) -> set[str]:
+        """Return the arms that no other one beats.
+
+        One beats another if neither mean is worse and one of both is better beyond the noise: by the paired t test of
+        these two arms at 5 %, without a correction. Exact costs have no noise.
+        """
+        tables = {name: self._table(name) for name in {self.measure, cost} - set(EXACT)}
+        sign = -1.0 if self.rising else 1.0
+
+        @cache
+        def is_noise(one: str, other: str, name: str) -> bool:
+            if name in EXACT:
+                return False
+            p = tables[name].compared(one, other).p
+            return p is None or p >= LEVEL
+
+        points = {
+            arm.name: (x.mean, sign * y.mean)
+            for arm in self.arms
+            if (x := cost_of(arm, cost)) and (y := arm.spread(self.measure))
+        }
+
+        def beats(one: str, other: str) -> bool:
+            ahead = [a - b for a, b in zip(points[one], points[other], strict=True)]
+            if max(ahead) > 0:
+                return False
+            names = (cost, self.measure)
+            return any(by < 0 and not is_noise(one, other, name) for by, name in zip(ahead, names, strict=True))
+
+        return {name for name in points if not any(beats(other, name) for other in points if other != name)}
+
+    def _table(self, name: str) -> Table:
+        return Table.of(self.arms, name, StudyContext(""), [name] if self.rising and name == self.measure else [])
