@@ -28,6 +28,7 @@ CUT_OFF = 1  # exit status if a truncated text violates its constraints
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output while it is generated.")
 @click.option("--jsonl", is_flag=True, help="Print every candidate as one JSON object per line, with its probability.")
+@click.option("--chat", is_flag=True, help="Take texts as messages, written by the run's chat template.")
 @takes_texts
 @takes_generation_options
 @DEVICE
@@ -39,6 +40,7 @@ def command(
     inputs: TextOptions,
     stream: bool,
     jsonl: bool,
+    chat: bool,
     shorthands: Shorthands,
     device: str,
     reading: ReadOptions,
@@ -46,8 +48,9 @@ def command(
     """Generate text with RUN (a run folder): a continuation, the target of an encoder-decoder, or fills for masks.
 
     Prints one output for each TEXT, or for each line of --input or standard input; line breaks within the output for a
-    line become spaces. On a terminal without TEXT it prompts for texts and streams the answers: Ctrl-C ends an answer,
-    Ctrl-D quits.
+    line become spaces. With --chat, and always after objective: chat, a text is a message of the user, or a list of
+    messages as JSON, and the output is the reply. On a terminal without TEXT it prompts for texts and streams the
+    answers, in a chat in view of the messages before: Ctrl-C ends an answer, Ctrl-D quits.
 
     Exits with status 1 if a truncated text violates `generate.logits` (regex, choices).
     """
@@ -55,10 +58,15 @@ def command(
     form = _form(stream, jsonl, shorthands, inputs)
     loaded = reading.run(run, device, shorthands.quantize)
     options = _options(loaded, shorthands, reading.sets)
+    if chat:
+        loaded.read_chat([{"role": "user", "content": "-"}])  # refused without a template
+        loaded.chats = True
     if inputs.are_typed and on_terminal() and not loaded.reads_vectors:
+        from tfkit.cli.chat import replying
         from tfkit.cli.conversation import converse
 
-        converse(AnswerPrinter(loaded, options, form).alone)
+        is_chat = chat or (loaded.recipe.objective is not None and loaded.chat_template is not None)
+        converse(replying(loaded, options) if is_chat else AnswerPrinter(loaded, options, form).alone)
         return
     one_by_one = form == "stream" and not inputs.texts
     count = 1 if one_by_one else shorthands.batch_size or TOGETHER

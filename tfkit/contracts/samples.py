@@ -63,6 +63,11 @@ def _json_lines() -> dict[str, object]:
     return {"file": _written("rows.jsonl", rows), "fields": {"source": "pair.en", "target": "pair.de"}}
 
 
+def _chat() -> dict[str, object]:
+    replies = [[{"role": "user", "content": line}, {"role": "assistant", "content": line[::-1]}] for line in LINES]
+    return {"file": _written("chats.jsonl", "".join(json.dumps({"messages": one}) + "\n" for one in replies))}
+
+
 def _parquet() -> dict[str, object]:
     path = _folder() / "rows.parquet"
     pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
@@ -115,6 +120,7 @@ FILES: dict[tuple[str, str], Callable[[], dict[str, object]]] = {
     ("corpus", "parallel_tsv"): _parallel_tsv,
     ("corpus", "csv"): _csv,
     ("corpus", "json_lines"): _json_lines,
+    ("corpus", "chat"): _chat,
     ("corpus", "parquet"): _parquet,
     ("corpus", "conllu"): _conllu,
     ("corpus", "npy"): _npy,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tfkit.core.blame import parts_named
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
+from tfkit.data.chat import Message
 from tfkit.data.corpus import VectorCorpus
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors, as_vectors
@@ -97,6 +98,15 @@ class Run(StoredRun):
         if len(read) != 1:
             raise UsageError(f"stream takes one prompt, got {len(read)}")
         return writer.stream(read[0])
+
+    def chat(
+        self, messages: Sequence[Message], max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
+    ) -> str:
+        """Write the assistant's reply to messages, [{"role": "user", "content": ...}, ...], by the chat template.
+
+        Raise errors as `generate` does, and UsageError without a template.
+        """
+        return self.generate([self.read_chat(messages)], max_new_tokens, **options)[0]
 
     def writer(self, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]) -> Writer:
         """Return a writer with its strategy and rules. Raise errors as `generate` does."""

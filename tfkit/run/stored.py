@@ -10,6 +10,8 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
+from tfkit.data.chat import ChatTemplate, Message, checked
+from tfkit.data.chat import read as messages_of
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
 from tfkit.models import Model, build_model
@@ -20,8 +22,10 @@ from tfkit.training import record
 from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.folder import CURVES, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
+from tfkit.training.kept import kept_template
 from tfkit.training.labels import read_labels
 from tfkit.training.objective import Objective
+from tfkit.training.objective.chat import ChatRows
 from tfkit.training.objective.reading import Reading
 from tfkit.training.setup import Task, longest_example
 from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
@@ -40,6 +44,7 @@ class StoredRun:
         self.recipe = recipe
         self.as_saved = as_saved  # True if the recipe is the folder's own
         self.device = choose_device(device)
+        self.chats = False  # True: texts that an imported run reads are messages; those of objective `chat` always are
 
     def __repr__(self) -> str:
         return block(f"Run {str(self.folder)!r} of recipe {self.recipe.name!r} on {self.device}", self.recipe.lines())
@@ -170,16 +175,34 @@ class StoredRun:
     def _encode_framed(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts with the special tokens of the objective, or of an imported tokenizer template."""
         if self.recipe.objective is not None:
-            return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
+            return self.objective.rows.read(texts, self.source_tokenizer)
         return self.source_tokenizer.encode_batch(texts, template=True)
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts in the format of the objective, or of an imported model's tokenizer."""
         if self.recipe.objective is not None:
-            return [self.objective.rows.prompt(ids) for ids in self.source_tokenizer.encode_batch(texts)]
+            return self.objective.rows.read(texts, self.source_tokenizer)
+        if self.chats:
+            return [self.read_chat(messages_of(text)) for text in texts]
         first = dict(self.blueprint.special_ids).get("start")
         nothing = [] if first is None else [first]  # the start token
         return [ids or nothing for ids in self.source_tokenizer.encode_batch(texts, special=True, template=True)]
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """Chat template of the objective, or of the model that the run was imported from; None if there is none."""
+        if self.recipe.objective is not None:
+            return self.objective.rows.template().text if isinstance(self.objective.rows, ChatRows) else None
+        return kept_template(self.folder)
+
+    def read_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a conversation and of the beginning of a reply. Raise UsageError without a template."""
+        if self.chat_template is None:
+            text = "has no chat template; train with objective: chat, or import a model that brings one"
+            raise UsageError(f"{self.folder}: {text}")
+        special = {role: self.tokenizer.token(id_) for role, id_ in self.tokenizer.special_ids.items()}
+        text = ChatTemplate(self.chat_template).render(checked(list(messages), "the conversation"), special, reply=True)
+        return self.tokenizer.encode(text, special=True)
 
     @property
     def _start(self) -> int:

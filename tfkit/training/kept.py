@@ -9,7 +9,7 @@ from typing import Any
 
 from tfkit.core.errors import RunError
 from tfkit.recipe.settings.sections import InitFrom
-from tfkit.storage.files import LARGEST_TEXT, named, read_bytes, whole
+from tfkit.storage.files import LARGEST_TEXT, named, read_bytes, read_json, read_text, whole
 from tfkit.training import record
 from tfkit.training.folder import RunFolder
 from tfkit.training.vocabularies import tokenizer_files
@@ -19,9 +19,10 @@ TEMPLATES = "additional_chat_templates"  # a subfolder
 ORIGIN = "origin"  # entry of environment.json: family and class of the model that a trained run started from
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 # tokenizer files besides tokenizer.json, copied unread; none is executed
 VOCABULARIES = (
-    "added_tokens.json", "bpe.codes", "chat_template.jinja", "chat_template.json", "dict.txt", "emoji.json",
+    "added_tokens.json", "bpe.codes", CHAT_TEMPLATE, "chat_template.json", "dict.txt", "emoji.json",
     "merges.txt", "normalizer.json", "prophetnet.tokenizer", "sentencepiece.bpe.model", "sentencepiece.model",
     "source.spm", "spiece.model", "spm.model", "spm_char.model", "target.spm", "tekken.json", "tiktoken.model",
     "tokenizer.model", "vocab-src.json", "vocab-tgt.json", "vocab.json", "vocab.txt",
@@ -41,6 +42,19 @@ def kept_files(folder: Path) -> Iterator[Path]:
     yield from named(folder / KEPT, FILES)
     if not (folder / KEPT).is_symlink():
         yield from template_files(folder / KEPT)
+
+
+def kept_template(folder: Path) -> str | None:
+    """Return the default chat template of a run's import; raise RunError if it is damaged."""
+    place = folder / KEPT
+    if (place / CHAT_TEMPLATE).is_file():
+        return read_text(place / CHAT_TEMPLATE)
+    settings = read_json(place / TOKENIZER_CONFIG) if (place / TOKENIZER_CONFIG).is_file() else {}
+    found = settings.get("chat_template") if isinstance(settings, dict) else None
+    if isinstance(found, list):  # several, by name
+        defaults = (one for one in found if isinstance(one, dict) and one.get("name") == "default")
+        found = next((one.get("template") for one in defaults), None)
+    return found if isinstance(found, str) else None
 
 
 def template_files(folder: Path) -> Iterator[Path]:

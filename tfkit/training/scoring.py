@@ -107,8 +107,7 @@ class Scorer:
             return self.generate([example["vectors"] for example in examples]), [one["target"] for one in examples]
         sources = [example["source"] for example in examples]
         bound = most_positions(self.model, self._reads.side) or 2**62
-        read = self.tokenizer.source.encode_batch(sources)
-        fits = [len(self.objective.rows.prompt(ids)) <= bound for ids in read]
+        fits = [len(ids) <= bound for ids in self.objective.rows.read(sources, self.tokenizer.source)]
         written = iter(self.generate([text for text, fit in zip(sources, fits, strict=True) if fit]))
         return [next(written) if fit else "" for fit in fits], [example["target"] for example in examples]
 

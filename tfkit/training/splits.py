@@ -72,7 +72,7 @@ class Split:
     def texts(self, fields: Sequence[str]) -> Iterator[str]:
         """Yield these fields of all examples."""
         examples = self.corpus.stream() if self.sharded else self.examples
-        return (example[field] for example in examples for field in fields if field in example)
+        return (text for example in examples for text in self.objective.rows.learned(example, fields))
 
     def __len__(self) -> int:
         return len(self.examples) if self._count is None else self._count

@@ -9,6 +9,7 @@
 | `tagged_text` | a line and a line of tags | tagging, in two files (slots, entities) |
 | `conllu` | a sentence of a treebank | tagging, in the format of Universal Dependencies |
 | `json_lines` | one JSON object per line | data from a program |
+| `chat` | a conversation: messages with roles, in JSON lines | the objective `chat` |
 | `csv` | a row | data from a spreadsheet |
 | `parquet` | a row | data from a data set hub |
 | `phrases` | a generated pair | a first translation model, without files |
@@ -33,6 +34,7 @@ option `fields` maps them to the names in the file.
 """
 
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
+from tfkit.data.corpus.chat import Conversations
 from tfkit.data.corpus.docstrings import Docstrings
 from tfkit.data.corpus.drawn import Shapes, Tones
 from tfkit.data.corpus.mixture import Mixture
@@ -60,6 +62,7 @@ __all__ = [
     "Brevo",
     "Capo",
     "Conllu",
+    "Conversations",
     "Copying",
     "Corpus",
     "Csv",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import tokenizers
 from pydantic import Field, model_validator
@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
-from tfkit.data.tokenizer.special import check_room, check_unknown, default_unknown
+from tfkit.data.tokenizer.special import check_room, default_unknown, unknown_problem
 from tfkit.data.tokenizer.words import mark_words
 
 
@@ -35,11 +35,12 @@ class Bpe(LearnedTokenizer):
         @model_validator(mode="before")
         @classmethod
         def _bytes_know_everything(cls, data: object) -> object:
-            return default_unknown(data, "byte_level")
+            return default_unknown(data) if isinstance(data, Mapping) and data.get("byte_level") is True else data
 
         @model_validator(mode="after")
         def _unknown_fits(self) -> Bpe.Config:
-            check_unknown(self.special_tokens, "byte_level", self.byte_level)
+            if self.byte_level == (self.special_tokens.unknown is not None):
+                raise ValueError(unknown_problem(self.special_tokens, "byte_level"))
             check_room(self.vocab_size, self.special_tokens, others=256 if self.byte_level else 1)
             return self
 

@@ -126,10 +126,8 @@ def check_room(vocab_size: int | None, special: SpecialTokens, others: int = 1) 
         raise ValueError(f"vocab_size: {vocab_size} is too small; the minimum is {least}")
 
 
-def default_unknown(options: object, covers: str) -> object:
-    """Set the default unknown token to none if the option `covers`, by which every text is known, is true."""
-    if not isinstance(options, Mapping) or options.get(covers) is not True:
-        return options
+def default_unknown(options: Mapping[str, object]) -> Mapping[str, object]:
+    """Set the default unknown token of a vocabulary that covers every text to none."""
     special = options.get("special_tokens", {})
     if isinstance(special, SpecialTokens) and "unknown" not in special.model_fields_set:
         special = special.model_dump(exclude_unset=True)
@@ -138,10 +136,8 @@ def default_unknown(options: object, covers: str) -> object:
     return options
 
 
-def check_unknown(special: SpecialTokens, covers: str, is_set: bool) -> None:
-    """Raise ValueError for an unknown token next to the option `covers`, or for neither of them."""
-    unknown = special.unknown
-    if is_set and unknown is not None:
-        raise ValueError(f"{covers} needs no unknown token; set special_tokens.unknown: none, not {unknown!r}")
-    if not is_set and unknown is None:
-        raise ValueError(f"an unknown token is needed without {covers}; set special_tokens.unknown")
+def unknown_problem(special: SpecialTokens, covers: str) -> str:
+    """Describe an unknown token next to the option `covers`, by which every text is known, or the lack of both."""
+    if special.unknown is None:
+        return f"an unknown token is needed without {covers}; set special_tokens.unknown"
+    return f"{covers} needs no unknown token; set special_tokens.unknown: none, not {special.unknown!r}"

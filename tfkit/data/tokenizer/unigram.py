@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import tokenizers
 from pydantic import Field, model_validator
@@ -13,7 +13,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
-from tfkit.data.tokenizer.special import check_room, check_unknown, default_unknown
+from tfkit.data.tokenizer.special import check_room, default_unknown, unknown_problem
 from tfkit.data.tokenizer.words import MARK, mark_words
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # names that the library reads
@@ -38,11 +38,12 @@ class Unigram(LearnedTokenizer):
         @model_validator(mode="before")
         @classmethod
         def _bytes_know_everything(cls, data: object) -> object:
-            return default_unknown(data, "byte_fallback")
+            return default_unknown(data) if isinstance(data, Mapping) and data.get("byte_fallback") is True else data
 
         @model_validator(mode="after")
         def _unknown_fits(self) -> Unigram.Config:
-            check_unknown(self.special_tokens, "byte_fallback", self.byte_fallback)
+            if self.byte_fallback == (self.special_tokens.unknown is not None):
+                raise ValueError(unknown_problem(self.special_tokens, "byte_fallback"))
             check_room(self.vocab_size, self.special_tokens, others=257 if self.byte_fallback else 1)
             return self
 

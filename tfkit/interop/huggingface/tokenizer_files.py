@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.interop.huggingface.special import THEIR_TOKENS, read_optional
+from tfkit.interop.huggingface.special import TOKEN_KEYS, read_optional
 from tfkit.interop.huggingface.tokenizer import FILE, without_roles
 from tfkit.run import Run
-from tfkit.storage.files import write_json
+from tfkit.storage.files import write_json, write_text
 from tfkit.training.folder import TARGET_TOKENIZER
-from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
+from tfkit.training.kept import CHAT_TEMPLATE, TOKENIZER_CONFIG, TOKENS_MAP
 
 TEXT = -1  # placeholder of the text in an objective's prompt
 CLASS = "PreTrainedTokenizerFast"  # generic transformers class for a tokenizer.json
@@ -34,6 +34,9 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
     settings = stored or {**names, "model_max_length": _length(run), "clean_up_tokenization_spaces": False}
     if not stored and run.blueprint.encoder is None:
         settings["padding_side"] = "left"  # generation appends to the prompt
+    if run.recipe.objective is not None and run.chat_template is not None:
+        write_text(folder / CHAT_TEMPLATE, run.chat_template)
+        settings = {**settings, "chat_template": run.chat_template}
     write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": CLASS, **settings})
     write_json(folder / TOKENS_MAP, read_optional(kept / TOKENS_MAP) or names)
 
@@ -41,7 +44,7 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
 def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:
     """Return the special tokens under transformers' names; in models that only read, start and end have two each."""
     names: dict[str, str] = {}
-    for role, keys in THEIR_TOKENS.items():
+    for role, keys in TOKEN_KEYS.items():
         if role in tokenizer.special_ids:
             names |= dict.fromkeys(keys[:1] if writes else keys, tokenizer.token(tokenizer.special_ids[role]))
     return names

@@ -4,6 +4,7 @@
 |---|---|
 | seq2seq | texts are mapped to texts: an encoder-decoder predicts the target from the source (the original) |
 | completion | texts are mapped to texts: a decoder continues the source with the target (instructions, answers) |
+| chat | conversations: a decoder writes the assistant's turns, by a chat template |
 | causal_lm | text is generated: a decoder predicts the next token (GPT-style) |
 | masked_lm | text is encoded: an encoder predicts masked tokens (BERT-style) |
 | next_sentence | text pairs are encoded: as masked_lm, and the encoder predicts if one text follows the other (BERT) |
@@ -18,6 +19,7 @@
 
 from tfkit.training.objective.base import Answers, Loss, Objective, Prediction
 from tfkit.training.objective.causal_lm import CausalLm
+from tfkit.training.objective.chat import Chat
 from tfkit.training.objective.classification import Classification
 from tfkit.training.objective.completion import Completion
 from tfkit.training.objective.denoising import Denoising
@@ -37,6 +39,7 @@ __all__ = [
     "Answers",
     "Batch",
     "CausalLm",
+    "Chat",
     "Classification",
     "Completion",
     "Denoising",

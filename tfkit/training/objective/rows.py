@@ -160,6 +160,14 @@ class Rows(RowsFacts):
         """Add the special tokens that a trained model expects around a text."""
         return list(ids)
 
+    def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+        """Return the ids of the texts that a trained model reads, as it expects them."""
+        return [self.prompt(ids) for ids in tokenizer.encode_batch(texts)]
+
+    def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
+        """Return the texts of an example that a tokenizer learns from."""
+        return [example[field] for field in fields if field in example]
+
     def labels_in(self, example: Example) -> Sequence[str]:
         """Return the labels of an example, if the objective learns labels."""
         return ()

@@ -1,0 +1,163 @@
+"""Chat: loss on the assistant's turns only, prompts as in training, and a template that goes out and comes in."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from click.testing import CliRunner
+
+import tfkit
+from tests.training.small import RECIPE, trained
+from tfkit.cli.main import main
+from tfkit.core.errors import DataError, RecipeError, UsageError
+from tfkit.data.tokenizer import Bpe, Tokenizer
+from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.huggingface.importing import import_model
+from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.run import Run
+from tfkit.training.objective import Chat
+
+NOUNS = ["cat", "dog", "house", "river", "child", "teacher", "moon", "stone", "tree", "bird", "fish", "king"]
+
+
+def turns(*texts: str) -> list[dict[str, str]]:
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+
+
+def conversations() -> list[list[dict[str, str]]]:
+    pairs = list(permutations(NOUNS, 2))
+    np.random.default_rng(0).shuffle(pairs)
+    return [turns(f"say {a} and {b}", f"{a}, {b}.", "now backwards", f"{b}, {a}.") for a, b in pairs]
+
+
+def recipe(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) -> Recipe:
+    whole = conversations()
+    for name, some in (("train", whole[24:]), ("test", whole[:24])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"messages": one}) + "\n" for one in some))
+    corpora = {name: {"type": "chat", "file": str(folder / f"{name}.jsonl")} for name in ("train", "test")}
+    data = {**RECIPE["data"], "train": corpora["train"], "valid": corpora["test"], "test": corpora["test"]}
+    recipe = {**RECIPE, "model": {**RECIPE["model"], "max_length": 64}, "data": data, "objective": "chat"}
+    recipe["generate"] = {"max_new_tokens": 12}
+    return load_recipe({**recipe, "train": {**RECIPE["train"], **train}}, overrides)
+
+
+def words() -> Tokenizer:
+    config = Bpe.Config(vocab_size=120)
+    tokenizer: Tokenizer = config.build().fit(["user\nassistant\nsay cat and dog, now. backwards"] * 3)
+    return tokenizer
+
+
+def items(*examples: dict[str, str], template: str | None = None) -> Any:
+    rows = Chat.Config(template=template).build().rows
+    return rows, rows.prepare(examples, words(), 200)
+
+
+def test_only_replies_have_a_loss_and_prompts_are_those_of_training() -> None:
+    said = turns("say cat", "cat.", "now dog", "dog, cat")
+    example = {"source": json.dumps(said[:-1]), "target": said[-1]["content"]}
+    rows, (item, short) = items(example, {"source": "say cat", "target": "cat."})
+    tokenizer = words()
+    learned = [list(part) for part in np.split(item["text"], np.flatnonzero(np.diff(item["reply"])) + 1)]
+    assert [tokenizer.decode(part).strip() for part in learned[1::2]] == ["cat.", "dog, cat"]
+    end = tokenizer.special_ids["end"]
+    assert all(part[-1] == end for part in learned[1::2])
+    (first,), (second,) = rows.read(["say cat"], tokenizer), rows.read([example["source"]], tokenizer)
+    assert first == learned[0] and second == [id_ for part in learned[:3] for id_ in part]
+    batch = rows.collate([item, short], np.random.default_rng(0))
+    inputs = batch["input_ids"].flatten()
+    assert batch["labels"].tolist() == [*learned[1], *learned[3], *learned[1]]
+    assert inputs[batch["predicted"][0]] == learned[0][-1]  # the end of the prompt predicts the first token
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "ends a reply without the end token </s>"),
+        ("{{ messages[-1].content + eos_token }}", "do not begin with those of its prompts"),
+        ("{% for m in messages %}{{ m.role[:1] + m.content }}</s>{% endfor %}{{ 'ass' if add_generation_prompt }}",
+         "do not begin with those of its prompts"),
+        ("{{ raise_exception('never') }}", "the chat template refuses the messages: never"),
+    ],
+)  # fmt: skip
+def test_templates_that_cannot_be_learned_are_refused(template: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        items({"source": "say cat", "target": "dog"}, template=template)
+
+
+def test_wrong_templates_and_token_shards_are_refused_in_the_recipe(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"objective\.template: .*line 1 of the chat template|objective: .*line 1 of"):
+        recipe(tmp_path, {"objective.template": "{% for %}"})
+    with pytest.raises(RecipeError, match="'chat' holds the texts and tokens of all examples in memory"):
+        recipe(tmp_path, {"data.shards": True})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("chat")
+    return trained(recipe(folder, {"train.samples": 0}, evaluate_every=3, metrics=["exact_match"]), folder / "run")
+
+
+def test_the_template_goes_out_and_comes_in(run: Run, tmp_path: Path) -> None:
+    export_model(run, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    said = turns("say cat and dog", "cat, dog.", "now backwards")
+    ids = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+    assert ids == run.read_chat(said) == run.read([json.dumps(said)])[0]
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == run.chat_template == tokenizer.chat_template
+    assert run.chat(said, max_new_tokens=3) == run.generate([ids], max_new_tokens=3)[0]
+
+
+def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path) -> None:
+    layer = {"residual": "pre_norm", "feedforward": {"type": "mlp", "d_ff": 8, "activation": "gelu_tanh"}}
+    changed = {f"model.layer.{name}": value for name, value in layer.items()} | {"model.position": "learned"}
+    own = trained(recipe(tmp_path, {**changed, "train.samples": 0}, metrics=["exact_match"]), tmp_path / "own")
+    export_model(own, tmp_path / "out")
+    import_model(str(tmp_path / "out"), tmp_path / "back")
+    back, said = tfkit.load_run(tmp_path / "back"), turns("say cat and dog")
+    assert back.recipe.objective is None and back.read_chat(said) == own.read_chat(said)
+    assert back.read(["say cat"]) != own.read(["say cat"])
+    reply = own.chat(said, max_new_tokens=4)
+    assert back.chat(said, max_new_tokens=4) == reply
+    command = ["generate", str(tmp_path / "back"), "say cat and dog", "--max-new-tokens", "4"]
+    printed = CliRunner().invoke(main, [*command, "--chat"])
+    assert printed.exit_code == 0 and printed.stdout == reply + "\n"
+
+
+def test_a_run_without_a_template_says_so(tmp_path: Path) -> None:
+    plain = trained(recipe(tmp_path, {"objective": "completion", "train.samples": 0}, steps=1), tmp_path / "run")
+    with pytest.raises(UsageError, match="has no chat template; train with objective: chat, or import a model"):
+        plain.chat(turns("say cat"))
+    printed = CliRunner().invoke(main, ["generate", str(tmp_path / "run"), "hi", "--chat"])
+    assert printed.exit_code == 2 and "has no chat template" in printed.output
+
+
+def test_a_conversation_in_the_terminal_remembers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tfkit.cli.chat import replying
+
+    seen: list[Any] = []
+    read = run.read_chat
+    monkeypatch.setattr(run, "read_chat", lambda messages: seen.append(messages) or read(messages))
+    monkeypatch.setattr(run, "stream", lambda ids, **_: iter(["cat", ", dog"]))
+    answer = replying(run, {})
+    answer("say cat")
+    answer("now backwards")
+    assert seen == [turns("say cat"), turns("say cat", "cat, dog", "now backwards")]
+
+
+@pytest.mark.slow
+def test_made_up_answers_are_learned_exactly(tmp_path: Path) -> None:
+    changes = {
+        "model.d_model": 64, "model.num_layers": 2, "model.layer.dropout": 0, "model.layer.attention.dropout": 0,
+        "model.layer.feedforward.d_ff": 128, "model.position": "rotary", "model.layer.residual": "pre_norm",
+        "data.batch.size": 32, "train.schedule": {"type": "cosine", "lr": 0.003, "warmup": 30},
+    }  # fmt: skip
+    run = trained(recipe(tmp_path, changes, steps=200, evaluate_every=100, checkpoint_every=200), tmp_path / "run")
+    assert run.evaluate("test", ["exact_match"])["exact_match"] == 100
+    for one in conversations()[:24]:  # held out
+        assert [run.chat(one[:1]), run.chat(one[:3])] == [one[1]["content"], one[3]["content"]]

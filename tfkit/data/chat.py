@@ -1,0 +1,105 @@
+"""Conversations: messages with roles, and the Jinja templates that write them as one text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from tfkit.core.errors import DataError
+from tfkit.core.extras import optional
+from tfkit.core.synonyms import nearest
+
+Message = dict[str, str]
+ROLES = ("system", "user", "assistant")
+DEFAULT = (  # start and end token around each turn
+    "{% for message in messages %}{{ bos_token }}{{ message['role'] }}\n{{ message['content'] }}{{ eos_token }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
+)
+LONGEST = 100_000  # characters of a template
+
+
+def checked(value: object, place: str) -> list[Message]:
+    """Return the messages of a parsed conversation; raise DataError with the place and the number of a faulty one."""
+    if not isinstance(value, list) or not value:
+        raise DataError(f"{place}: messages is {'empty' if value == [] else 'no list'}; list at least one message")
+    return [_message(one, f"{place}: message {number}") for number, one in enumerate(value, 1)]
+
+
+def _message(value: object, place: str) -> Message:
+    if not isinstance(value, dict):
+        raise DataError(f'{place}: expected {{"role": ..., "content": ...}}, got {value!r:.60}')
+    others = [str(key) for key in value if key not in ("role", "content")]
+    if others:
+        raise DataError(f"{place}: {others[0]} is not supported; a message has a role and a content")
+    role, content = value.get("role"), value.get("content")
+    if role not in ROLES:
+        hint = nearest(str(role), list(ROLES))
+        known = f"use one of {', '.join(ROLES)}" if hint is None else f"did you mean '{hint}'?"
+        raise DataError(f"{place}: {'has no role' if role is None else f'unknown role {role!r}'}; {known}")
+    if not isinstance(content, str) or not content.strip():
+        what = "has no content" if content is None else "the content is empty or no text"
+        raise DataError(f"{place}: {what}; write the text of the {role}")
+    return {"role": role, "content": content}
+
+
+def written(messages: Sequence[Message]) -> str:
+    """Write messages as the text that `read` reads."""
+    return json.dumps(messages, ensure_ascii=False)
+
+
+def read(text: str) -> list[Message]:
+    """Return the messages of a JSON list of them; any other text is one message of the user."""
+    if text.lstrip().startswith("[{"):
+        try:
+            return checked(json.loads(text), "the conversation")
+        except ValueError:
+            pass
+    return [{"role": "user", "content": text}]
+
+
+class ChatTemplate:
+    """A chat template in Jinja, sandboxed, with the variables and functions that transformers gives it."""
+
+    def __init__(self, text: str) -> None:
+        """Compile the template; raise ValueError for one that is wrong, or UsageError without jinja2."""
+        if len(text) > LONGEST:
+            raise ValueError(f"a chat template has at most {LONGEST:,} characters, got {len(text):,}")
+        self.text = text
+        self._jinja = optional("jinja2", "study", "chat templates need")
+        sandbox = optional("jinja2.sandbox", "study", "chat templates need")
+        environment = sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _as_json
+        environment.globals["raise_exception"] = self._refuse
+        try:
+            self._template = environment.from_string(text)
+        except self._jinja.TemplateSyntaxError as error:
+            raise ValueError(f"line {error.lineno} of the chat template: {error.message}") from None
+
+    def _refuse(self, message: str) -> NoReturn:
+        raise self._jinja.TemplateError(message)
+
+    def render(self, messages: Sequence[Message], special: Mapping[str, str], reply: bool = False) -> str:
+        """Write messages as one text, with the beginning of a reply if `reply`.
+
+        `special` are the special tokens by role. Raise DataError for a message that contains one, or that the template
+        refuses.
+        """
+        for number, message in enumerate(messages, 1):
+            found = next((token for token in special.values() if token in message["content"]), None)
+            if found is not None:
+                raise DataError(f"message {number} contains the special token {found}; remove it")
+        tokens = {"bos_token": special.get("start", ""), "eos_token": special.get("end", "")}
+        names = {**tokens, "pad_token": special.get("pad", ""), "unk_token": special.get("unknown", "")}
+        try:
+            return str(self._template.render(messages=messages, add_generation_prompt=reply, **names))
+        except self._jinja.TemplateError as error:
+            raise DataError(f"the chat template refuses the messages: {error}") from None
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+            raise DataError(f"the chat template fails on the messages: {error}") from None
+
+
+def _as_json(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,52 @@
+"""Conversations in JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from tfkit.core.errors import DataError
+from tfkit.core.options import RecipePath
+from tfkit.core.registry import register
+from tfkit.data.chat import checked, written
+from tfkit.data.corpus.base import Record, TextRecordCorpus
+from tfkit.data.corpus.lines import Lines
+from tfkit.data.corpus.records import parsed
+
+
+@register("corpus", "chat")
+class Conversations(TextRecordCorpus):
+    """One conversation per line: `{"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}`.
+
+    `source` is the list of all messages but the last, as JSON; `target` is the last one, which is the assistant's.
+    """
+
+    fields = ("source", "target")
+
+    class Config(TextRecordCorpus.Config):
+        """The file."""
+
+        file: RecipePath = Field(description="a file with one conversation per line")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file = config.file
+
+    def records(self) -> Iterator[Record]:
+        """Yield each conversation; raise DataError with the line of a faulty one."""
+        for number, line in enumerate(Lines(self.file, self.encoding), start=1):
+            place = f"{self.file}:{number}"
+            if self.skip_empty and not line.strip():
+                continue
+            value = parsed(line, place)
+            if not isinstance(value, dict) or "messages" not in value:
+                raise DataError(f"{place}: no field 'messages'; expected {{\"messages\": [...]}}")
+            messages = checked(value["messages"], place)
+            if messages[-1]["role"] != "assistant" or len(messages) < 2:
+                raise DataError(f"{place}: the last message is the one to learn; end with the assistant's reply")
+            yield place, {"source": written(messages[:-1]), "target": messages[-1]["content"]}
+
+    def name(self) -> str:
+        """Return the file path."""
+        return self.file
