@@ -43,11 +43,11 @@ def command(recipe: str, devices: int, memory: int, length: int | None, as_json:
 
     loaded = reading.recipe(recipe)
     loaded.tell_warnings()
-    found = plan_training(loaded, devices, memory, length)
+    plan = plan_training(loaded, devices, memory, length)
     if as_json:
-        echo_json(found.as_data())
+        echo_json(plan.as_data())
     else:
-        _print(found, vocabulary_note(loaded))
+        _print(plan, vocabulary_note(loaded))
 
 
 def _print(plan: TrainingPlan, note: str | None) -> None:

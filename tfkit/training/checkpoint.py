@@ -75,8 +75,8 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
-        found = self.folder.glob("step-*") if self.folder.is_dir() else ()
-        return sorted((path for path in found if _FOLDER.fullmatch(path.name)), key=step_of)
+        paths = self.folder.glob("step-*") if self.folder.is_dir() else ()
+        return sorted((path for path in paths if _FOLDER.fullmatch(path.name)), key=step_of)
 
     def last(self) -> Path | None:
         """Return the newest checkpoint, or None."""
@@ -95,12 +95,12 @@ class Checkpoints:
         for checkpoint in reversed(self.all()):
             if not _is_whole(checkpoint):
                 continue
-            found = damage(checkpoint)
-            if not found:
+            damages = damage(checkpoint)
+            if not damages:
                 for problem in problems:
                     say(problem)
                 return checkpoint
-            problems += found
+            problems += damages
         if problems:
             nothing = f"{self.folder}: no other checkpoint is complete, so this run cannot be resumed"
             raise RunError("\n".join([*problems, nothing]))
@@ -164,10 +164,10 @@ class Checkpoints:
 
     def _thin(self) -> None:
         """Remove expired checkpoints, and reduce all but the newest to weights."""
-        there = [path for path in self.all() if is_ours(path)]
-        for old in there[: -self.keep]:
+        existing = [path for path in self.all() if is_ours(path)]
+        for old in existing[: -self.keep]:
             _remove(old)
-        for old in there[-self.keep : -WHOLE]:
+        for old in existing[-self.keep : -WHOLE]:
             checksums.forget(old, (OPTIMIZER, *MORE))
             for name in (OPTIMIZER, *MORE):
                 (old / name).unlink(missing_ok=True)

@@ -59,7 +59,7 @@ def _problem(task: Task) -> str:
         return f"{some(lacking)} does not compile to one graph"
     if any(isinstance(module, Experts) for module in task.model.modules()):
         return "experts would all be computed for every token, as the shapes of a graph must not depend on a choice"
-    found = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
-    if task.train.device.type == "cpu" and not any(found):
+    compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
+    if task.train.device.type == "cpu" and not any(compilers):
         return "kernels of a CPU need a C++ compiler, such as g++, and none is installed"
     return ""

@@ -112,8 +112,7 @@ class Trainer:
             with Interrupts() as interrupts, outliving(interrupts), ahead as batches:
                 stopping = bool(progress.finished)
                 while not stopping:
-                    with batches.working():
-                        record = self._fitting_step(batches, meter)
+                    record = self._fitting_step(batches, meter)
                     progress.epoch, progress.batch = batches.state
                     self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
@@ -172,7 +171,8 @@ class Trainer:
     def _fitting_step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, float]:
         """Take one optimizer step. Raise OutOfMemory if its memory cannot be allocated."""
         try:
-            return self._step(batches, meter)
+            with batches.working():
+                return self._step(batches, meter)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -83,20 +83,20 @@ class Demand:
     def advice(self, room: int | None) -> str:
         """Say what fits into `room` bytes: smaller batches, or recomputed layers."""
         memory, settings, config = self.memory, self.task.settings, self.task.train.config
-        rows, found = len(side_of(self.batch)), []
+        rows, options = len(side_of(self.batch)), []
         key, value = ("tokens", config.tokens) if config.tokens else ("size", config.size or 1)
         for parts in (2**power for power in range(1, rows.bit_length()) if 2**power <= rows):
             needed = None if memory is None else memory.fixed + memory.activations // parts
             if needed is None or room is None or needed <= room:
                 size = "" if needed is None else f" ({gigabytes(needed)})"
                 smaller = f"data.batch.{key}: {value // parts} with train.accumulate: {settings.accumulate * parts}"
-                found.append(f"{smaller}, a step of as many examples{size}")
+                options.append(f"{smaller}, a step of as many examples{size}")
                 break
         if settings.recompute != "all" and not settings.compile:
             again = self.with_settings(settings.model_copy(update={"recompute": "all"}))
             if again is None or room is None or again.total <= room:
-                found.append("train.recompute: all" + ("" if again is None else f" ({gigabytes(again.total)})"))
-        return f"What fits: {'; or '.join(found)}." if found else "Nothing smaller fits: use a smaller model."
+                options.append("train.recompute: all" + ("" if again is None else f" ({gigabytes(again.total)})"))
+        return f"What fits: {'; or '.join(options)}." if options else "Nothing smaller fits: use a smaller model."
 
     def describe(self) -> str:
         """Describe the step: the batch, the weights and the memory that they take."""
@@ -118,15 +118,15 @@ def _lengths(task: Task) -> NDArray[np.int64]:
 
 
 def check_fits(task: Task, processes: int) -> None:
-    """Raise OutOfMemory before anything is written if a step surely takes more memory than there is."""
+    """Raise OutOfMemory before anything is written if a step surely takes more memory than is free."""
     demand = Demand(task, processes)
     if demand.is_small or demand.memory is None:
         return
     free = free_memory(task.train.device)
-    room = None if free is None else free + demand.memory.weights  # the weights are already there
+    room = None if free is None else free + demand.memory.weights  # the weights are already allocated
     if room is not None and demand.memory.total > room:
-        there = f"{task.train.device} has {gigabytes(room)}"
-        raise OutOfMemory(f"{demand.describe()}, and {there}. {demand.advice(room)}")
+        available = f"{task.train.device} has {gigabytes(room)}"
+        raise OutOfMemory(f"{demand.describe()}, and {available}. {demand.advice(room)}")
 
 
 def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfMemory:
@@ -136,8 +136,8 @@ def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfM
         torch.cuda.empty_cache()
     free, fixed = free_memory(device), 0 if demand.memory is None else demand.memory.fixed
     room = None if free is None else free + fixed  # what is fixed may already be allocated
-    there = "" if free is None else f"; {gigabytes(free)} are free now"
+    available = "" if free is None else f"; {gigabytes(free)} are free now"
     goes_on = "is whole, and --resume continues from it, with the same data.batch"
     kept = "" if last is None else f" The checkpoint of step {last:,} {goes_on}."
     failed = f"step {step:,}: out of memory on {device}"
-    return OutOfMemory(f"{failed}: {demand.describe()}{there}. {demand.advice(room)}{kept}")
+    return OutOfMemory(f"{failed}: {demand.describe()}{available}. {demand.advice(room)}{kept}")

@@ -13,18 +13,18 @@ from tfkit.recipe.load import Recipe
 
 def recompute_layers(recipe: Recipe, trained: nn.Module) -> None:
     """Set the layers that `train.recompute` names in all stacks. Raise RecipeError if it would change the gradients."""
-    wanted = recipe.train.recompute
+    requested = recipe.train.recompute
     stacks = [module for module in trained.modules() if isinstance(module, Stack)]
-    if wanted and (problem := _problem(wanted, stacks, trained)):
+    if requested and (problem := _problem(requested, stacks, trained)):
         raise RecipeError([recipe.fault("train.recompute", problem)])
     for stack in stacks:
-        stack.recompute = len(stack.layers) if wanted == "all" else wanted
+        stack.recompute = len(stack.layers) if requested == "all" else requested
 
 
-def _problem(wanted: int | str, stacks: list[Stack], trained: nn.Module) -> str:
+def _problem(requested: int | str, stacks: list[Stack], trained: nn.Module) -> str:
     deepest = max(len(stack.layers) for stack in stacks)
-    if isinstance(wanted, int) and wanted > deepest:
-        return f"{wanted} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+    if isinstance(requested, int) and requested > deepest:
+        return f"{requested} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
     if any(stack.plan.last_state for stack in stacks):
         return "the layers of this model pass on their last states, which a second forward would change; leave it out"
     if any(isinstance(module, Routing) and module.config.selection_rate for module in trained.modules()):
