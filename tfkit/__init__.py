@@ -37,6 +37,7 @@ __all__ = [
     "push",
     "register",
     "save",
+    "study",
     "train",
 ]
 
@@ -52,6 +53,7 @@ _ROOMS = {
     "tfkit.interop.huggingface.pretrained": ("as_pretrained",),
     "tfkit.models.alone": ("context",),
     "tfkit.recipe.load": ("Recipe", "load_recipe"),
+    "tfkit.studies.study": ("study",),
     "tfkit.run": ("Run", "evaluate", "load_run", "save", "train"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}

@@ -22,5 +22,6 @@ from tfkit.run import evaluate as evaluate
 from tfkit.run import load_run as load_run
 from tfkit.run import save as save
 from tfkit.run import train as train
+from tfkit.studies.study import study as study
 
 __version__: str

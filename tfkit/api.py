@@ -138,12 +138,12 @@ def _validated(slot: str, name: str, options: dict[str, object], embedding: nn.M
         node = replace(node, value={key: node.value[key] for key in node.value if key in own | {"type"}})
     config = Preparer(faults).config(node, slot)
     sizes_given = _sizes(size_node, faults)
-    if config is None or sizes_given is None or faults.found:
-        raise RecipeError(faults.found)
+    if config is None or sizes_given is None or faults.errors:
+        raise RecipeError(faults.errors)
     shape = _shape(config, sizes_given, embedding)
     faults.problems(node, _problems(config, shape, embedding))
-    if faults.found:
-        raise RecipeError(faults.found)
+    if faults.errors:
+        raise RecipeError(faults.errors)
     return config, shape
 
 

@@ -129,10 +129,10 @@ def test_a_run_that_is_trained_now_says_so(folder: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere: there is no such folder"),
+        (["nowhere"], "nowhere: no such folder"),
         (["--where", "nrm=rms_norm"], "no run has 'nrm'. Did you mean 'norm'?"),
         (["--where", "norm"], "--where 'norm': write a key"),
-        (["--where", "step>x"], "--where 'step>x': > compares with a number, and 'x' is none"),
+        (["--where", "step>x"], "--where 'step>x': > compares with a number, not with 'x'"),
         (["--sort", "valid.los"], "--sort valid.los: no run has 'valid.los'. Did you mean 'valid.loss'?"),
         (["--columns", "run,tokns"], "--columns tokns: no run has 'tokns'. Did you mean 'tokens'?"),
         (["--csv", "--json"], "use one of them"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import REGISTRY
-from tfkit.interop.huggingface.convert import RenamedTensors, to_ours
+from tfkit.interop.huggingface.convert import RenamedTensors, to_own
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import SINGLE, open_checkpoint, read_config
 from tfkit.interop.huggingface.settings import NEEDED, put
@@ -110,7 +110,7 @@ def fill(ours: Model, family: type[Family], folder: Path) -> list[str]:
     """Load a folder's weights; returns their names that no output reads."""
     wanted = {name: value.shape for name, value in weights(ours).items()}
     with open_checkpoint(folder) as checkpoint:
-        brought = to_ours(family, checkpoint, wanted, ours.blueprint)
+        brought = to_own(family, checkpoint, wanted, ours.blueprint)
     with torch.no_grad():
         for name, value in weights(ours).items():
             value.copy_(brought.tensors[name])
@@ -186,5 +186,5 @@ def sized(family: Any, config: Mapping[str, Any], size: int = 12) -> dict[str, A
     made: dict[str, Any] = {}
     for row in family.settings:
         if row.default is NEEDED and not any(key in config for key in row.also):
-            put(made, row.theirs, size)
+            put(made, row.config_key, size)
     return {**made, **config}

@@ -95,7 +95,7 @@ def test_a_task(task: str, tmp_path: Path) -> None:
     named = run.blueprint.head is not None and hasattr(run.blueprint.head, "num_classes")
     assert tuple(config.get("id2label", {}).values()) == (LABELS if named else ())
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    theirs = theirs_of(tmp_path / "out", exported.auto_class, trust_remote_code=exported.theirs is None)
+    theirs = theirs_of(tmp_path / "out", exported.auto_class, trust_remote_code=exported.family_config is None)
     if run.blueprint.encoder is not None and run.blueprint.decoder is not None:
         return
     # texts of two lengths as one batch, padded as their tokenizer does
@@ -134,7 +134,7 @@ def test_a_head_of_ones_own_with_its_labels(head: Any, loader: str, tmp_path: Pa
     classes = isinstance(head, dict) and "num_classes" in head
     run = made(tmp_path / "run", model(head=head), LABELS if classes else ())
     exported = alike(run, tmp_path / "out")
-    assert (exported.theirs, exported.auto_class) == (None, loader)
+    assert (exported.family_config, exported.auto_class) == (None, loader)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     if classes:
         assert config["id2label"] == {str(number): name for number, name in enumerate(LABELS)}
@@ -183,4 +183,4 @@ OWN: dict[str, dict[str, Any]] = {
 )
 def test_what_has_no_family(name: str, tmp_path: Path) -> None:
     run = made(tmp_path / "run", OWN[name])
-    assert alike(run, tmp_path / "out").theirs is None
+    assert alike(run, tmp_path / "out").family_config is None

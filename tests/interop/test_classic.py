@@ -26,12 +26,12 @@ TINY_T5 = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 
     ("family", "config", "message"),
     [
         (GPTJ, {"rotary_dim": None}, "rotary_dim"),
-        (GPTNeo, {"num_layers": 3, "attention_types": [[["global", "local"], 2]]}, "says 4 layers, num_layers 3"),
+        (GPTNeo, {"num_layers": 3, "attention_types": [[["global", "local"], 2]]}, "covers 4 layers, num_layers is 3"),
         (Bloom, {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm"),
         (Falcon, {"new_decoder_architecture": True, "parallel_attn": False}, "parallel_attn: false"),
         (MPT, {"attn_config": {"alibi": False}}, "attn_config.alibi: only True"),
         (MPT, {"expansion_ratio": 2}, "expansion_ratio: only 4"),
-        (OPT, {"word_embed_proj_dim": 20, "architectures": ["OPTModel"]}, "only with a head that is tied"),
+        (OPT, {"word_embed_proj_dim": 20, "architectures": ["OPTModel"]}, "only with a tied head"),
         (OpenAIGPT, {"afn": "mish"}, "afn: 'mish' is not supported; expected gelu, relu, silu, swish"),
         (T5, {"feed_forward_proj": "gated-snake"}, "dense_act_fn: 'snake' is not supported"),
     ],
@@ -102,5 +102,5 @@ def test_as_many_channels_turn_as_gptj_says(turned: int) -> None:
 def test_few_key_value_heads_that_starcoder_has_no_word_for() -> None:
     model = GPTBigCode.recipe(sized(GPTBigCode, {"n_embd": 24, "n_head": 4}))
     model["layer"]["attention"]["num_kv_heads"] = 2
-    with pytest.raises(DataError, match="2 key-value heads have no word there"):
+    with pytest.raises(DataError, match="cannot express 2 key-value heads"):
         GPTBigCode.config(model, "GPTBigCodeForCausalLM")

@@ -71,7 +71,7 @@ def imported(folder: Path, run: Path) -> tfkit.Run:
 def back_to_the_bit(run: tfkit.Run, folder: Path, target: Path) -> dict[str, Any]:
     """What is exported again: its weights are those of `folder`; gives its config."""
     done = export_model(run, target)
-    assert done.theirs is not None
+    assert done.family_config is not None
     before, after = (load_file(place / "model.safetensors") for place in (folder, target))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -274,7 +274,7 @@ def test_what_was_trained_here_takes_its_labels_along(tmp_path: Path) -> None:
         "train": {"device": "cpu", "steps": 1, "schedule": {"type": "constant", "lr": 0.01}, "optimizer": "adam"},
     }  # fmt: skip
     run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
-    assert export_model(run, tmp_path / "theirs").theirs is not None
+    assert export_model(run, tmp_path / "theirs").family_config is not None
     assert class_of(tmp_path / "theirs") == "BertForSequenceClassification"
     says = pipeline("text-classification", tmp_path / "theirs", "AutoModelForSequenceClassification", top_k=None)
     mine = run.predict("w1 w2")[0]

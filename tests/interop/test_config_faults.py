@@ -101,7 +101,7 @@ def test_no_family_makes_up_a_size(name: str) -> None:
     rows = REGISTRY.get("family", name).settings
     sizes = [row for row in rows if row.keys[0].rpartition(".")[2] in ("d_model", "num_layers", "num_heads", "d_ff")]
     assert any(row.keys[0].endswith("d_model") for row in sizes) or name == "t5gemma"  # two configs of gemma
-    assert {row.theirs: row.default for row in sizes if row.default not in (NEEDED, None)} == {}
+    assert {row.config_key: row.default for row in sizes if row.default not in (NEEDED, None)} == {}
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"])

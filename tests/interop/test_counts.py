@@ -9,7 +9,7 @@ import pytest
 from torch import device
 
 from tfkit.interop.huggingface.known import families
-from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.interop.huggingface.matching import matching_family
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count_parameters
 
@@ -49,7 +49,7 @@ def test_the_class_of_transformers_has_as_many(name: str) -> None:
     """The recipe, said in the config.json of its family, makes a class of theirs of that size."""
     transformers = pytest.importorskip("transformers")
     size = COUNTS[name]
-    theirs = as_theirs(load_recipe(name).blueprint(), (size.family,))
+    theirs = matching_family(load_recipe(name).blueprint(), (size.family,))
     assert theirs is not None, "no family says it"
     assert theirs.family is families()[size.family]
     config = {key: value for key, value in theirs.config.items() if key not in ("architectures", "model_type")}

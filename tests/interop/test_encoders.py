@@ -15,7 +15,7 @@ from tfkit.core.component import spell
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.families.albert import Albert
 from tfkit.interop.huggingface.importing import import_model
-from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.interop.huggingface.matching import matching_family
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
@@ -38,7 +38,7 @@ def test_a_config_of_ours_makes_the_same_model_of_theirs(row: Row, tmp_path: Pat
     first.architectures = [row.model]
     first.save_pretrained(tmp_path)
     family, blueprint = described(tmp_path)
-    theirs = as_theirs(blueprint, (family.part_name, row.model))
+    theirs = matching_family(blueprint, (family.part_name, row.model))
     assert theirs is not None, "it cannot be written"
     assert (theirs.family, theirs.head_class) == (family, row.model)
     # special tokens are not of the architecture, and a table may be smaller than their defaults

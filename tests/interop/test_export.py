@@ -23,7 +23,7 @@ from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.known import family_of
-from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.verifying import verify
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.model import blueprint_of
@@ -165,8 +165,8 @@ def test_a_run_that_was_trained_here(tmp_path: Path) -> None:
     embedding = {"type": "tokens", "dropout": 0.1}
     run = trained(tmp_path / "run", decoder(position="learned", layer=layer, embedding=embedding, init="xavier"))
     made = export_model(run, tmp_path / "out")
-    assert made.theirs is not None
-    assert made.theirs.head_class == "GPT2LMHeadModel"
+    assert made.family_config is not None
+    assert made.family_config.head_class == "GPT2LMHeadModel"
     same_logits(run, tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     ids = run.tokenizer.special_ids
@@ -204,7 +204,7 @@ def test_a_unigram_tokenizer_with_bytes_goes_out(tmp_path: Path) -> None:
     [("gpt2", "GPT2LMHeadModel"), ("bert-base", "BertForMaskedLM"), ("transformer-base", None)],
 )
 def test_which_architectures_are_theirs(name: str, head_class: str | None) -> None:
-    found = as_theirs(load_recipe(name).blueprint())
+    found = matching_family(load_recipe(name).blueprint())
     assert (None if found is None else found.head_class) == head_class
 
 
@@ -213,7 +213,7 @@ def test_every_family_says_its_config_both_ways(row: Row) -> None:
     settings = getattr(transformers, row.config)(**{"vocab_size": VOCABULARY, **row.settings})
     config = {**json.loads(settings.to_json_string(use_diff=False)), "architectures": [row.model]}
     family = family_of(config)
-    found = as_theirs(blueprint_of(family.recipe(config)), (family.part_name, row.model))
+    found = matching_family(blueprint_of(family.recipe(config)), (family.part_name, row.model))
     assert found is not None
     assert (found.family, found.head_class) == (family, row.model)
 
@@ -224,7 +224,7 @@ def test_every_family_goes_there_and_back(row: Row, tmp_path: Path) -> None:
     make(row, tmp_path / "theirs")
     import_model(str(tmp_path / "theirs"), tmp_path / "run")
     run = tfkit.load_run(tmp_path / "run")
-    assert export_model(run, tmp_path / "back").theirs is not None
+    assert export_model(run, tmp_path / "back").family_config is not None
     if row.family == "youtu":
         pytest.skip("transformers empties the pad token's row of this family when it loads it")
     verdict = verify(run, str(tmp_path / "back"), tolerance=max(row.tolerance, 1e-4))
@@ -249,7 +249,7 @@ def test_every_family_goes_there_and_back(row: Row, tmp_path: Path) -> None:
     ),
 )
 def test_what_differs_in_one_thing_is_not_theirs(key: str, value: Any) -> None:
-    found = as_theirs(load_recipe("gpt2", overrides={key: value}).blueprint())
+    found = matching_family(load_recipe("gpt2", overrides={key: value}).blueprint())
     assert found is None or found.head_class != "GPT2LMHeadModel"
 
 
@@ -264,8 +264,8 @@ def test_a_family_that_transformers_has_not_becomes_one_that_it_has(tmp_path: Pa
     assert command("import", folder, "--out", tmp_path / "run").exit_code == 0
     run = tfkit.load_run(tmp_path / "run")
     made = export_model(run, tmp_path / "out")
-    assert made.theirs is not None
-    assert made.theirs.config["model_type"] == "llama"
+    assert made.family_config is not None
+    assert made.family_config.config["model_type"] == "llama"
     same_logits(run, tmp_path / "out")
 
 
@@ -283,14 +283,14 @@ def test_a_size_that_is_derived_may_be_said(sizes: dict[str, int]) -> None:
         "model.embedding": "tokens",
         "model.head.tied": False,
     }
-    found = as_theirs(load_recipe("gpt2", overrides=overrides).blueprint())
+    found = matching_family(load_recipe("gpt2", overrides=overrides).blueprint())
     assert found is not None
     assert found.head_class == "LlamaForCausalLM"
 
 
 def test_dropout_and_initialisation_may_differ() -> None:
     recipe = load_recipe("gpt2", overrides={"model.init": "xavier", "model.final_dropout": 0.5})
-    found = as_theirs(recipe.blueprint())
+    found = matching_family(recipe.blueprint())
     assert found is not None
     assert found.config["n_layer"] == 12
 
@@ -397,15 +397,15 @@ def test_its_classes_hand_out_attention_weights(own: Run, tmp_path: Path) -> Non
 
 def test_attention_without_an_output_projection_is_not_theirs() -> None:
     gpt2 = load_recipe("gpt2")
-    assert as_theirs(gpt2.blueprint()) is not None
+    assert matching_family(gpt2.blueprint()) is not None
     changed = load_recipe("gpt2", overrides={"model.layer.attention.output": False})
-    assert as_theirs(changed.blueprint()) is None
+    assert matching_family(changed.blueprint()) is None
 
 
 def test_layers_that_differ(tmp_path: Path) -> None:
     layers = {"local": {"mask": {"type": "window", "size": 3}}, "global": {"position": "none"}}
     run = trained(tmp_path / "run", decoder(layers=layers, pattern=["local", "global"], num_layers=3))
-    assert export_model(run, tmp_path / "out").theirs is None
+    assert export_model(run, tmp_path / "out").family_config is None
     same_logits(run, tmp_path / "out", trust_remote_code=True)
 
 
@@ -455,7 +455,7 @@ def test_a_masked_model(tmp_path: Path) -> None:
     tokenizer = {"type": "character", "special_tokens": {"mask": "<mask>"}}
     run = trained(tmp_path / "run", model, "masked_lm", tokenizer=tokenizer)
     made = export_model(run, tmp_path / "out")
-    assert (made.theirs, made.auto_class) == (None, "AutoModelForMaskedLM")
+    assert (made.family_config, made.auto_class) == (None, "AutoModelForMaskedLM")
     same_logits(run, tmp_path / "out", "AutoModelForMaskedLM", trust_remote_code=True)
     reader = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
     assert reader("it")["input_ids"] == run.read(["it"])[0]

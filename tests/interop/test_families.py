@@ -153,10 +153,10 @@ def test_every_tensor_is_read(pair: Pair) -> None:
 
 
 def test_the_way_back_is_the_same_to_the_bit(pair: Pair, tmp_path: Path) -> None:
-    from tfkit.interop.huggingface.convert import to_theirs
+    from tfkit.interop.huggingface.convert import to_checkpoint
     from tfkit.interop.huggingface.files import open_checkpoint
 
-    written = to_theirs(pair.family, weights(pair.ours), pair.blueprint)
+    written = to_checkpoint(pair.family, weights(pair.ours), pair.blueprint)
     with open_checkpoint(pair.folder) as checkpoint:
         for name, tensor in checkpoint.items():
             if plain(name) in written:

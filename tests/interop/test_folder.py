@@ -43,7 +43,7 @@ def exports(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exports")
     for seed in ("1", "2"):
         loaded = load_recipe(small(folder, seed=int(seed)).root.plain(), overrides=GPT2)
-        assert export_model(trained(loaded, folder / f"run-{seed}"), folder / seed).theirs is not None
+        assert export_model(trained(loaded, folder / f"run-{seed}"), folder / seed).family_config is not None
     return folder
 
 

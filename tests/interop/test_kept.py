@@ -90,7 +90,7 @@ def test_import_train_and_export(theirs: Path, imported: Path, tmp_path: Path) -
     assert all(f"huggingface/{name}" in sums for name in SMALL)
     twice = tuned(once.folder, tmp_path / "twice")
     made = export_model(twice, tmp_path / "out")
-    assert made.theirs is not None and made.theirs.head_class == "LlamaForCausalLM"
+    assert made.family_config is not None and made.family_config.head_class == "LlamaForCausalLM"
     check_out(theirs, tmp_path / "out")
     call = torch.tensor([[5, 6, 7]])
     theirs_model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")

@@ -12,8 +12,8 @@ import torch
 
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.known import family_of
+from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.settings import NEEDED, look, put
-from tfkit.interop.huggingface.theirs import as_theirs
 from tfkit.recipe.model import blueprint_of
 
 from .parity import Row, described, far, ids, randomise
@@ -30,7 +30,7 @@ def test_a_config_of_ours_makes_the_same_model_of_theirs(row: Row, tmp_path: Pat
     first.architectures = [row.model]
     first.save_pretrained(tmp_path)
     family, blueprint = described(tmp_path)
-    theirs = as_theirs(blueprint, (family.part_name, row.model))
+    theirs = matching_family(blueprint, (family.part_name, row.model))
     assert theirs is not None, "it cannot be written"
     assert (theirs.family, theirs.head_class) == (family, row.model)
     # special tokens are not of the architecture, and a table may be smaller than their defaults
@@ -110,7 +110,7 @@ def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
     said: dict[str, Any] = {"model_type": spelled["model_type"], "architectures": [next(iter(family.heads))]}
     whole = spelled | said
     for row in (row for row in family.settings if row.default is NEEDED):  # the sizes, which every file says
-        key = next(key for key in (row.theirs, *row.also) if look(spelled, key) is not None)
+        key = next(key for key in (row.config_key, *row.also) if look(spelled, key) is not None)
         put(said, key, look(spelled, key))
     assert blueprint_of(family.recipe(said)) == blueprint_of(family.recipe(whole))
 
@@ -149,6 +149,6 @@ def test_a_model_that_no_config_of_theirs_says_is_not_written_as_theirs() -> Non
         "feedforward": {"type": "glu", "d_ff": 24, "bias": False},
     }
     llama = {**text, "position": "rotary", "embedding": "tokens", "layer": layer}
-    assert as_theirs(blueprint_of(llama)) is not None
+    assert matching_family(blueprint_of(llama)) is not None
     for position in ({"type": "rotary", "layout": "interleaved", "fraction": 0.5, "clockwise": True}, "alibi"):
-        assert as_theirs(blueprint_of({**llama, "position": position})) is None
+        assert matching_family(blueprint_of({**llama, "position": position})) is None

@@ -11,7 +11,7 @@ import torch
 import tfkit
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.interop.huggingface.convert import to_theirs
+from tfkit.interop.huggingface.convert import to_checkpoint
 from tfkit.interop.huggingface.families.bart import Bart
 from tfkit.interop.huggingface.families.gpt_neox import GPTNeoX
 from tfkit.interop.huggingface.family import Family
@@ -92,7 +92,7 @@ def test_a_spelling_is_read_and_never_written() -> None:
     assert [rule.read_only for rule in family.rules] == [False, True]
     blueprint = blueprint_of(families()["gpt2"].recipe({"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11}))
     tensor = torch.ones(8)
-    assert list(to_theirs(family, {"decoder.final_norm.weight": tensor}, blueprint)) == ["new"]
+    assert list(to_checkpoint(family, {"decoder.final_norm.weight": tensor}, blueprint)) == ["new"]
 
 
 def test_rules_that_a_map_chooses_are_checked_when_they_write() -> None:
@@ -106,7 +106,7 @@ def test_rules_that_a_map_chooses_are_checked_when_they_write() -> None:
     blueprint = blueprint_of(families()["gpt2"].recipe({"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11}))
     ours = {"decoder.norm.weight": torch.ones(1), "decoder.final_norm.weight": torch.zeros(1)}
     with pytest.raises(DataError, match=r"two rules of 'chosen' write x, one of them x <-> decoder\.final"):
-        to_theirs(Chosen, ours, blueprint)
+        to_checkpoint(Chosen, ours, blueprint)
 
 
 def test_import_names_the_file_of_such_a_map(tmp_path: Path) -> None:
@@ -152,4 +152,4 @@ def written_once(name: str) -> None:
         said = {**config, "architectures": [head_class], "is_decoder": head_class == "BertGenerationDecoder"}
         blueprint = blueprint_of(families()[name].recipe(said))
         ours = weights(build_model(blueprint, device="meta"))
-        assert to_theirs(families()[name], ours, blueprint)
+        assert to_checkpoint(families()[name], ours, blueprint)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tfkit
 from tfkit.core.registry import REGISTRY
-from tfkit.interop.huggingface.convert import to_theirs
+from tfkit.interop.huggingface.convert import to_checkpoint
 
 from ..documents import blocks
 from .made import command
@@ -72,7 +72,7 @@ def test_a_family_from_nothing(tmp_path: Path) -> None:
     ids = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(run.model(ids).logits, logits(held, ids), rtol=1e-5, atol=1e-5)
     family = REGISTRY.load("family")["tiny_reader"]
-    back = to_theirs(family, load_file(tmp_path / "run" / "model.safetensors"), run.blueprint)  # type: ignore[arg-type]
+    back = to_checkpoint(family, load_file(tmp_path / "run" / "model.safetensors"), run.blueprint)  # type: ignore[arg-type]
     assert back.keys() == held.keys() and all(torch.equal(back[name], held[name]) for name in held)
     hint = json.dumps({**CONFIG, "model_type": "tiny_raeder"})
     (folder / "config.json").write_text(hint)

@@ -47,7 +47,7 @@ def test_vectors_of_an_architecture_that_transformers_lacks(tmp_path: Path) -> N
     tokenizer = {"type": "character", "special_tokens": {"mask": "<mask>"}}
     model = {"type": "encoder", **MODEL, "head": "masked_lm"}
     run = trained(tmp_path / "run", model, "masked_lm", tokenizer=tokenizer)
-    assert export_model(run, tmp_path / "out", pooling="mean").theirs is None
+    assert export_model(run, tmp_path / "out", pooling="mean").family_config is None
     same_vectors(run, tmp_path / "out", ["return the value", "", "a list of " * 9, "the end"])
 
 

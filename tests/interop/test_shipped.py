@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.inputs import call_of
 from tfkit.interop.huggingface.known import families
-from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.verifying import verify
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
@@ -134,7 +134,7 @@ def reply(run: Run, call: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", some(SHIPPED, every=9))
 def test_its_family_says_it(name: str) -> None:
-    found = as_theirs(load_recipe(name).blueprint(), (COUNTS[name].family,))
+    found = matching_family(load_recipe(name).blueprint(), (COUNTS[name].family,))
     assert found is not None and found.family is families()[COUNTS[name].family]
 
 
@@ -142,8 +142,8 @@ def test_its_family_says_it(name: str) -> None:
 def test_it_goes_out_and_in_again(name: str, tmp_path: Path) -> None:
     run = run_of(name, tmp_path / "run")
     made = export_model(run, tmp_path / "theirs")
-    assert made.theirs is not None, "no family says it"
-    assert made.theirs.family is families()[COUNTS[name].family]
+    assert made.family_config is not None, "no family says it"
+    assert made.family_config.family is families()[COUNTS[name].family]
     verdict = verify(run, str(tmp_path / "theirs"))
     assert verdict.equal, verdict.as_data()
     import_model(str(tmp_path / "theirs"), tmp_path / "again")

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tfkit.core.errors import DataError
-from tfkit.interop.huggingface.convert import to_ours
+from tfkit.interop.huggingface.convert import to_own
 from tfkit.interop.huggingface.known import families
-from tfkit.interop.huggingface.theirs import as_theirs
+from tfkit.interop.huggingface.matching import matching_family
 
 from .parity import Row, described, far, ids, make, randomise, weights
 from .rows_experts import ROWS
@@ -27,7 +27,7 @@ def test_a_config_of_ours_makes_the_same_model_of_theirs(row: Row, tmp_path: Pat
     first.architectures = [row.model]
     first.save_pretrained(tmp_path)
     family, blueprint = described(tmp_path)
-    theirs = as_theirs(blueprint, (family.part_name, row.model))
+    theirs = matching_family(blueprint, (family.part_name, row.model))
     assert theirs is not None, "it cannot be written"
     assert (theirs.family, theirs.head_class) == (family, row.model)
     tokens = {key: row.settings[key] for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
@@ -46,7 +46,7 @@ def test_experts_stacked_as_in_memory_are_read_too(row: Row, tmp_path: Path) -> 
     pair = make(row, tmp_path)
     wanted = {name: value.shape for name, value in weights(pair.ours).items()}
     stacked = {name: value for name, value in pair.theirs.state_dict().items() if "rotary" not in name}
-    brought = to_ours(pair.family, stacked, wanted, pair.blueprint)
+    brought = to_own(pair.family, stacked, wanted, pair.blueprint)
     for name, value in weights(pair.ours).items():
         assert torch.equal(brought.tensors[name], value), name
 
@@ -57,9 +57,9 @@ def test_layers_beyond_the_last_are_not_read_and_those_within_must_be(tmp_path: 
     wanted = {name: value.shape for name, value in weights(pair.ours).items()}
     files = {name: value for name, value in pair.theirs.state_dict().items() if "rotary" not in name}
     ahead = {"model.layers.3.eh_proj.weight": torch.zeros(2, 4), "model.layers.3.input_layernorm.weight": torch.ones(2)}
-    assert sorted(to_ours(pair.family, files | ahead, wanted, pair.blueprint).unread) == sorted(ahead)
+    assert sorted(to_own(pair.family, files | ahead, wanted, pair.blueprint).unread) == sorted(ahead)
     with pytest.raises(DataError, match=r"covers model\.layers\.2\.eh_proj\.weight"):
-        to_ours(pair.family, files | {"model.layers.2.eh_proj.weight": torch.zeros(2, 4)}, wanted, pair.blueprint)
+        to_own(pair.family, files | {"model.layers.2.eh_proj.weight": torch.zeros(2, 4)}, wanted, pair.blueprint)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_the_output_is_what_the_files_hold(family: str, own: bool, tmp_path: Pat
     run = tfkit.load_run(made.run)
     assert verify(run, str(theirs)).equal
     exported = export_model(run, tmp_path / "back")
-    assert exported.theirs is not None and exported.theirs.family.part_name == family.lower()
+    assert exported.family_config is not None and exported.family_config.family.part_name == family.lower()
     assert verify(run, str(tmp_path / "back")).equal
     again = import_model(str(tmp_path / "back"), tmp_path / "again")
     assert tied(again) is not own

@@ -14,9 +14,9 @@ from tfkit.core.errors import DataError, TfkitWarning
 from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Factor, Setting
-from tfkit.interop.huggingface.theirs import as_theirs
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
@@ -51,26 +51,26 @@ def llama(**changes: Any) -> dict[str, Any]:
 def test_the_error_of_an_imported_familys_map_is_told(mine: type[Llama]) -> None:
     told = r"not written as 'mine': KeyError: 'shoe_size' \(.*test_theirs\.py:\d+\)"
     with pytest.warns(TfkitWarning, match=told):
-        found = as_theirs(blueprint_of(llama()), ("mine", "LlamaForCausalLM"))
+        found = matching_family(blueprint_of(llama()), ("mine", "LlamaForCausalLM"))
     assert found is not None and found.family is Llama
 
 
 def test_the_error_of_ones_own_map_is_told_where_no_other_says_the_model(mine: type[Llama]) -> None:
     model = llama(position="sinusoidal")
     with pytest.warns(TfkitWarning, match="not written as 'mine': KeyError: 'shoe_size'"):
-        assert as_theirs(blueprint_of(model)) is None
+        assert matching_family(blueprint_of(model)) is None
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_model_of_another_family_needs_no_word_about_it(mine: type[Llama]) -> None:
-    found = as_theirs(blueprint_of(llama()))
+    found = matching_family(blueprint_of(llama()))
     assert found is not None and found.family is Llama
 
 
 def test_what_the_family_of_an_import_cannot_say_is_named() -> None:
     model = llama(position={"type": "rotary", "fraction": 0.5})
     with pytest.warns(TfkitWarning, match=r"not written as 'gpt2': its config\.json cannot express .*position"):
-        as_theirs(blueprint_of(model), ("gpt2", "GPT2LMHeadModel"))
+        matching_family(blueprint_of(model), ("gpt2", "GPT2LMHeadModel"))
 
 
 def test_what_transformers_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,20 +79,20 @@ def test_what_transformers_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(transformers.CONFIG_MAPPING._extra_content, "llama", refuse)
     with pytest.warns(TfkitWarning, match="not written as 'llama': transformers rejects .*: hidden_size is odd"):
-        found = as_theirs(blueprint_of(llama()), ("llama", "LlamaForCausalLM"))
+        found = matching_family(blueprint_of(llama()), ("llama", "LlamaForCausalLM"))
     assert found is not None and found.family is not Llama
 
 
 def test_a_family_that_is_gone_is_told() -> None:
     with pytest.warns(TfkitWarning, match="imported as 'tiny_reader', a family that is not registered; pass"):
-        found = as_theirs(blueprint_of(llama()), ("tiny_reader", "TinyReader"))
+        found = matching_family(blueprint_of(llama()), ("tiny_reader", "TinyReader"))
     assert found is not None and found.family is Llama
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5])
 def test_part_of_a_head_turns_only_where_theirs_can(fraction: float) -> None:
     """Llama's implementation takes no notice of partial_rotary_factor."""
-    found = as_theirs(blueprint_of(llama(position={"type": "rotary", "fraction": fraction})))
+    found = matching_family(blueprint_of(llama(position={"type": "rotary", "fraction": fraction})))
     assert found is None or found.family.rope.partial  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=f"cannot express rotary positions with fraction {fraction}"):
         Rope().write({"layout": "halves", "clockwise": False, "fraction": fraction}, {})
@@ -110,7 +110,7 @@ def test_part_of_a_head_turns_only_where_theirs_can(fraction: float) -> None:
     ],
 )
 def test_a_value_of_another_kind_has_no_word(setting: Setting, value: Any) -> None:
-    with pytest.raises(DataError, match=f"{setting.theirs} cannot express {re.escape(repr(value))}"):
+    with pytest.raises(DataError, match=f"{setting.config_key} cannot express {re.escape(repr(value))}"):
         setting.write(value)
 
 
@@ -124,7 +124,7 @@ def test_a_factor_that_a_recipe_leaves_to_the_width_is_written(name: str, key: s
     for layer in (model["layer"], *model.get("layers", {}).values()):
         if "attention" in layer:
             layer["attention"]["scale"] = None
-    found = as_theirs(blueprint_of(model), (name,))
+    found = matching_family(blueprint_of(model), (name,))
     assert found is not None and found.family is family
     assert found.config[key] == pytest.approx(value)
 
@@ -144,7 +144,7 @@ def test_a_family_says_no_key_that_theirs_takes_no_notice_of(name: str) -> None:
     """Such as attention_bias of Mixtral, which would be written and make no bias."""
     family, config = families()[name], getattr(transformers, CONFIGS[name])()
     rows = (*family.settings, *getattr(family, "head_settings", ()))
-    said = {row.theirs.partition(".")[0] for row in rows} - READ_ALL_THE_SAME
+    said = {row.config_key.partition(".")[0] for row in rows} - READ_ALL_THE_SAME
     assert said <= {*config.to_dict(), *config.attribute_map}
 
 
@@ -154,7 +154,7 @@ def test_no_token_types_become_one_that_adds_nothing(name: str) -> None:
     model = spell(model_values(blueprint_of(family.recipe({"embedding_size": 8, **TINY}))))
     model["embedding"]["segments"] = 0
     blueprint = blueprint_of(model)
-    found = as_theirs(blueprint, (name,))
+    found = matching_family(blueprint, (name,))
     assert found is not None and found.family is family and found.config["type_vocab_size"] == 1
     ((place, zeros),) = family.constants(blueprint).items()
     assert place == "embeddings.token_type_embeddings.weight"
@@ -175,9 +175,9 @@ def test_special_tokens_are_said_as_they_are_or_not_at_all(name: str, ids: dict[
     config = getattr(transformers, row.config)(**{"vocab_size": 61, **row.settings}).to_dict()
     blueprint = blueprint_of(family.recipe({**config, "architectures": [row.model]}))
     with pytest.warns(TfkitWarning, match=why):
-        found = as_theirs(blueprint, (name,), ids)
+        found = matching_family(blueprint, (name,), ids)
     assert found is None or found.family is not family
-    found = as_theirs(blueprint, (name,), {"pad_token_id": 1, "eos_token_id": None})
+    found = matching_family(blueprint, (name,), {"pad_token_id": 1, "eos_token_id": None})
     assert found is not None and found.config["pad_token_id"] == 1 and found.config["eos_token_id"] is None
 
 
@@ -186,5 +186,5 @@ def test_windows_that_do_not_divide_the_largest_are_not_written_as_longformer() 
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [4, 12], "pad_token_id": 1}))))
     assert family.config(model, "LongformerModel")["attention_window"] == [4, 12]
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [8, 12], "pad_token_id": 1}))))
-    with pytest.raises(DataError, match="no word for 8 beside 12"):
+    with pytest.raises(DataError, match="cannot express 8 besides 12"):
         family.config(model, "LongformerModel")

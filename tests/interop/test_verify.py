@@ -80,7 +80,7 @@ def test_tokenizers_that_differ_are_told(run: Path, theirs: Path, tmp_path: Path
         (other / name).write_bytes((theirs / name).read_bytes())
     with_tokenizer(other, template="$A </s>")
     verdict = verify(tfkit.load_run(run), str(other), text="w1")
-    assert verdict.notes == ["the tokenizers differ: [2, 6] here, [6, 3] there"]
+    assert verdict.notes == ["the tokenizers differ: [2, 6] in the run, [6, 3] in the folder"]
     assert verdict.equal
 
 

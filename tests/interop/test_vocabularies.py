@@ -37,7 +37,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_it_goes_out_as_marian_and_comes_in_again(run: Run, tmp_path: Path) -> None:
     exported = export_model(run, tmp_path / "out")
-    assert exported.theirs is not None and exported.theirs.family.part_name == "marian"
+    assert exported.family_config is not None and exported.family_config.family.part_name == "marian"
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     sizes = (config["vocab_size"], config["decoder_vocab_size"])
     assert sizes == run.tokenizer.sizes and config["share_encoder_decoder_embeddings"] is False

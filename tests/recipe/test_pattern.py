@@ -37,4 +37,4 @@ def test_a_pattern_gives_the_layers_that_it_was_made_of(seed: int) -> None:
     faults = Faults()
     node, _ = from_value(shortest(kinds, once), Place("<mapping>"), "model.pattern")
     entries = expand(node, len(kinds), "abc", faults)
-    assert [entry.kinds for entry in entries] == [(kind,) for kind in kinds] and not faults.found
+    assert [entry.kinds for entry in entries] == [(kind,) for kind in kinds] and not faults.errors

@@ -105,7 +105,7 @@ def test_the_same_line_ends_a_ladder_after_any_kill(tmp_path: Path, share: int) 
 @pytest.mark.parametrize("command", ["study", "ladder"])
 def test_a_training_whose_command_was_killed_ends_once(tmp_path: Path, command: str) -> None:
     """The next command waits for it, and repeats nothing."""
-    train = {"steps": 400, "evaluate_every": 100, "checkpoint_every": 100, "metrics": []}
+    train = {"steps": 3000, "evaluate_every": 500, "checkpoint_every": 500, "metrics": []}
     if command == "study":
         study(tmp_path, more={"train": train}, compare=["wide"], seeds=1)
         words, folder = ["study", "small.yaml"], tmp_path / "studies" / "small"

@@ -99,6 +99,7 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     for name, value in (("began", []), ("failing", ""), ("above", 0.0), ("flat", False)):
         patch.setattr(Trained, name, value)
     patch.setattr("tfkit.studies.process.started", Trained)
+    patch.setattr("tfkit.studies.process.can_fork", lambda: False)
     patch.setattr("tfkit.studies.trial.started", Trained)
     patch.setattr("tfkit.studies.runner.POLL", 0.001)
 
@@ -242,9 +243,9 @@ def test_a_dry_run_trains_two_trials(tmp_path: Path) -> None:
     [
         (["--sizes", 1], {}, "--sizes 1: a law needs 4 sizes or more: three to fit it, one held out"),
         (["--budgets", 2], {}, "--budgets 2: a law needs 3 budgets of tokens or more"),
-        (["--budgets", 9], {}, "--budgets 9: train.steps: 8 cannot be halved so often"),
+        (["--budgets", 9], {}, "--budgets 9: train.steps: 8 is too few to be halved that often"),
         (["--sizes", 9], {}, "different sizes can be made of tiny (4 units of width, 2 layers)"),
-        (["--set", "train.seed=3"], {}, "--set train.seed=3: the ladder gives each run its seed"),
+        (["--set", "train.seed=3"], {}, "--set train.seed=3: the ladder sets the seeds"),
         ([], {"objective": None, "data": None, "model": {"vocab_size": 9}}, "this recipe has no `data:`"),
         ([], {"data": {"valid": "none"}}, "tiny: data.valid: is missing; the law is fitted to the loss on it"),
         (["--set", "model.layer.nrm=rms_norm"], {}, "Did you mean 'norm'?"),

@@ -66,7 +66,7 @@ def test_a_budget_that_nothing_matches_is_refused_with_the_nearest(tmp_path: Pat
 
 def test_a_key_that_holds_no_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"model\.layer\.norm: the baseline says 'layer_norm' there; it needs a whole number"
+        UsageError, match=r"model\.layer\.norm: the baseline has 'layer_norm'; solving requires a whole number"
     ):
         plan(tmp_path, compare=["wide"], match={"parameters": "model.layer.norm"})
 
@@ -128,8 +128,8 @@ def test_a_probe_has_its_own_difficulty_and_its_own_values_of_training(tmp_path:
 @pytest.mark.parametrize(
     ("probe", "message"),
     [
-        ({"probe": "inductin"}, r"'inductin' is no probe; there are: .*Did you mean 'induction'"),
-        ({"probe": "docstrings"}, r"'docstrings' is no probe"),
+        ({"probe": "inductin"}, r"'inductin' is not a probe; available: .*Did you mean 'induction'"),
+        ({"probe": "docstrings"}, r"'docstrings' is not a probe"),
         ({"probe": {"shortest": 3}}, r"a mapping needs the name of a probe as its `type`"),
         ({"probe": {"type": "induction", "shortst": 3}}, r"shortst"),
         ({"probe": {"type": "induction", "split": "valid"}}, r"split: the study chooses it"),

@@ -144,7 +144,7 @@ def test_check_says_how_many_variants_are_compared(tmp_path: Path, capsys: pytes
 
 
 def test_a_recipe_without_a_study_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no `study:`"):
+    with pytest.raises(UsageError, match="has no section `study:`"):
         study_of(load_recipe("gpt2"))
 
 

@@ -26,9 +26,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import tfkit as api
 from tests.studies.small import study
 from tfkit.cli.main import main
-from tfkit.core.errors import RunError
+from tfkit.core.errors import RunError, UsageError
 from tfkit.storage.locks import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
@@ -198,6 +199,44 @@ def test_compare_gives_the_same_of_the_study_s_folder(folder: Path, tmp_path: Pa
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout) == json.loads((folder / "results.json").read_text())
     assert (tmp_path / "page" / "report.html").read_text() == (folder / "report.html").read_text()
+
+
+def test_a_study_from_python_is_a_data_frame(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason='pip install -e ".[pandas]"')
+    found = api.study(folder)
+    data = json.loads((folder / "results.json").read_text())
+    row = found.table.loc["valid.loss", "norm=rms_norm"]
+    (one,) = [one for one in data["comparisons"] if one["measure"] == "valid.loss"]
+    assert [row[name] for name in ("difference", "low", "high", "p")] == [
+        one[name] for name in ("mean", "low", "high", "p_holm")
+    ]
+    assert (row["n"], row["verdict"]) == (2, one["words"])
+    assert found.table.loc["valid.loss", "baseline"]["verdict"] == "baseline"
+    assert found.runs.loc["baseline", 1]["valid.loss"] == data["arms"][0]["runs"][1]["scores"]["valid.loss"]
+    assert isinstance(found.table, pandas.DataFrame) and found.page.is_file()
+    assert "norm=rms_norm" in found._repr_html_() and "4 of 4 runs are done" in repr(found)
+
+
+def test_a_study_from_python_repeats_nothing(
+    done: tuple[Path, Result], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*") if path.is_file()}
+    found = api.study(done[0] / "small.yaml", out=folder, progress=False)
+    assert found.results.as_data() == json.loads((folder / "results.json").read_text())
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*") if path.is_file()}
+    assert capsys.readouterr().out == ""
+
+
+def test_what_no_study_can_be_read_from_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="takes a name or path"):
+        api.study({"study": {}})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="jobs must be a whole number from 1 to 1,024, got 0"):
+        api.study("which.yaml", jobs=0)
+    with pytest.raises(UsageError, match="holds a study, which is read as it is; omit out and sets"):
+        api.study(folder, out="elsewhere")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="data frames need the package pandas: pip install"):
+        _ = api.study(folder).table
 
 
 def test_compare_groups_any_runs_by_what_they_say(folder: Path) -> None:
@@ -377,6 +416,7 @@ def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> Non
         for worker in runner.progress.workers:
             worker.job.wait()
             worker.claim.release()
+        runner.launcher.close()
 
 
 def test_a_recipe_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
@@ -460,7 +500,9 @@ def test_what_is_no_claim_is_told_and_waited_for_by_nobody(tmp_path: Path) -> No
     (out / "runs" / "wide-s0.claim").write_text("{}")
     runner = Runner(source, plan, out)
     assert runner.run(lambda progress: None)
-    assert all("is no folder, as the claim of a run is; remove it" in why for why in runner.progress.failed.values())
+    assert all(
+        "is not a folder; remove it: it has the name of a run's claim" in why for why in runner.progress.failed.values()
+    )
     assert len(runner.progress.failed) == 2
 
 

@@ -52,13 +52,15 @@ def test_events_come_in_their_order(tmp_path: Path) -> None:
     loaded = small(tmp_path, evaluate_every=2, validate={"metrics": ["perplexity"]})
     run = trained(loaded, tmp_path / "run", callbacks=[notes])
     assert notes.folder == run.folder
-    assert [(event, step) for event, step, _ in notes.said] == [
+    assert [(event, step) for event, step, _ in notes.said if event != "checkpoint"] == [
         ("start", 0),
-        *(("step", 1), ("step", 2), ("validation", 2), ("checkpoint", 2)),
-        *(("step", 3), ("validation", 3), ("checkpoint", 3), ("end", 3)),
+        *(("step", 1), ("step", 2), ("validation", 2)),
+        *(("step", 3), ("validation", 3), ("end", 3)),
     ]
+    whole = [(what, step) for event, step, what in notes.said if event == "checkpoint"]
+    assert whole in ([("step-00000002", step), ("step-00000003", 3)] for step in (2, 3))  # as soon as it is written
     said = {(event, step): what for event, step, what in notes.said}
-    assert said["start", 0] == 3 and said["end", 3] == "steps" and said["checkpoint", 3] == "step-00000003"
+    assert said["start", 0] == 3 and said["end", 3] == "steps"
     assert said["validation", 2] == ["valid.loss", "valid.perplexity"]
     assert {"step", "loss", "learning_rate", "gradient_norm"} <= set(said["step", 1])
     assert outcome(run.folder) == outcome(trained(loaded, tmp_path / "without").folder)

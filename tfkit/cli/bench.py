@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import DEVICE, EXACT_JSON, ReadOptions, Whole, reads_recipe
+from tfkit.cli.options import DEVICE, EXACT_JSON, ParamType, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import echo, echo_json
 from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH
 from tfkit.core.trees import JsonObject
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 LENGTHS = "512,1024,2048,4096,8192,16384"
 
 
-class Several(click.ParamType):  # type: ignore[type-arg]
+class Several(ParamType):
     """Comma-separated values."""
 
-    def __init__(self, one: click.ParamType) -> None:  # type: ignore[type-arg]
+    def __init__(self, one: ParamType) -> None:
         self.one = one
         self.name = f"{one.name},..."
 

@@ -14,6 +14,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "diff": ("diff bert-base roberta-base", "diff gpt2 --set model.layer.norm=rms_norm"),
     "draw": ("draw bert-base", "draw bert-base gpt2 --out difference.svg"),
     "train": ("train translate-numbers", "train mine.yaml --out runs/mine --set train.steps=500 --resume"),
+    "plan": ("plan gpt2 --devices 8 --memory 24GB", "plan mine.yaml --memory 500MB --json"),
     "evaluate": ("evaluate runs/mine", "evaluate runs/mine --split valid --limit 100"),
     "runs": ("runs --sort valid.loss", 'runs --where "norm=rms_norm" --csv'),
     "generate": ('generate runs/mine "twenty-one"', 'generate runs/mine "twenty-one" --num-beams 4 --n-best 2'),

@@ -89,13 +89,13 @@ def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None) ->
     from tfkit.interop.huggingface.exporting import export_model
 
     exported = export_model(run, folder, force, pooling)
-    if exported.theirs is None:
+    if exported.family_config is None:
         echo(f"{exported.folder}: not an architecture of transformers; the folder includes tfkit's code")
         for fault in exported.why:
             echo(f"  {fault}")
     else:
-        echo(f"{exported.folder}: {exported.theirs.config['model_type']} ({exported.theirs.head_class})")
-    more = ", trust_remote_code=True" * (exported.theirs is None)
+        echo(f"{exported.folder}: {exported.family_config.config['model_type']} ({exported.family_config.head_class})")
+    more = ", trust_remote_code=True" * (exported.family_config is None)
     if pooling is not None:
         echo(f'Load: sentence_transformers.SentenceTransformer("{exported.folder}"{more})')
     else:

@@ -53,7 +53,7 @@ def command(
     jobs: int,
     dry_run: bool,
     reading: ReadOptions,
-    **wanted: Any,
+    **options: Any,
 ) -> None:
     """Fit L = E + A / N^a + B / D^b to the losses of smaller sizes of RECIPE, predict RECIPE's loss, and train it.
 
@@ -69,7 +69,7 @@ def command(
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
-    from tfkit.studies.ladder import Wanted, make_ladder
+    from tfkit.studies.ladder import LadderOptions, make_ladder
     from tfkit.studies.page import check_packages
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.watching import announce
@@ -80,7 +80,7 @@ def command(
     folder = out or Path("ladders") / loaded.name
     check_packages()
     with written_to(folder):
-        plan = make_ladder(source, Wanted(**wanted, variants=reading.variants), folder)
+        plan = make_ladder(source, LadderOptions(**options, variants=reading.variants), folder)
         if not dry_run:
             plan = keep_plan(folder, plan)
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):

@@ -44,6 +44,7 @@ GROUPS = {
     },
     "Training": {
         "train": "Train the model of a recipe into a run folder.",
+        "plan": "Show the memory of a training on several devices, and the largest batch.",
         "evaluate": "Compute the metrics of a run on its data.",
         "runs": "List runs, sorted and filtered.",
     },

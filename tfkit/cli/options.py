@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
     from tfkit.run import Run
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = Callable[..., object]  # of a command
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # not generic in older releases
 
 
-class Whole(click.ParamType):  # type: ignore[type-arg]
+class Whole(ParamType):
     """Integer from `least` to a bound of core/bounds.py; the error message names the range."""
 
     name = "n"
@@ -40,7 +44,7 @@ class Whole(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-class Device(click.ParamType):  # type: ignore[type-arg]
+class Device(ParamType):
     """Name of a supported device."""
 
     name = "device"
@@ -149,7 +153,7 @@ def sets_run(function: Function) -> Function:
     return _reading(function, GENERATE_SETS, IMPORTS, TRUST, ACCEPT)
 
 
-def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
+def _reading(function: Function, *options: Callable[[Function], Function]) -> Function:
     @functools.wraps(function)
     def with_reading(
         *args: object,
@@ -162,10 +166,10 @@ def _reading(function: Function, *options: Callable[[Any], Any]) -> Function:
     ) -> object:
         return function(*args, reading=ReadOptions(sets, variants, imports, trust, accept_changes), **kwargs)
 
-    decorated: Any = with_reading
+    decorated: Function = with_reading
     for option in reversed(options):
         decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return decorated
 
 
 def vocabulary_note(recipe: Recipe) -> str | None:

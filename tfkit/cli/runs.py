@@ -18,6 +18,11 @@ from tfkit.cli.terminal import echo, echo_json
     metavar="KEY=VALUE",
     help="Show only matching runs: norm=rms_norm; repeatable.",
 )
+@click.option(
+    "--produced",
+    metavar="MEASURE=NUMBER",
+    help="Show the runs and study variants that a printed number is from.",
+)
 @click.option("--sort", metavar="KEY", help="Sort by a column or a key of the recipe.  [default: by name]")
 @click.option("--reverse", is_flag=True, help="Sort in descending order.")
 @click.option("--columns", metavar="KEY,KEY", help="Columns or recipe keys to show instead.")
@@ -26,6 +31,7 @@ from tfkit.cli.terminal import echo, echo_json
 def command(
     folders: tuple[Path, ...],
     conditions: tuple[str, ...],
+    produced: str | None,
     sort: str | None,
     reverse: bool,
     columns: str | None,
@@ -42,13 +48,16 @@ def command(
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
     from tfkit.reports.formats import csv_text
+    from tfkit.studies.provenance import PrintedNumber, means, producers
     from tfkit.studies.run_list import COLUMNS, as_data, check_key, columns_of, render, runs_in, selected
     from tfkit.training.claim import RUNS
 
     runs = runs_in(folders or [RUNS])
     if not runs:
         raise UsageError(f"no runs in {', '.join(map(str, folders or [RUNS]))}")
+    number = None if produced is None else PrintedNumber.of(produced)
     selection = selected(runs, conditions, sort, reverse)
+    selection = selection if number is None else producers(selection, number)
     chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
     for name in chosen:
         check_key(runs, name, f"--columns {name}")
@@ -58,4 +67,7 @@ def command(
     elif as_json:
         echo_json(as_data(selection, chosen or columns_of(runs)))
     else:
-        render(selection, chosen or COLUMNS, Console())
+        more = [] if number is None or number.measure in COLUMNS else [number.measure]
+        render(selection, chosen or [*COLUMNS, *more], Console())
+        for line in means(runs, number) if number is not None else ():
+            echo(line)

@@ -36,11 +36,11 @@ def takes_generation_options(function: Function) -> Function:
     """Add the generation options to a command, passed as `shorthands`."""
 
     @functools.wraps(function)
-    def with_shorthands(*args: Any, **kwargs: Any) -> Any:
+    def with_shorthands(*args: object, **kwargs: Any) -> object:
         options = {field.name: kwargs.pop(field.name) for field in fields(Shorthands)}
         return function(*args, shorthands=Shorthands(**options), **kwargs)
 
-    decorated: Any = with_shorthands
+    decorated: Function = with_shorthands
     for option in reversed(OPTIONS):
         decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return decorated

@@ -87,7 +87,7 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
     from tfkit.studies.watching import Planning
 
     with Planning(Console()) as planning:
-        plan = make_plan(source, folder, timed=timed, tell=planning.tell)
+        plan = make_plan(source, folder, timed=timed, report=planning.show)
     return keep_plan(folder, plan) if kept else plan
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -216,13 +216,13 @@ def takes_texts(function: Function) -> Function:
         input_fields: tuple[str, ...] = (),
         output: str | None = None,
         **kwargs: object,
-    ) -> Any:
+    ) -> object:
         return function(*args, inputs=TextOptions(texts, input_file, input_fields, output), **kwargs)
 
-    decorated: Any = with_texts
+    decorated: Function = with_texts
     for option in (OUTPUT, FIELD, INPUT):
         decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return decorated
 
 
 def _place(name: str, number: int) -> str:

@@ -132,9 +132,10 @@ def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: Recurren
     """Continue from a state and update it to each row's last real token."""
     before = _unpacked(state.parts)
     if real is None:
+        out: Tensor
         out, after = cell(x, before)
         state.parts = _parts(after)
-        return out  # type: ignore[no-any-return]
+        return out
     order, counts = _real_first(real), real.sum(dim=1)
     packed = pack_padded_sequence(
         _taken(x, order), counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False

@@ -14,7 +14,7 @@ from tfkit.core.errors import RecipeError
 from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
-from tfkit.core.slots import ResidualFacts, SublayerFacts
+from tfkit.core.slots import PositionFacts, ResidualFacts, SublayerFacts
 from tfkit.core.trees import Tree
 from tfkit.recipe.load import Recipe, load_recipe
 
@@ -241,7 +241,8 @@ def cases(slot: str, name: str) -> list[Case]:
         # a rule may be meaningless in one direction, and so may a head that reads one token: the first of a causal
         # stack has seen nothing; all other parts must keep their promises
         promised = [case for case in promised if loads(case)]
-    if slot == "position" and "embed" not in all_cases[0].part.hooks():  # type: ignore[attr-defined]
+    part = REGISTRY.get(slot, name)
+    if issubclass(part, PositionFacts) and "embed" not in part.hooks():
         promised.append(Case(slot, name, "decoder", "layer"))
     return promised or all_cases[:1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -239,12 +240,15 @@ def check_unusable(case: Case) -> None:
         "only empty examples": lambda: trial.objective.rows.prepare([empty], trial.tokenizer, MAX_LENGTH),
     }
     for role in trial.objective.rows.required:
-        faults[f"a tokenizer without the special token for {role}"] = lambda role=role: trial.objective.rows.bind(  # type: ignore[misc]
-            letters(**{role: None})
-        )
+        faults[f"a tokenizer without the special token for {role}"] = partial(_bind_without, trial, role)
     for what, use in faults.items():
         try:
             use()
         except DataError:
             continue
         raise Broken(f"{what}: not reported; raise a DataError")
+
+
+def _bind_without(trial: ObjectiveTrial, role: str) -> None:
+    """Bind a tokenizer that lacks the special token for `role`."""
+    trial.objective.rows.bind(letters(**{role: None}))

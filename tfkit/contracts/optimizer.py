@@ -41,7 +41,7 @@ class OptimizerTrial:
         """Run training steps."""
         for _ in range(number):
             self.optimizer.zero_grad()
-            self.loss().backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(self.loss())
             self.optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:

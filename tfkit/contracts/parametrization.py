@@ -67,7 +67,8 @@ def change_of(recipe: dict[str, object]) -> float:
     for _ in range(STEPS):
         optimizer.zero_grad()
         logits = _logits(model, ids)
-        torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        torch.autograd.backward(loss)
         optimizer.step()
     return float((_logits(model, ids).detach() - before).abs().mean())
 

@@ -18,12 +18,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from io import StringIO
 from types import ModuleType
 
 import torch
 from rich.console import Console
+from rich.status import Status
 
 from tfkit.contracts.built import foreign
 from tfkit.contracts.calls import forget
@@ -47,13 +48,17 @@ def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
     return registered
 
 
+def _show(status: Status, what: str, check: Check) -> None:
+    status.update(f"{what}: {check.name}")
+
+
 def run_verification(parts: Sequence[type[Component]], console: Console) -> bool:
     """Verify each part and print the results; True if every part keeps all its contracts."""
     reports = []
     for part in parts:
         what = f"{part.part_slot} {part.part_name}"
         with _quietly(), console.status(what) as status:
-            report = verify(part, tell=lambda check, status=status, what=what: status.update(f"{what}: {check.name}"))  # type: ignore[misc]
+            report = verify(part, tell=partial(_show, status, what))
         render(report, console)
         reports.append(report)
     summary(reports, console)

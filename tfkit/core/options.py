@@ -151,6 +151,11 @@ def _located(loc: tuple[str, ...], error: PydanticCustomError, value: object) ->
     return ValidationError.from_exception_data("part", [{"type": error, "loc": loc, "input": value}])
 
 
+def part_option(default: object, description: str) -> Any:
+    """Declare an option that holds a part, with a default in recipe notation, such as its name."""
+    return Field(default, description=description)
+
+
 Activation = Annotated[Config, Slot("activation")]
 Norm = Annotated[Config, Slot("norm")]
 

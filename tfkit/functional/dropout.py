@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -42,13 +43,22 @@ class Draws:
             raise UsageError(f"dropout of shape {list(x.shape)} cannot be cut by rows of a batch; use one process")
         return self.row * (x.numel() // self.rows)
 
-    def next(self) -> int:
-        """Key of the next call, as a signed 64-bit integer."""
-        self.calls += 1
-        text = repr((*self.key, self.calls)).encode()
+    def key_of(self, call: int) -> int:
+        """Key of a call, as a signed 64-bit integer."""
+        text = repr((*self.key, call)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
+@dataclass
+class Region:
+    """Number of calls so far in the forward of a numbered module, None outside of one; and the thread that runs it."""
+
+    calls: int | None = None
+    thread: int = 0
+
+
+_REGION = Region()  # global, since a compiled graph reads no context variable; one thread at a time is in it
+_REGION_LOCK = threading.Lock()
 _DRAWS: ContextVar[Draws | None] = ContextVar("draws of this thread", default=None)
 
 
@@ -69,27 +79,73 @@ def draws_here() -> Draws | None:
 
 
 def is_drawing() -> bool:
-    """True within `drawing`, except in a compiled graph, which would keep the key of its first call."""
-    return not torch.compiler.is_compiling() and _DRAWS.get() is not None
+    """True within `drawing`; in a compiled graph, only if it is that of a numbered module."""
+    return _REGION.calls is not None if torch.compiler.is_compiling() else _DRAWS.get() is not None
+
+
+def number_calls(module: nn.Module) -> None:
+    """Number the calls of dropout in each forward of a compiled module, which then draws as eager code does."""
+
+    def begin(*_: object) -> None:
+        if _DRAWS.get() is not None:
+            _REGION_LOCK.acquire()
+            _REGION.calls, _REGION.thread = 0, threading.get_ident()
+
+    def end(*_: object) -> None:
+        draws = _DRAWS.get()
+        if draws is not None:
+            draws.calls, _REGION.calls = draws.calls + (_REGION.calls or 0), None
+            _REGION_LOCK.release()
+
+    module.register_forward_pre_hook(begin)
+    module.register_forward_hook(end, always_call=True)
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element with probability `rate` (to 1/65,536) and scale the others to keep the mean."""
     if rate == 0:
         return x
-    if torch.compiler.is_compiling():
-        return F.dropout(x, rate)
-    count, skip, draws = x.numel(), 0, _DRAWS.get()
-    # one 64-bit draw serves four elements
+    if _REGION.calls is not None and (torch.compiler.is_compiling() or _REGION.thread == threading.get_ident()):
+        _REGION.calls += 1
+        return _scaled(x, numbered_mask(x, rate, _REGION.calls), rate)
+    draws = None if torch.compiler.is_compiling() else _DRAWS.get()
     if draws is not None:
-        start, skip = divmod(draws.first(x), 4)
-        words = split_mix(draws.next(), start, (skip + count + 3) // 4, x.device)
-    elif x.device.type != "cpu":
+        draws.calls += 1
+        return _scaled(x, _drawn_mask(x, rate, draws, draws.calls), rate)
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
         return F.dropout(x, rate)
-    else:
-        words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    # one 64-bit draw serves four elements
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    return _scaled(x, _mask(words, 0, x, rate), rate)
+
+
+@torch.library.custom_op("tfkit::numbered_mask", mutates_args=())
+def numbered_mask(x: Tensor, rate: float, call: int) -> Tensor:
+    """Return the mask of a call, by its number in the region; a graph reads the draws when it runs."""
+    draws = _DRAWS.get()
+    if draws is None:
+        raise UsageError("a compiled graph with dropout runs again outside of its training step")
+    return _drawn_mask(x, rate, draws, draws.calls + call)
+
+
+@numbered_mask.register_fake
+def _(x: Tensor, rate: float, call: int) -> Tensor:
+    return torch.empty_like(x, dtype=torch.bool)
+
+
+def _drawn_mask(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
+    start, skip = divmod(draws.first(x), 4)
+    words = split_mix(draws.key_of(call), start, (skip + x.numel() + 3) // 4, x.device)
+    return _mask(words, skip, x, rate)
+
+
+def _mask(words: Tensor, skip: int, x: Tensor, rate: float) -> Tensor:
+    """Return the mask of the elements to keep, from 16 bits of `words` each, after the first `skip`."""
     threshold = round(rate * LEVELS) - LEVELS // 2
-    keep = words.view(torch.int16)[skip : skip + count].view(x.shape) >= threshold
+    return words.view(torch.int16)[skip : skip + x.numel()].view(x.shape) >= threshold
+
+
+def _scaled(x: Tensor, keep: Tensor, rate: float) -> Tensor:
     return x * keep.to(x.dtype).mul_(1 / (1 - rate))
 
 

@@ -54,8 +54,10 @@ class PaddedRows:
 
     def chosen(self, rows: Tensor) -> PaddedRows:
         """Select rows: row i is the former row `rows[i]`."""
-        parts = (self.ids, self.fill, self.memory, self.memory_real)
-        return PaddedRows(*(None if part is None else part.index_select(0, rows) for part in parts))  # type: ignore[arg-type]
+        fill, memory, real = (
+            None if part is None else part.index_select(0, rows) for part in (self.fill, self.memory, self.memory_real)
+        )
+        return PaddedRows(self.ids.index_select(0, rows), fill, memory, real)
 
     def _places(self, start: int) -> Tensor:
         return torch.arange(start, self.length, device=self.ids.device)[None]

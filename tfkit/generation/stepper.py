@@ -133,7 +133,8 @@ class Stepper:
         self.text = self.text.chosen(rows)
         self._rooms = None if self._rooms is None else self._rooms[rows]
         if self._sources is not None:
-            self._sources = tuple(None if part is None else part[rows] for part in self._sources)  # type: ignore[assignment]
+            source, real = self._sources
+            self._sources = source[rows], None if real is None else real[rows]
         if self.state is not None:
             self.state.reorder(rows)
 

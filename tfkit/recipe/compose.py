@@ -154,13 +154,13 @@ def _with_bases(root: Node, file: Path | None, shipped: Mapping[str, Path], faul
         path = _base_path(base, shipped, faults)
         _refuse_circle(path, trail, base, faults)
         try:
-            root, found = parse(read_bytes(path), str(path), via=f"base {path.stem}")
+            root, errors = parse(read_bytes(path), str(path), via=f"base {path.stem}")
         except RecipeError as error:
             reasons = [f"{fault.file}: {fault.message}" for fault in error.faults]
             hints = [fault.suggestion for fault in error.faults]
             at_extends = [Fault(base.place, base.path, *pair) for pair in zip(reasons, hints, strict=True)]
             raise RecipeError([*faults, *at_extends]) from None
-        faults += found + version_faults(root)
+        faults += errors + version_faults(root)
         if root.value is None:
             raise RecipeError(faults)
         layers.append(root)

@@ -185,7 +185,7 @@ class Importer:
                 self.done[identity(name)] = imported(name).name
             except UsageError as error:
                 self._failed.add(identity(name))
-                self.faults.found.append(Fault(Place(f"--import {name}"), "", str(error)))
+                self.faults.errors.append(Fault(Place(f"--import {name}"), "", str(error)))
                 self._without(str(name))
 
     def honour(self, node: Node | None, imported_before: Sequence[str] = ()) -> None:

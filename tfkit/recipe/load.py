@@ -135,8 +135,8 @@ class Recipe:
             faults = Faults(has_weights=True)  # a recipe accepted once remains valid
             resolver = ModelResolver(mapping(self.root)["model"], faults, Vocabulary(size))
             blueprint = resolver.resolve()
-            if faults.found or blueprint is None:
-                raise RecipeError(faults.found)
+            if faults.errors or blueprint is None:
+                raise RecipeError(faults.errors)
             self._resolved[size] = replace(blueprint, name=self.name), resolver
         return self._resolved[size]
 
@@ -175,8 +175,8 @@ class Recipe:
         faults = Faults(problems, has_weights=True)
         composed = Composed(root, problems, self.text, self.file, {}, self.name)
         recipe = _validate(composed, self.imports, faults, saved=True)
-        if faults.found or recipe is None:
-            raise RecipeError(faults.found)
+        if faults.errors or recipe is None:
+            raise RecipeError(faults.errors)
         return recipe
 
     def fault(self, path: str, message: str) -> Fault:
@@ -191,8 +191,8 @@ class Recipe:
         agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)
         agreement.check()
         agreement.tell("", step_problems(train, self.data))
-        if faults.found:
-            raise RecipeError(faults.found)
+        if faults.errors:
+            raise RecipeError(faults.errors)
         for doubt in by_place(faults.warnings):
             warnings.warn(RecipeWarning(doubt), stacklevel=2)
 
@@ -284,7 +284,7 @@ def load_recipe(
     except RecipeError as error:
         faults = Faults(error.faults)
         Importer(faults).import_all(imports)
-        raise RecipeError(faults.found) from None
+        raise RecipeError(faults.errors) from None
     return _imported(composed, trust, imports)
 
 
@@ -320,8 +320,8 @@ def _imported(
     importer.import_all(imports)
     importer.honour(mapping(composed.root).get("imports"), imported_before)
     recipe = _validate(composed, tuple(importer.done.values()), faults, saved)
-    if faults.found or recipe is None:
-        raise RecipeError(faults.found)
+    if faults.errors or recipe is None:
+        raise RecipeError(faults.errors)
     return replace(recipe, warnings=tuple(by_place(faults.warnings)))
 
 
@@ -333,7 +333,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
             faults.unknown_key(child, [*TOP_KEYS, "extends", "variants"], "section")
     if "tfkit" not in root:
         faults.add(composed.root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
-    faults.found += [fault for fault in version_faults(composed.root) if fault not in faults.found]
+    faults.errors += [fault for fault in version_faults(composed.root) if fault not in faults.errors]
     data, node = _section(node_at(root, "data"), Data, faults), node_at(root, "objective")
     nothing = replace(composed.root, value={}, path="")
     objective = None if node is None else Preparer(faults).config(node, "objective")
@@ -360,7 +360,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     if saved:  # checked when it was trained
         return recipe
     _check_agreement(recipe, faults)
-    recipe = _evaluations(recipe, faults) if train.evaluations and not faults.found else recipe
+    recipe = _evaluations(recipe, faults) if train.evaluations and not faults.errors else recipe
     if study is not None:
         agreement.tell("", study_problems(study, entries, measures_of(data, train)))
     return recipe
@@ -374,10 +374,10 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
         try:
             other = recipe.evaluated(name)
         except RecipeError as error:
-            faults.found += [recipe.fault(where, f"{fault.path}: {fault.message}") for fault in error.faults]
+            faults.errors += [recipe.fault(where, f"{fault.path}: {fault.message}") for fault in error.faults]
             continue
         if other.data is None or (other.data.valid is None and other.data.test is None):
-            faults.found.append(recipe.fault(where, "no data.valid or data.test to evaluate on"))
+            faults.errors.append(recipe.fault(where, "no data.valid or data.test to evaluate on"))
         resolved[name] = {key: _plain_value(other, key) for key in values}
     return replace(recipe, train=recipe.train.model_copy(update={"evaluations": resolved}))
 
@@ -392,7 +392,7 @@ def _plain_value(recipe: Recipe, key: str) -> object:
 
 def _check_agreement(recipe: Recipe, faults: Faults) -> None:
     """Check requirements between sections and their parts; those on the model are skipped if it has faults."""
-    right = not any(fault.path.partition(".")[0] == "model" for fault in faults.found)
+    right = not any(fault.path.partition(".")[0] == "model" for fault in faults.errors)
     blueprint, resolver = next(iter(recipe._resolved.values()), (None, None)) if right else (None, None)
     size = None
     if blueprint is not None and resolver is not None:

@@ -22,6 +22,6 @@ def blueprint_of(model: Mapping[str, object]) -> Blueprint:
     blueprint = ModelResolver(mapping(composed.root)["model"], faults, vocabulary).resolve()
     for node in vocabulary.requests:
         faults.add(node, "no tokenizer to take the size from; use a number")
-    if faults.found or blueprint is None:
-        raise RecipeError(faults.found)
+    if faults.errors or blueprint is None:
+        raise RecipeError(faults.errors)
     return blueprint

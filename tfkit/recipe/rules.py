@@ -1,8 +1,8 @@
 """The rule table: requirements between parts of a recipe, and compatible combinations.
 
-In a rule, an *asker* (a part, or a fact of the recipe such as the direction of a layer) requires a capability of parts
-in some slots. The same table is used for the errors of a recipe, the compatibility tables of the documentation, and
-the combinations covered by tests.
+A rule states that its requirer, a part or a fact of the recipe such as the direction of a layer, needs a capability of
+the parts in some slots. The same table is used for the errors of a recipe, the compatibility tables of the
+documentation, and the combinations covered by tests.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.component import Component, Config
 from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.core.slots import PositionFacts
 
 Part = type[Component]
-Asker = Part | Config
+PartLike = Part | Config
 
 LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
 # pairs of slots that meet in a layer; every pair of parts works, or a rule refuses it
@@ -28,39 +29,39 @@ SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 
 @dataclass(frozen=True)
 class CapabilityRule:
-    """`asker`, a slot or a fact of the recipe, requires `capability` of parts in the slots `asked`."""
+    """`requirer`, a slot or a fact of the recipe, requires `capability` of parts in `slots`."""
 
     capability: str
-    asker: str
-    asked: tuple[str, ...]
-    asks: Callable[[Asker], bool] = lambda asker: True  # True if this part of the asker's slot requires it
+    requirer: str
+    slots: tuple[str, ...]
+    applies: Callable[[PartLike], bool] = lambda part: True  # True if this part of the requiring slot requires it
 
-    def refuses(self, asked: Asker) -> bool:
+    def refuses(self, candidate: PartLike) -> bool:
         """True if the part is subject to the rule and lacks the capability (under its options, if given)."""
-        part, config = part_of(asked), asked if isinstance(asked, Config) else None
-        return part.part_slot in self.asked and self.capability not in part.able(config)
+        part, config = part_of(candidate), candidate if isinstance(candidate, Config) else None
+        return part.part_slot in self.slots and self.capability not in part.able(config)
 
 
-def part_of(asker: Asker) -> Part:
+def part_of(requirer: PartLike) -> Part:
     """Return the part of a Config; a part is unchanged."""
-    return asker.part if isinstance(asker, Config) else asker
+    return requirer.part if isinstance(requirer, Config) else requirer
 
 
-def _hook(name: str) -> Callable[[Asker], bool]:
-    def asks(asker: Asker) -> bool:
-        if isinstance(asker, Config):
-            return name in asker.part.asks(asker)  # type: ignore[attr-defined]
-        return name in asker.hooks()  # type: ignore[attr-defined]
+def _hook(name: str) -> Callable[[PartLike], bool]:
+    def applies(requirer: PartLike) -> bool:
+        if isinstance(requirer, Config):
+            return isinstance(requirer, PositionFacts.Config) and name in requirer.part.asks(requirer)
+        return issubclass(requirer, PositionFacts) and name in requirer.hooks()
 
-    return asks
-
-
-def _measures(capability: str) -> Callable[[Asker], bool]:
-    return lambda asker: part_of(asker).measures() == capability  # type: ignore[attr-defined]
+    return applies
 
 
-def _declares(name: str, value: bool = True) -> Callable[[Asker], bool]:
-    return lambda asker: getattr(part_of(asker), name) is value
+def _measures(capability: str) -> Callable[[PartLike], bool]:
+    return lambda requirer: part_of(requirer).measures() == capability  # type: ignore[attr-defined]
+
+
+def _declares(name: str, value: bool = True) -> Callable[[PartLike], bool]:
+    return lambda requirer: getattr(part_of(requirer), name) is value
 
 
 RULES = (
@@ -80,48 +81,48 @@ RULES = (
 )
 
 
-FACTS = {rule.asker: rule for rule in RULES if rule.asker not in CATALOGUES}  # by fact of a recipe
+FACTS = {rule.requirer: rule for rule in RULES if rule.requirer not in CATALOGUES}  # by fact of a recipe
 
 
-def requirements_of(asker: Asker) -> list[CapabilityRule]:
+def requirements_of(requirer: PartLike) -> list[CapabilityRule]:
     """Return the requirements of a part, under its options if given."""
-    return [rule for rule in RULES if rule.asker == part_of(asker).part_slot and rule.asks(asker)]
+    return [rule for rule in RULES if rule.requirer == part_of(requirer).part_slot and rule.applies(requirer)]
 
 
-def refusal(asker: Asker, part: Asker) -> CapabilityRule | None:
-    """Return the rule that forbids combining `part` with `asker`, or None."""
-    return next((rule for rule in requirements_of(asker) if rule.refuses(part)), None)
+def refusal(requirer: PartLike, part: PartLike) -> CapabilityRule | None:
+    """Return the rule that forbids combining `part` with `requirer`, or None."""
+    return next((rule for rule in requirements_of(requirer) if rule.refuses(part)), None)
 
 
-def reason(rule: CapabilityRule, asked: Asker, asker: Part | None = None) -> str:
+def reason(rule: CapabilityRule, candidate: PartLike, requirer: Part | None = None) -> str:
     """Describe the missing capability, the requirement, and the alternatives."""
-    part = part_of(asked)
-    who = rule.asker if asker is None else f"{asker.part_slot} '{asker.part_name}'"
+    part = part_of(candidate)
+    who = rule.requirer if requirer is None else f"{requirer.part_slot} '{requirer.part_name}'"
     lacks = f"{part.part_slot} '{part.part_name}' does not declare '{rule.capability}'"
     text = f"{lacks} ({CAPABILITIES[rule.capability]}), which {who} requires"
-    return "; ".join([text, *_switch(rule, asked), *_instead(rule, part, asker)])
+    return "; ".join([text, *_switch(rule, candidate), *_instead(rule, part, requirer)])
 
 
-def _switch(rule: CapabilityRule, asked: Asker) -> Iterator[str]:
+def _switch(rule: CapabilityRule, candidate: PartLike) -> Iterator[str]:
     """Yield a hint for a boolean option that would provide the capability."""
-    if not isinstance(asked, Config):
+    if not isinstance(candidate, Config):
         return
-    for option in type(asked).model_fields:
-        value = getattr(asked, option)
-        if isinstance(value, bool) and not rule.refuses(asked.model_copy(update={option: not value})):
+    for option in type(candidate).model_fields:
+        value = getattr(candidate, option)
+        if isinstance(value, bool) and not rule.refuses(candidate.model_copy(update={option: not value})):
             yield f"set {option}: {str(not value).lower()}"
 
 
-def _instead(rule: CapabilityRule, part: Part, asker: Part | None) -> Iterator[str]:
+def _instead(rule: CapabilityRule, part: Part, requirer: Part | None) -> Iterator[str]:
     """Yield the compatible alternatives on both sides."""
     others = [name for name, other in REGISTRY.load(part.part_slot).items() if not rule.refuses(other)]
     if others:
-        what = "that do" if asker is None else f"compatible with '{asker.part_name}'"
+        what = "that do" if requirer is None else f"compatible with '{requirer.part_name}'"
         yield f"{_several(part.part_slot)} {what}: {', '.join(sorted(others))}"
-    if asker is not None:
-        askers = REGISTRY.load(asker.part_slot).items()
-        going = sorted(name for name, other in askers if refusal(other, part) is None)
-        yield f"{_several(asker.part_slot)} compatible with '{part.part_name}': {', '.join([*going, 'none'])}"
+    if requirer is not None:
+        requirers = REGISTRY.load(requirer.part_slot).items()
+        going = sorted(name for name, other in requirers if refusal(other, part) is None)
+        yield f"{_several(requirer.part_slot)} compatible with '{part.part_name}': {', '.join([*going, 'none'])}"
 
 
 def _several(slot: str) -> str:
@@ -132,18 +133,18 @@ def _several(slot: str) -> str:
 def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
     """Yield all pairs of parts of `slot` and `other`, with the reason of incompatibility or None."""
     for name in REGISTRY.names(slot):
-        asker = REGISTRY.get(slot, name)
+        requirer = REGISTRY.get(slot, name)
         for other_name in REGISTRY.names(other):
             part = REGISTRY.get(other, other_name)
-            rule = refusal(asker, part)
-            yield name, other_name, None if rule is None else reason(rule, part, asker)
+            rule = refusal(requirer, part)
+            yield name, other_name, None if rule is None else reason(rule, part, requirer)
 
 
 def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
     """Yield the pairs like `pairs`, with a short reason that is equal for many pairs."""
-    for name, asker in sorted(REGISTRY.load(slot).items()):
+    for name, requirer in sorted(REGISTRY.load(slot).items()):
         for other_name, part in sorted(REGISTRY.load(other).items()):
-            rule = refusal(asker, part)
+            rule = refusal(requirer, part)
             why = f"the {other} does not declare '{rule.capability}': {CAPABILITIES[rule.capability]}" if rule else None
             yield name, other_name, why
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -29,7 +30,7 @@ PAGE = (
 def page(pictures: Sequence[Picture], below: Sequence[str], tables: Sequence[RecipeTable]) -> str:
     """Render one picture, or two side by side; tooltips name the origins of values."""
     title = escape(" and ".join(one.name for one in pictures))
-    hovers = [lambda box, one=one: origins(one, box) for one in tables]  # type: ignore[misc]
+    hovers = [partial(origins, one) for one in tables]
     return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
 
 

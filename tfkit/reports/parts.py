@@ -60,7 +60,7 @@ def part_data(part: Part, width: int = 80) -> dict[str, object]:
         "fields": list(options_of(part.Config)),
         "checked": _checked(part.Config),
         "capabilities": {name: name in part.able() for name in CAPABILITIES if name in _relevant(part)},
-        "asks": {rule.capability: list(rule.asked) for rule in requirements_of(part)},
+        "asks": {rule.capability: list(rule.slots) for rule in requirements_of(part)},
         "needs": sorted(part.needs),
         "recipe": None if minimal.data is None else recipe_text(minimal.data, width),
         "recipe_problem": minimal.problem,
@@ -109,4 +109,4 @@ def _checked(config: type[Config]) -> list[str]:
 def _relevant(part: Part) -> set[str]:
     """Return the capabilities relevant to the part's slot: required by a rule, or declared by any part in it."""
     declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.able()}
-    return declared | {rule.capability for rule in RULES if part.part_slot in rule.asked}
+    return declared | {rule.capability for rule in RULES if part.part_slot in rule.slots}

@@ -7,6 +7,7 @@ layers; `turn` is "0" or "1", since the sample contains each twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import nn
@@ -18,6 +19,10 @@ from tfkit.models.stack import Stack
 from tfkit.reports.meter import Meter, Path, Tally
 
 
+def _next_turn(kind: int, turns: Iterator[str]) -> Path:
+    return "layer", str(kind), next(turns)
+
+
 def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
     """Tally a training forward by part."""
     model.train()
@@ -27,8 +32,7 @@ def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
         meter.watch(stack.embedding, ("embedding",))
         meter.watch(stack.final_norm, ("final_norm",))
         for kind, layer in enumerate(stack.layers[::2]):
-            turns = iter("01")
-            meter.watch(layer, lambda kind=kind, turns=turns: ("layer", str(kind), next(turns)))  # type: ignore[misc]
+            meter.watch(layer, partial(_next_turn, kind, iter("01")))
             for name, part in parts_of(layer).items():
                 if name != "residual":  # encloses the others
                     meter.watch(part, (name,))

@@ -66,13 +66,13 @@ class StudySource:
 
     def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
         """Load the recipe with these variants, the overrides, and these values by key; raise RecipeError."""
-        laid = (*self.sets, *texts_of(values or {}))
-        known, asked = self._recipes, repr((tuple(variants), laid))
-        if known is not None and asked in known:
-            return known[asked]
-        recipe = load_recipe(self.file, None, tuple(variants), trust=self.trust, sets=laid, imports=self.imports)
-        if known is not None:
-            known[asked] = recipe
+        overrides = (*self.sets, *texts_of(values or {}))
+        cache, key = self._recipes, repr((tuple(variants), overrides))
+        if cache is not None and key in cache:
+            return cache[key]
+        recipe = load_recipe(self.file, None, tuple(variants), trust=self.trust, sets=overrides, imports=self.imports)
+        if cache is not None:
+            cache[key] = recipe
         return recipe
 
 
@@ -108,7 +108,7 @@ class Arm:
 def study_of(recipe: Recipe) -> Study:
     """Return the study section of the recipe; raise UsageError if it is missing."""
     if recipe.study is None:
-        raise UsageError(f"{recipe.name}: has no `study:`, which says what is compared; tfkit train trains it")
+        raise UsageError(f"{recipe.name}: has no section `study:`; train it with tfkit train")
     return recipe.study
 
 

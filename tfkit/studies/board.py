@@ -28,27 +28,27 @@ def measured(history: History, folder: RunFolder) -> dict[str, float]:
         evaluated = scores_of(folder)
     except RunError:
         evaluated = {}
-    found = {**{f"valid.{name}": value for name, value in history.best.items()}, **evaluated}
-    found |= {
+    scores = {**{f"valid.{name}": value for name, value in history.best.items()}, **evaluated}
+    scores |= {
         "seconds": history.seconds,
         "tokens_per_second": history.tokens / history.seconds if history.seconds else 0.0,
     }
-    found |= {} if history.peak_memory is None else {"peak_memory": history.peak_memory}
-    return {name: float(value) for name, value in found.items() if is_score(value)}
+    scores |= {} if history.peak_memory is None else {"peak_memory": history.peak_memory}
+    return {name: float(value) for name, value in scores.items() if is_score(value)}
 
 
 def altered(folder: RunFolder) -> str:
-    """Return which of the files that results are read from are not as the run wrote them; empty if all are."""
+    """Return the first result file that differs from the manifest, with the reason; empty if none does."""
     return next(changed(folder, (RUN, EVALUATION, METRICS)), "") if folder.holds_run else ""
 
 
 def examples_of(folder: RunFolder) -> dict[str, int]:
     """Return the number of examples in each evaluated split."""
     try:
-        found = read_json(folder / EVALUATION) if (folder / EVALUATION).is_file() else {}
+        evaluation = read_json(folder / EVALUATION) if (folder / EVALUATION).is_file() else {}
     except RunError:
         return {}
-    splits = found.items() if isinstance(found, dict) else ()
+    splits = evaluation.items() if isinstance(evaluation, dict) else ()
     counts = {name: one.get("examples") for name, one in splits if isinstance(one, dict)}
     return {name: count for name, count in counts.items() if type(count) is int and count > 0}
 
@@ -77,7 +77,7 @@ class Board:
             return None
 
     def stranger(self, run: PlannedRun) -> str:
-        """Return why a run's folder holds a different run; empty if it does not."""
+        """Return an error if the folder holds a different run, else an empty string."""
         history = self.history(run)
         if history is None:
             return ""
@@ -88,7 +88,7 @@ class Board:
         return ""
 
     def altered(self, run: PlannedRun) -> str:
-        """Return why a run's folder does not hold what that run wrote; empty if it does."""
+        """Return an error if the folder holds a different run or modified files, else an empty string."""
         return self.stranger(run) or altered(self.run_folder(run))
 
     def state(self, run: PlannedRun) -> State:
@@ -114,12 +114,12 @@ class Board:
         if history is None or self.state(run) != "done":
             return {}
         arm = self.plan.arm(run.arm)
-        found = measured(history, self.run_folder(run))
+        scores = measured(history, self.run_folder(run))
         exact = {"parameters": arm.parameters, "flops": arm.flops, "cache_bytes": arm.cache_bytes}
-        return {**found, **exact, **self._probed(run)}
+        return {**scores, **exact, **self._probed(run)}
 
     def runs(self) -> list[PlannedRun]:
-        """Return the runs known so far; those that depend on tuning, or on a look, follow after it."""
+        """Return the runs known so far. Those that depend on tuning or on a look are added later."""
         return list(dict.fromkeys(runs_of(self.plan, self.best(), self.seeds())))
 
     def seeds(self) -> dict[str, tuple[int, ...]]:
@@ -147,28 +147,28 @@ class Board:
                 values[name][seed] = scores[measure]
                 known.append(scores[measure])
                 examples.append(count_in(self.examples(run), measure))
-            ours, theirs = values.values()
+            own, reference = values.values()
             scale = Scale(step_of(measure, known, min(examples)), margin=plan.worth, looks=True)
-            if is_decided(compared(*names, measure, ours, theirs, scale), plan.comparisons):
+            if is_decided(compared(*names, measure, own, reference, scale), plan.comparisons):
                 return number
         return len(plan.seeds)
 
     def _probed(self, run: PlannedRun) -> dict[str, float]:
         """Return the test accuracies of the probes trained next to a run."""
-        found = {}
+        accuracies = {}
         for probe in self.plan.probes if not run.probe else ():
-            beside = replace(run, probe=probe)
-            history = self.history(beside)
-            scores = {} if history is None else measured(history, self.run_folder(beside))
+            probe_run = replace(run, probe=probe)
+            history = self.history(probe_run)
+            scores = {} if history is None else measured(history, self.run_folder(probe_run))
             score = scores.get(f"test.{metric_of(probe)}")
-            if self.state(beside) == "done" and score is not None:
-                found[f"probe.{probe}"] = score
-        return found
+            if self.state(probe_run) == "done" and score is not None:
+                accuracies[f"probe.{probe}"] = score
+        return accuracies
 
     def examples(self, run: PlannedRun) -> dict[str, int]:
         """Return the number of examples of each split, and of each probe as `probe.NAME`."""
         probed = {probe: examples_of(self.run_folder(replace(run, probe=probe))) for probe in self.plan.probes}
-        probes = {f"probe.{probe}": found["test"] for probe, found in probed.items() if "test" in found}
+        probes = {f"probe.{probe}": counts["test"] for probe, counts in probed.items() if "test" in counts}
         return {**examples_of(self.run_folder(run)), **probes}
 
     def step(self, run: PlannedRun) -> int:
@@ -187,7 +187,7 @@ class Board:
         """
         if len(self.plan.grid) == 1:
             return {arm.name: self.plan.grid[0] for arm in self.plan.trained}
-        found: dict[str, Mapping[str, Any]] = {}
+        best: dict[str, Mapping[str, Any]] = {}
         for arm in self.plan.trained:
             runs = self.plan.tuning(arm)
             if any(self.state(run) == "waiting" for run in runs):
@@ -198,5 +198,5 @@ class Board:
             }
             sign = -1 if self.plan.higher_is_better(measure) else 1
             place = min(values, key=lambda place: sign * values[place], default=0)
-            found[arm.name] = self.plan.grid[place]
-        return found
+            best[arm.name] = self.plan.grid[place]
+        return best

@@ -25,7 +25,7 @@ class RunClaim:
 
     folder: Path
     lock: FolderLock
-    told: float
+    beat_at: float
 
     @classmethod
     def take(cls, folder: Path) -> RunClaim | None:
@@ -39,7 +39,7 @@ class RunClaim:
         except (FolderBusy, FileNotFoundError):  # its holder is just removing it
             return None
         except FileExistsError:
-            raise RunError(f"{folder}: is no folder, as the claim of a run is; remove it") from None
+            raise RunError(f"{folder}: is not a folder; remove it: it has the name of a run's claim") from None
         if _is_alive_elsewhere(folder):
             lock.release()
             return None
@@ -48,8 +48,8 @@ class RunClaim:
 
     def beat(self) -> None:
         """Send a heartbeat if it is due."""
-        if time.monotonic() - self.told > BEAT:
-            self.told = time.monotonic()
+        if time.monotonic() - self.beat_at > BEAT:
+            self.beat_at = time.monotonic()
             with contextlib.suppress(OSError):
                 os.utime(self.folder / NAME)
 

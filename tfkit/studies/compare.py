@@ -49,7 +49,7 @@ def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, im
         group.append((folder, recipe, history))
     groups = [runs for _, runs in grouped]
     if len(groups) < 2:
-        raise UsageError("all of these runs are the same but for their seeds; give another one to compare them with")
+        raise UsageError("these runs differ only in their seeds; add one with another recipe")
     arms = [_arm(runs, _name(runs, groups)) for runs in groups]
     first = groups[0][0][1]
     chosen = tuple(measure) or tuple(measures_of(first.data, first.train)[:1])
@@ -84,7 +84,7 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
         cells.append(Cell(recipe.train.seed, state, str(folder), known, curve_of(folder), examples_of(folder)))
     seeds = [cell.seed for cell in cells]
     if len(set(seeds)) < len(seeds):
-        raise UsageError(f"{cells[0].folder}: two of the runs like it have the same seed; give one of them")
+        raise UsageError(f"{cells[0].folder}: two runs of this recipe have the same seed; pass only one of them")
     folder, recipe, history = runs[0]
     made_of = " ".join([*history.variants, *(f"{key}={value}" for key, value in history.set.items())])
     cost = _cost(folder, recipe)

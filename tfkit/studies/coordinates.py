@@ -68,14 +68,14 @@ def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
     regroup(optimizer, model, recipe.train)
     set_rate(optimizer, rate)
     begun = _values(model, inputs)
-    found: dict[str, list[float]] = {part: [] for part in begun}
+    changes: dict[str, list[float]] = {part: [] for part in begun}
     for _ in range(steps):
         optimizer.zero_grad()
         _loss(model(**inputs).logits).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         for part, value in _values(model, inputs).items():
-            found[part].append(float((value - begun[part]).abs().mean()))
-    return {part: tuple(after) for part, after in found.items()}
+            changes[part].append(float((value - begun[part]).abs().mean()))
+    return {part: tuple(after) for part, after in changes.items()}
 
 
 def _highest_rate(settings: Train, steps: int, d_model: int) -> float:
@@ -88,13 +88,13 @@ def _inputs(model: Model) -> dict[str, Tensor]:
     """Draw random ids for each stack of the model; raise UsageError if a stack reads vectors."""
     draw = torch.Generator().manual_seed(1)
     names = ("input_ids", "decoder_input_ids")
-    found = {}
+    inputs = {}
     for name, plan in zip(names, model.blueprint.stacks(), strict=False):
         if plan.reads_vectors or plan.vocab_size is None:
             raise UsageError(f"the {plan.side} reads vectors; coordinates are measured with random ids")
         length = min(LONGEST, plan.max_length or LONGEST)
-        found[name] = torch.randint(plan.vocab_size, (ROWS, length), generator=draw)
-    return found
+        inputs[name] = torch.randint(plan.vocab_size, (ROWS, length), generator=draw)
+    return inputs
 
 
 def _loss(logits: Tensor | None) -> Tensor:
@@ -111,25 +111,25 @@ def _loss(logits: Tensor | None) -> Tensor:
 @torch.no_grad()
 def _values(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the outputs of the embeddings, the layers and the head."""
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
     handles = []
     for plan in model.blueprint.stacks():
         stack = model.stack(plan.side)
         named = [("embedding", stack.embedding), *((f"layer {i}", layer) for i, layer in enumerate(stack.layers))]
         for name, module in named:
             if module is not None:
-                handles.append(module.register_forward_hook(_keeper(found, f"{plan.side} {name}")))
+                handles.append(module.register_forward_hook(_keeper(outputs, f"{plan.side} {name}")))
     try:
         logits = model(**inputs).logits
     finally:
         for handle in handles:
             handle.remove()
-    return {**found, **({} if logits is None else {"logits": logits})}
+    return {**outputs, **({} if logits is None else {"logits": logits})}
 
 
-def _keeper(found: dict[str, Tensor], name: str) -> Callable[..., None]:
+def _keeper(outputs: dict[str, Tensor], name: str) -> Callable[..., None]:
     def keep(module: Any, arguments: Any, output: Tensor) -> None:
-        found[name] = output.clone()
+        outputs[name] = output.clone()
 
     return keep
 

@@ -27,7 +27,7 @@ BACKWARD = 3  # FLOPs of a training step relative to a forward pass
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LadderOptions:
     """Options of the command line."""
 
     sizes: int = 5
@@ -103,35 +103,35 @@ class LadderPlan(Plan):
         agree = agree and set(self.size_of.values()) == {size.name for size in self.sizes}
         return super().problem or ("" if agree else "arms, sizes and size_of do not agree")
 
-    def other(self, there: Plan) -> str:
-        """Return what a folder with the plan `there` holds instead of this ladder's runs; empty if it holds them."""
-        text = f"another ladder, of {there.name}: its sizes, budgets, seeds or settings differ"
-        return text if there.identity != self.identity else ""
+    def other(self, before: Plan) -> str:
+        """Describe the runs of the earlier plan if they are not those of this ladder, else return an empty string."""
+        text = f"another ladder, of {before.name}: its sizes, budgets, seeds or settings differ"
+        return text if before.identity != self.identity else ""
 
     def only(self, *arms: Arm) -> LadderPlan:
         """Return the plan of some of the arms."""
         return replace(self, arms=arms)
 
 
-def make_ladder(source: StudySource, wanted: Wanted, out: Path) -> LadderPlan:
+def make_ladder(source: StudySource, options: LadderOptions, out: Path) -> LadderPlan:
     """Plan the ladder of a recipe; raise RecipeError or UsageError if that is impossible.
 
     The smallest and the largest size are trained for some steps, unless an earlier plan in `out` has timed them.
     """
-    recipe = source.recipe(wanted.variants)
-    _check(source, recipe, wanted)
+    recipe = source.recipe(options.variants)
+    _check(source, recipe, options)
     whole = source.steps(recipe)
-    sizes = sizes_of(source, wanted.variants, wanted.sizes, wanted.span)
+    sizes = sizes_of(source, options.variants, options.sizes, options.span)
     arms, size_of = [], {}
     for size in sizes:
-        for budget in range(wanted.budgets) if size is not sizes[-1] else (0,):
-            arm = _arm(recipe, whole, wanted.variants, size, 2**budget)
+        for budget in range(options.budgets) if size is not sizes[-1] else (0,):
+            arm = _arm(recipe, whole, options.variants, size, 2**budget)
             arms.append(arm)
             size_of[arm.name] = size.name
-    if len({arm.steps for arm in arms}) < wanted.budgets:
-        raise UsageError(f"--budgets {wanted.budgets}: train.steps: {whole} cannot be halved so often")
+    if len({arm.steps for arm in arms}) < options.budgets:
+        raise UsageError(f"--budgets {options.budgets}: train.steps: {whole} is too few to be halved that often")
     digests = {arm.name: digest_of(source, arm) for arm in arms}
-    seeds = tuple(range(wanted.seeds))
+    seeds = tuple(range(options.seeds))
     identity = hashlib.sha256(json.dumps([digests, seeds], sort_keys=True).encode()).hexdigest()
     plan = LadderPlan(
         name=recipe.name,
@@ -153,18 +153,18 @@ def make_ladder(source: StudySource, wanted: Wanted, out: Path) -> LadderPlan:
     return replace(plan, timing=trial(source, arms[-1], out), smallest=trial(source, arms[0], out))
 
 
-def _check(source: StudySource, recipe: Recipe, wanted: Wanted) -> None:
+def _check(source: StudySource, recipe: Recipe, options: LadderOptions) -> None:
     """Raise UsageError for a recipe without a validation loss, or a --set of a key that the ladder sets."""
     if recipe.data is None or recipe.objective is None:
         missing = "data" if recipe.data is None else "objective"
         raise UsageError(f"{recipe.name}: a ladder trains its sizes, and this recipe has no `{missing}:`")
     if recipe.data.valid is None:
         raise UsageError(f"{recipe.name}: data.valid: is missing; the law is fitted to the loss on it")
-    if wanted.budgets < LEAST_BUDGETS:
-        raise UsageError(f"--budgets {wanted.budgets}: a law needs {LEAST_BUDGETS} budgets of tokens or more")
+    if options.budgets < LEAST_BUDGETS:
+        raise UsageError(f"--budgets {options.budgets}: a law needs {LEAST_BUDGETS} budgets of tokens or more")
     for text in source.sets:
         if text.partition("=")[0].strip() == "train.seed":
-            raise UsageError(f"--set {text}: the ladder gives each run its seed; give --seeds")
+            raise UsageError(f"--set {text}: the ladder sets the seeds; use --seeds")
 
 
 def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize, divisor: int) -> Arm:

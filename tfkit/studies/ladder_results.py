@@ -84,14 +84,14 @@ class LadderResults:
         """Compute-optimal N and D; None if the exponents are unbounded, or N is too uncertain."""
         if self.fit is None:
             return None
-        found = self.fit.optimum(self.flops)
-        ends = [self.law["a"], self.law["b"], found]
+        parameters = self.fit.optimum(self.flops)
+        ends = [self.law["a"], self.law["b"], parameters]
         if any(end is None for one in ends for end in (one.low, one.high)):
             return None
-        if found.high is None or found.low is None or found.high > WIDEST * found.low:
+        if parameters.high is None or parameters.low is None or parameters.high > WIDEST * parameters.low:
             return None
-        tokens = [self.flops / 6 / (one or 1.0) for one in (found.value, found.high, found.low)]
-        return found, Interval(*tokens)
+        tokens = [self.flops / 6 / (one or 1.0) for one in (parameters.value, parameters.high, parameters.low)]
+        return parameters, Interval(*tokens)
 
     def law_lines(self) -> Iterator[str]:
         """Describe the law."""
@@ -103,24 +103,24 @@ class LadderResults:
         if self.rehearsal is not None:
             yield f"rehearsal, the largest of the fitted sizes by those below it: {self.rehearsal.words}"
         else:
-            yield "no rehearsal: the sizes below the largest of the fitted ones tell no law"
+            yield "no rehearsal: the sizes below the largest of the fitted ones do not determine a law"
         best = self.optimum
         if best is None:
-            yield f"compute-optimal N and D for {self.flops:.2e} FLOPs: not told by these runs"
+            yield f"compute-optimal N and D for {self.flops:.2e} FLOPs: not determined by these runs"
             return
         seen = (self.plan.sizes[0].parameters, self.plan.sizes[-1].parameters)
         beyond = "" if seen[0] <= best[0].value <= seen[1] else "; beyond the sizes that were trained"
-        found = f"N = {shown(best[0], '.2e')}, D = {shown(best[1], '.2e')}"
-        yield f"compute-optimal for {self.flops:.2e} FLOPs (6 N D): {found}{beyond}"
+        optimum = f"N = {shown(best[0], '.2e')}, D = {shown(best[1], '.2e')}"
+        yield f"compute-optimal for {self.flops:.2e} FLOPs (6 N D): {optimum}{beyond}"
 
     def rows(self) -> Iterator[list[str]]:
         """Yield a row for each size and budget: n, mean, standard deviation over seeds, and the law's value."""
         for arm, result in zip(self.plan.arms, self.arms, strict=True):
-            found, size = result.spread(LOSS), self.plan.size(arm)
+            spread, size = result.spread(LOSS), self.plan.size(arm)
             tokens = next((cell.tokens for cell in result.cells if cell.tokens), self.plan.tokens(arm))
             law = "" if self.fit is None else f"{self.fit.law.loss(size.parameters, tokens):.4g}"
-            losses = ["0", "", ""] if found is None else [str(found.n), f"{found.mean:.4g}", f"{found.sd or 0:.2g}"]
-            losses[2] = "" if found is None or found.sd is None else losses[2]
+            losses = ["0", "", ""] if spread is None else [str(spread.n), f"{spread.mean:.4g}", f"{spread.sd or 0:.2g}"]
+            losses[2] = "" if spread is None or spread.sd is None else losses[2]
             name = f"{size.name}, held out" if arm is self.plan.held_out else size.name
             yield [name, f"{size.parameters:,}", f"{tokens:,.0f}", f"{self.plan.flops(arm):.2e}", *losses, law]
 
@@ -151,14 +151,14 @@ class LadderResults:
 
 def points_of(plan: LadderPlan, arms: Sequence[ArmResult]) -> tuple[Point, ...]:
     """Return the mean loss of each fitted size on each budget over all seeds that did not diverge."""
-    found = []
+    points = []
     for arm, result in zip(plan.arms[:-1], arms, strict=False):
         cells = [cell for cell in result.cells if LOSS in cell.scores]
         if cells:
             tokens = math.fsum(cell.tokens for cell in cells) / len(cells)
             loss = math.fsum(cell.scores[LOSS] for cell in cells) / len(cells)
-            found.append(Point(plan.size(arm).parameters, tokens, loss, len(cells)))
-    return tuple(found)
+            points.append(Point(plan.size(arm).parameters, tokens, loss, len(cells)))
+    return tuple(points)
 
 
 def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
@@ -177,9 +177,9 @@ def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
     tokens = max(one.tokens for one in fit.points)  # equal steps on the same data
     predicted = fit.prediction(size.parameters, tokens)
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    found = Forecast(size.name, size.parameters, tokens, plan.seeds, predicted, now, fit.points)
-    write_json(folder / FORECAST, TypeAdapter(Forecast).dump_python(found, mode="json"))
-    return found
+    forecast = Forecast(size.name, size.parameters, tokens, plan.seeds, predicted, now, fit.points)
+    write_json(folder / FORECAST, TypeAdapter(Forecast).dump_python(forecast, mode="json"))
+    return forecast
 
 
 def read_forecast(folder: Path) -> Forecast:

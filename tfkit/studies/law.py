@@ -80,9 +80,9 @@ class Law:
     def logarithm(self, name: str) -> float:
         """Return the logarithm of E, A, a, B or b."""
         e, p, a, q, b = self.logs
-        found = {"E": e, "A": p + float(_bounded(a)) * math.log(self.n0), "a": a}
-        found |= {"B": q + float(_bounded(b)) * math.log(self.d0), "b": b}
-        return found[name]
+        logarithms = {"E": e, "A": p + float(_bounded(a)) * math.log(self.n0), "a": a}
+        logarithms |= {"B": q + float(_bounded(b)) * math.log(self.d0), "b": b}
+        return logarithms[name]
 
     def value(self, name: str) -> float:
         """Return E, A, a, B or b."""
@@ -181,9 +181,10 @@ class PointArrays:
 def fitted(points: Sequence[Point]) -> LawFit:
     """Fit the law by least squares; raise UsageError for fewer points than parameters."""
     if len(points) <= len(NAMES):
-        raise UsageError(f"the law has {len(NAMES)} numbers; {len(points)} points cannot tell them and their intervals")
-    found = _best(PointArrays.of(points))
-    return LawFit(found.law, tuple(points), found.squares)
+        few = f"{len(points)} points do not determine them and their intervals"
+        raise UsageError(f"the law has {len(NAMES)} numbers; {few}")
+    best = _best(PointArrays.of(points))
+    return LawFit(best.law, tuple(points), best.squares)
 
 
 @dataclass(frozen=True)
@@ -197,12 +198,12 @@ class Solved:
 def _best(data: PointArrays, fixed: tuple[int, ...] = ()) -> Solved:
     """Return the best fit from several starts; `fixed` terms are held at zero."""
     free = [place for place in range(len(NAMES)) if place not in fixed]
-    return min((_solved(data, start, free) for start in _starts(data, fixed)), key=lambda found: found.squares)
+    return min((_solved(data, start, free) for start in _starts(data, fixed)), key=lambda solved: solved.squares)
 
 
 def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
-    """Return the best starts of a grid of exponents: given these, the law is linear in E, A and B >= 0."""
-    found: list[tuple[float, Vector]] = []
+    """Return the best starts from a grid of exponents; with fixed exponents, the law is linear in E, A and B >= 0."""
+    starts: list[tuple[float, Vector]] = []
     losses = np.exp(data.logs)
     for a, b in product(EXPONENTS, repeat=2):
         columns = [np.ones_like(losses), (data.parameters / data.n0) ** -a, (data.tokens / data.d0) ** -b]
@@ -211,9 +212,9 @@ def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
         e, p, q = np.log(np.maximum(values, 1e-3 * losses.min()))
         logs = np.array([e, p, math.log(a), q, math.log(b)])
         logs[[place for place in fixed if place in (1, 3)]] = -60.0
-        found.append((float(error), logs))
-    found.sort(key=lambda one: one[0])
-    return [logs for _, logs in found[:BEST_STARTS]]
+        starts.append((float(error), logs))
+    starts.sort(key=lambda one: one[0])
+    return [logs for _, logs in starts[:BEST_STARTS]]
 
 
 def _solved(
@@ -231,8 +232,8 @@ def _solved(
         base = data.residuals(law)
         return base if more is None else np.append(base, more(law))
 
-    found = _scipy("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
-    return Solved(whole(found.x), float(2 * found.cost))
+    result = _scipy("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
+    return Solved(whole(result.x), float(2 * result.cost))
 
 
 def _end(
@@ -244,9 +245,9 @@ def _end(
 
     def excess(value: float) -> float:
         nonlocal nearest
-        found = _solved(data, nearest, list(free), lambda law: weight * (quantity(law) - value))
-        nearest = np.array(found.law.logs)
-        return found.squares - fit.squares - most
+        solved = _solved(data, nearest, list(free), lambda law: weight * (quantity(law) - value))
+        nearest = np.array(solved.law.logs)
+        return solved.squares - fit.squares - most
 
     inner, outer = middle, middle + step
     while excess(outer) < 0:
@@ -285,7 +286,7 @@ def law_of(points: Sequence[Point]) -> tuple[LawFit | None, tuple[str, ...]]:
     if len(points) < LEAST_POINTS:
         reasons.append(f"there are {len(points)} mean losses; a law of {len(NAMES)} numbers needs {LEAST_POINTS}")
     if any(one.loss <= 0 for one in points):
-        reasons.append("a loss is 0: there is nothing left to learn")
+        reasons.append("a loss is 0, and the law needs its logarithm")
     if reasons:
         return None, tuple(reasons)
     fit = fitted(points)

@@ -60,7 +60,7 @@ def start_value(recipe: Recipe, match: Match) -> int:
     if not is_whole(value) or value < 1:
         shown = "nothing" if node is None else repr(value)
         where = f"study.match.{match.what}: {match.key}"
-        raise UsageError(f"{where}: the baseline says {shown} there; it needs a whole number to solve for")
+        raise UsageError(f"{where}: the baseline has {shown}; solving requires a whole number")
     return int(value)
 
 
@@ -72,13 +72,13 @@ def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: i
     target = baseline.parameters if match.what == "parameters" else baseline.flops
     counter = Counter(source, arm, match)
     nearest = nearest_value(counter, target, start)
-    found = None if nearest is None else counter(nearest)
-    if nearest is None or found is None:
+    reached = None if nearest is None else counter(nearest)
+    if nearest is None or reached is None:
         raise UsageError(f"study.match: '{arm.name}' cannot be counted: {match.key}: {counter.refusal}")
-    if abs(found - target) > CLOSE * target:
+    if abs(reached - target) > CLOSE * target:
         raise UsageError(
             f"study.match: '{arm.name}' cannot have the {target:,} {match.what} of the baseline: the nearest is "
-            f"{match.key}: {nearest} with {found:,}"
+            f"{match.key}: {nearest} with {reached:,}"
         )
     return replace(arm, solved={match.key: nearest}).counted(source)
 

@@ -45,12 +45,15 @@ class RayCluster:
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         return RayJob(self.ray, self.task.remote(list(words), str(Path.cwd()), str(log), self.threads))
 
+    def close(self) -> None:
+        """Leave the cluster as it is."""
+
 
 def share(cpus: Sequence[float], jobs: int) -> int:
     """Return the CPUs per task, such that the smallest node fits its share of `jobs` concurrent tasks."""
-    there = sorted(count for count in cpus if count >= 1) or [1.0]
-    tasks = -(-jobs // len(there))
-    return max(1, int(there[0]) // tasks)
+    sizes = sorted(count for count in cpus if count >= 1) or [1.0]
+    tasks = -(-jobs // len(sizes))
+    return max(1, int(sizes[0]) // tasks)
 
 
 class RayJob:

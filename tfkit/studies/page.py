@@ -119,9 +119,9 @@ class ReportFiles(ABC):
         return "\n".join(lines)
 
 
-def lists(found: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[PageSection]:
+def lists(groups: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[PageSection]:
     """Yield a section of names and texts for each title with any."""
-    for title, pairs in found.items():
+    for title, pairs in groups.items():
         if rows := list(pairs):
             yield PageSection(title, heads=["", ""], rows=rows)
 
@@ -135,7 +135,7 @@ def check_packages() -> None:
 
 def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
     """Return the distinct versions, machines, devices and threads of the runs, and their total time."""
-    found: dict[str, dict[str, None]] = {}
+    table: dict[str, dict[str, None]] = {}
     seconds = 0.0
     for folder in folders:
         try:
@@ -145,7 +145,7 @@ def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
         for start in history.starts if history is not None else ():
             facts = {**start.versions, **{key: str(value) for key, value in start.machine.items() if key != "memory"}}
             for name, value in {**facts, "device": start.device, "threads": str(start.threads)}.items():
-                found.setdefault(name, {})[value] = None
+                table.setdefault(name, {})[value] = None
         seconds += history.seconds if history is not None else 0.0
-    told = [(name, ", ".join(values)) for name, values in found.items()]
-    return [*told, ("time of all runs", duration(seconds))] if told else []
+    rows = [(name, ", ".join(values)) for name, values in table.items()]
+    return [*rows, ("time of all runs", duration(seconds))] if rows else []

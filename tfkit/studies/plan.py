@@ -77,8 +77,8 @@ class Plan:
 
     def arm(self, name: str) -> Arm:
         """Return the arm of that name, or the equal arm that is trained for it."""
-        found = next(arm for arm in self.arms if arm.name == name)
-        return self.arm(found.same_as) if found.same_as else found
+        arm = next(arm for arm in self.arms if arm.name == name)
+        return self.arm(arm.same_as) if arm.same_as else arm
 
     @property
     def trained(self) -> list[Arm]:
@@ -184,11 +184,11 @@ class Plan:
         unknown += [claim.on for claim in self.claims if claim.on not in self.measure]
         return f"claims: '{unknown[0]}' is not compared" if unknown else ""
 
-    def other(self, there: Plan) -> str:
-        """Return what a folder with the plan `there` holds instead of this study's runs; empty if it holds them."""
-        if there.identity != self.identity:
+    def other(self, before: Plan) -> str:
+        """Describe the runs of the earlier plan if they are not those of this study, else return an empty string."""
+        if before.identity != self.identity:
             return "the runs of another study: its baseline or its budget differs"
-        changed = [arm for arm, digest in self.digests.items() if there.digests.get(arm, digest) != digest]
+        changed = [arm for arm, digest in self.digests.items() if before.digests.get(arm, digest) != digest]
         return f"runs of another '{changed[0]}' than this study's" if changed else ""
 
 

@@ -42,8 +42,8 @@ def begun(folder: Path, plan: P) -> P | None:
     """Return the earlier plan in the folder; None if there is none, or if it has another identity."""
     if not (folder / plan.FILE).is_file():
         return None
-    there = read_plan(folder, type(plan))
-    return there if there.identity == plan.identity else None
+    before = read_plan(folder, type(plan))
+    return before if before.identity == plan.identity else None
 
 
 def check_free(folder: Path, plan: Plan) -> None:
@@ -64,16 +64,16 @@ def keep_plan(folder: Path, plan: P) -> P:
     check_free(folder, plan)
     plan = replace(plan, made=datetime.now().astimezone().isoformat(timespec="seconds"))
     if (folder / plan.FILE).exists():
-        there = read_plan(folder, type(plan))
-        plan = replace(plan, made=there.made, changed=(*there.changed, *_changes(folder, there, plan)))
+        before = read_plan(folder, type(plan))
+        plan = replace(plan, made=before.made, changed=(*before.changed, *_changes(folder, before, plan)))
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
     write_json(folder / plan.FILE, TypeAdapter(type(plan)).dump_python(plan, mode="json"))
     return plan
 
 
-def _changes(folder: Path, there: Plan, here: Plan) -> Iterator[str]:
-    """Describe what a plan changes that was made before some of its runs ended."""
-    board = Board(there, folder)
+def _changes(folder: Path, before: Plan, after: Plan) -> Iterator[str]:
+    """Describe the differences of two plans if runs of the earlier one have ended."""
+    board = Board(before, folder)
     ended = sum(board.state(run) != "waiting" for run in board.runs())
     sides = [
         {
@@ -85,9 +85,9 @@ def _changes(folder: Path, there: Plan, here: Plan) -> Iterator[str]:
             "equal_within": dict(plan.equal_within),
             "worth": plan.worth,
         }
-        for plan in (there, here)
+        for plan in (before, after)
     ]
     now = datetime.now().astimezone().isoformat(timespec="minutes")
-    for key, before in sides[0].items() if ended else ():
-        if before != sides[1][key]:
-            yield f"{key}: {inline(before)} -> {inline(sides[1][key])} on {now}, when {counted(ended, 'run')} had ended"
+    for key, value in sides[0].items() if ended else ():
+        if value != sides[1][key]:
+            yield f"{key}: {inline(value)} -> {inline(sides[1][key])} on {now}, when {counted(ended, 'run')} had ended"

@@ -24,14 +24,14 @@ from tfkit.training.splits import first_examples
 
 
 def make_plan(
-    source: StudySource, out: Path, timed: bool = True, tell: Callable[[str], None] = lambda text: None
+    source: StudySource, out: Path, timed: bool = True, report: Callable[[str], None] = lambda text: None
 ) -> Plan:
     """Plan the study of a recipe; `timed` trains the baseline for some steps to estimate the time.
 
-    `tell` receives progress messages. Raises RecipeError with all faults of all arms, UsageError for a budget that no
+    `report` receives progress messages. Raises RecipeError with all faults of all arms, UsageError for a budget that no
     value matches.
     """
-    planner = _planner(source, tell)
+    planner = _planner(source, report)
     arms, probes = planner.checked()
     if timed:
         planner.check_files(arms)
@@ -51,14 +51,14 @@ def check_study(source: StudySource) -> int:
     return len(arms)
 
 
-def _planner(source: StudySource, tell: Callable[[str], None]) -> _Planner:
+def _planner(source: StudySource, report: Callable[[str], None]) -> _Planner:
     source = source.remembering()
     recipe = source.recipe()
     study = study_of(recipe)
     if recipe.data is None or recipe.objective is None:
-        raise UsageError(f"{recipe.name}: a study trains its variants, and this recipe has no data or no objective")
+        raise UsageError(f"{recipe.name}: a study requires data and an objective")
     _check_sets(source, study)
-    return _Planner(source, study, recipe, source.recipe(study.base_variants, study.base_values), tell)
+    return _Planner(source, study, recipe, source.recipe(study.base_variants, study.base_values), report)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Planner:
     study: Study
     recipe: Recipe
     baseline: Recipe
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def grid(self) -> tuple[Mapping[str, Any], ...]:
@@ -99,7 +99,7 @@ class _Planner:
         except RecipeError as error:
             faults += error.faults
         for place, arm in enumerate(arms, start=1):
-            self.tell(f"checking variant {place:,} of {len(arms):,}")
+            self.report(f"checking variant {place:,} of {len(arms):,}")
             for values in self.grid if self.study.tune else ():
                 faults += self._faults(arm, {**self.start, **values}, "study.tune")
             for name, values in probes.items() if not arm.same_as else ():
@@ -157,18 +157,18 @@ class _Planner:
             if repr(recipe.data) in known:
                 continue
             known.add(repr(recipe.data))
-            _, found = first_examples(recipe)
-            faults += [replace(fault, message=f"variant '{arm.name}': {fault.message}") for fault in found]
+            _, problems = first_examples(recipe)
+            faults += [replace(fault, message=f"variant '{arm.name}': {fault.message}") for fault in problems]
         if faults:
             raise RecipeError(by_place(faults))
 
     def counted(self, arms: Sequence[Arm]) -> list[Arm]:
         """Return the arms with their parameters and FLOPs, and with the solved value if they are matched."""
-        found = [arms[0].counted(self.source)]
+        counted = [arms[0].counted(self.source)]
         for place, arm in enumerate(arms[1:], start=2):
-            self.tell(f"counting variant {place:,} of {len(arms):,}")
-            found.append(self._counted(arm, found[0]))
-        return found
+            self.report(f"counting variant {place:,} of {len(arms):,}")
+            counted.append(self._counted(arm, counted[0]))
+        return counted
 
     def _counted(self, arm: Arm, first: Arm) -> Arm:
         match, start = self.study.match, self.start
@@ -195,7 +195,7 @@ class _Planner:
         if before is not None and (before.timing.seconds_per_step or not (timed or needed)):
             plan = replace(plan, timing=before.timing)
         elif timed or needed:
-            self.tell("a trial of some steps")
+            self.report("a trial of some steps")
             plan = replace(plan, timing=trial(self.source, plan.arms[0], out))
         return self._with_budget(plan, match, out, before) if match is not None and needed else plan
 
@@ -211,7 +211,7 @@ class _Planner:
                 solved = known[arm.name]
                 arms.append(replace(arm, solved=solved, steps=int(solved.get(STEPS, arm.steps))))
                 continue
-            self.tell(f"a trial of {arm.name}")
+            self.report(f"a trial of {arm.name}")
             timing = plan.timing if arm.same_as or arm is plan.arms[0] else trial(self.source, arm, out)
             each = timing.tokens_per_step if match.what == "tokens" else timing.seconds_per_step
             steps = max(1, round((match.tokens or match.seconds or 0) / each))
@@ -222,7 +222,7 @@ class _Planner:
         """Return the plan with each arm's digest and its differences."""
         digests, changes = {}, {}
         for place, arm in enumerate(plan.arms, start=1):
-            self.tell(f"comparing variant {place:,} of {len(plan.arms):,}")
+            self.report(f"comparing variant {place:,} of {len(plan.arms):,}")
             recipe = self.source.recipe(arm.variants, arm.all_values())
             digests[arm.name] = identity(recipe)
             if place > 1 and not arm.same_as:
@@ -243,4 +243,4 @@ def _check_names(plan: Plan) -> None:
     """Raise UsageError for runs with the same folder name."""
     names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
     if len(set(names)) < len(names):
-        raise UsageError("study.tune: two of its values would have folders of one name; write them in another way")
+        raise UsageError("study.tune: two values have the same folder name; write them differently")

@@ -9,7 +9,7 @@ from html import escape
 
 from tfkit.core.output import printable
 
-FARTHEST = 3.0
+FARTHEST = 5.0
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # between two ticks, times a power of ten
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))  # of values from ten of them on
 COLOURS, DASHES = 8, ("", "6 3", "2 2")  # the colours are variables of the page: --c0 to --c7
@@ -29,7 +29,7 @@ class LinearScale:
     ) -> LinearScale:
         """Return the scale that shows all values with a margin on both sides.
 
-        With a center, values that are farther from it than FARTHEST times three quarters of them are left out.
+        With a center, values farther from it than FARTHEST times the third quartile of the distances are left out.
         """
         known = list(values) or [0.0]
         if center is not None:
@@ -83,7 +83,7 @@ def style_of(place: int) -> str:
 
 
 def mark(place: int, inner: str, kind: str = "") -> str:
-    """Group what is drawn of an arm, so that the page can switch it."""
+    """Group the marks of an arm, which the page can switch on and off."""
     return f'<g class="arm {kind}" data-arm="{place}" style="{style_of(place)}">{inner}</g>'
 
 
@@ -102,7 +102,7 @@ def _path(points: Iterable[tuple[float, float]], x: LinearScale, y: LinearScale)
 
 
 def stretched(inner: str) -> str:
-    """Return a box of 100 by 100 units that fills the plot, and cuts what is outside."""
+    """Return a box of 100 by 100 units that fills the plot and clips its contents."""
     return f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" width="100%" height="100%">{inner}</svg>'
 
 

@@ -21,7 +21,7 @@ def probes_of(recipe: Recipe, baseline: Recipe, study: Study) -> dict[str, dict[
 
     Raise RecipeError with the faults of all probes.
     """
-    found: dict[str, dict[str, Any]] = {}
+    overrides: dict[str, dict[str, Any]] = {}
     faults: list[Fault] = []
     known = [name for name in REGISTRY.names("corpus") if issubclass(REGISTRY.get("corpus", name), Probe)]
     for place, probe in enumerate(study.measure):
@@ -29,15 +29,15 @@ def probes_of(recipe: Recipe, baseline: Recipe, study: Study) -> dict[str, dict[
             continue
         at = f"study.measure[{place}]"
         if probe.corpus not in known:
-            fault = recipe.fault(at, f"'{probe.corpus}' is no probe; there are: {', '.join(known)}")
+            fault = recipe.fault(at, f"'{probe.corpus}' is not a probe; available: {', '.join(known)}")
             faults.append(replace(fault, suggestion=nearest(probe.corpus, known)))
             continue
         values = _values(baseline, probe)
         faults += [recipe.fault(at, problem) for problem in _problems(baseline, probe, values)]
-        found[probe.corpus] = {**values, **probe.set}
+        overrides[probe.corpus] = {**values, **probe.set}
     if faults:
         raise RecipeError(faults)
-    return found
+    return overrides
 
 
 def metric_of(probe: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +19,9 @@ from tfkit.core.errors import RunError
 from tfkit.recipe.text.node import shorten
 from tfkit.storage.files import read_text
 from tfkit.studies.arms import StudySource, texts_of
+from tfkit.studies.warm import BEGAN
 
+PARENT = (sys.executable, "-m", "tfkit.studies.warm")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -34,16 +40,16 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
 class Job(Protocol):
     """Started training."""
 
-    problem: str  # why it was lost; empty if it was not
+    problem: str  # reason if the job was lost, else empty
 
     def poll(self) -> int | None:
-        """Return its exit status, negative after a signal; None while it runs."""
+        """Return the exit status, negative after a signal; None while running."""
 
     def wait(self) -> int:
         """Wait for the end and return the exit status."""
 
     def interrupt(self) -> None:
-        """Ask it to save and stop; a no-op if it has ended."""
+        """Send SIGINT, upon which the training saves and stops; a no-op if it has ended."""
 
 
 class Launcher(Protocol):
@@ -51,6 +57,9 @@ class Launcher(Protocol):
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
         """Start a command line of tfkit with its output in `log`."""
+
+    def close(self) -> None:
+        """Release the launcher's own processes. Running trainings continue."""
 
 
 @dataclass
@@ -72,24 +81,140 @@ class LocalJob:
 
 
 class Here:
-    """Launcher of trainings on this machine."""
+    """Launcher of trainings on this machine, forked from a warm parent on Linux."""
+
+    def __init__(self) -> None:
+        self._parent: ForkServer | None = None
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
-        return LocalJob(started(words, log, threads))
+        if not can_fork():
+            return LocalJob(started(words, log, threads))
+        if self._parent is None:
+            self._parent = ForkServer(threads)
+        return ForkedJob(self._parent, self._parent.start(words, log), words, log)
+
+    def close(self) -> None:
+        if self._parent is not None:
+            self._parent.close()
+
+
+def can_fork() -> bool:
+    """True if a process with the imports of a training can be forked: on Linux."""
+    return sys.platform == "linux"
+
+
+class ForkServer:
+    """Client of the warm parent (studies/warm.py): its pipes, and the jobs that began and ended."""
+
+    def __init__(self, threads: int | None) -> None:
+        self.threads = threads
+        self.process = subprocess.Popen(
+            PARENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(threads),
+            start_new_session=True,
+        )
+        self.is_lost = False
+        self.began: dict[int, int] = {}  # job -> process
+        self.ended: dict[int, int] = {}  # job -> exit status
+        self._jobs, self._rest = 0, b""
+
+    def start(self, words: Sequence[str], log: Path) -> int:
+        """Request a training and return the number of its job."""
+        self._jobs += 1
+        self.request({"job": self._jobs, "words": list(words), "log": str(log.absolute())})
+        return self._jobs
+
+    def request(self, request: Mapping[str, object]) -> None:
+        """Send a request; one without a command line interrupts the job."""
+        try:
+            if self.process.stdin is not None:
+                self.process.stdin.write(json.dumps(request).encode() + b"\n")
+                self.process.stdin.flush()
+        except OSError:
+            self.is_lost = True
+
+    def read(self, seconds: float = 0.0) -> None:
+        """Read all pending answers, after waiting up to `seconds` for the first."""
+        pipe = self.process.stdout
+        while pipe is not None and not self.is_lost and select.select([pipe], [], [], seconds)[0]:
+            block = os.read(pipe.fileno(), 65536)
+            self.is_lost = not block
+            *lines, self._rest = (self._rest + block).split(b"\n")
+            for what, job, number in (line.decode().split() for line in lines):
+                (self.began if what == BEGAN else self.ended)[int(job)] = int(number)
+            seconds = 0.0
+
+    def close(self) -> None:
+        """Stop the parent. Running trainings continue."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self.process.wait()
+
+
+@dataclass
+class ForkedJob:
+    """Training forked from a warm parent. If the parent is lost before it begins, it is started without one."""
+
+    parent: ForkServer
+    job: int
+    words: Sequence[str]
+    log: Path
+    problem: str = ""
+    cold: LocalJob | None = None
+
+    def poll(self) -> int | None:
+        return self._status(0.0)
+
+    def wait(self) -> int:
+        while (status := self._status(0.5)) is None:
+            pass
+        return status
+
+    def interrupt(self) -> None:
+        if self.cold is not None:
+            self.cold.interrupt()
+        elif not self.parent.is_lost:
+            self.parent.request({"job": self.job})
+        elif self.poll() is None:
+            os.killpg(self.parent.began[self.job], signal.SIGINT)
+
+    def _status(self, seconds: float) -> int | None:
+        if self.job in self.parent.ended:
+            return self.parent.ended[self.job]
+        self.parent.read(seconds)
+        if not self.parent.is_lost or self.job in self.parent.ended:
+            return self.parent.ended.get(self.job)
+        if self.job not in self.parent.began:
+            if self.cold is None:
+                self.cold = LocalJob(started(self.words, self.log, self.parent.threads))
+            return self.cold.poll()
+        time.sleep(seconds)
+        try:
+            os.kill(self.parent.began[self.job], 0)
+        except ProcessLookupError:  # its exit status is unknown; its folder says if it is done
+            self.parent.ended[self.job] = 1
+        return self.parent.ended.get(self.job)
+
+
+def environment(threads: int | None) -> dict[str, str]:
+    """Return the environment of a training."""
+    return {**os.environ, **({} if threads is None else dict.fromkeys(THREADS, str(threads)))}
 
 
 def started(words: Sequence[str], log: Path, threads: int | None = None) -> subprocess.Popen[bytes]:
     """Start the command in its own process group with its output in `log`."""
-    environment = dict(os.environ)
-    if threads is not None:
-        environment |= {name: str(threads) for name in THREADS}
     with log.open("ab") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "tfkit", *words],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=environment(threads),
             start_new_session=True,
         )
 
@@ -102,4 +227,4 @@ def failure(log: Path) -> str:
         return str(error)
     lines = [line for line in text.splitlines() if line.strip()]
     first = next((place for place in range(len(lines) - 1, -1, -1) if not lines[place].startswith(" ")), 0)
-    return shorten(" ".join(line.strip() for line in lines[first:]).removeprefix("tfkit: "), 300) or "it said nothing"
+    return shorten(" ".join(line.strip() for line in lines[first:]).removeprefix("tfkit: "), 300) or "no output"

@@ -112,7 +112,7 @@ class StudyReport(ReportFiles):
             rows = [[row[key] for key in CLAIM_COLUMNS] for row in claims]
             yield PageSection("Claims", (), list(CLAIM_COLUMNS.values()), rows, [row["kind"] for row in claims])
         yield from measures[1:]
-        noise = f"The spread of the runs of {baseline}, which differ in nothing but the seed."
+        noise = f"The spread of the runs of {baseline}, which differ only in the seed."
         yield PageSection("Noise floor", [noise], ["measure", "n", "mean", "sd", "range"], list(self.noise_rows()))
         yield from self._curves()
         yield self._costs()
@@ -128,13 +128,13 @@ class StudyReport(ReportFiles):
 
     def _measure(self, measure: str) -> PageSection:
         """Return the section of a measure: differences from the baseline as a forest plot, and the table."""
-        found = list(self.rows(measure))
+        rows = list(self.rows(measure))
         return PageSection(
             f"{measure} ({'more' if measure in self.results.rising else 'less'} is better)",
             (),
             list(COLUMNS.values()),
-            [[row[key] for key in COLUMNS] for row in found],
-            [row["kind"] for row in found],
+            [[row[key] for key in COLUMNS] for row in rows],
+            [row["kind"] for row in rows],
             [partial(drawn, measure, partial(forest, self.results, measure))],
             FOREST.format(baseline=self.results.arms[0].name),
         )
@@ -167,13 +167,13 @@ class StudyReport(ReportFiles):
     def lists(self) -> dict[str, list[tuple[str, str]]]:
         """Return what limits the verdicts, by title: changes of the plan, altered and failed runs, edges of tuning."""
         changed = [tuple(text.split(": ", 1)) for text in self.results.changed]
-        found = {
+        groups = {
             "The plan was changed after results were seen": [(key, text) for key, text in changed],
             "Altered runs, which are not counted": list(self.results.altered.items()),
             "Failed runs": list(self.results.failed.items()),
             "Best at the edge of the values tried": list(self.results.at_the_edge.items()),
         }
-        return {title: rows for title, rows in found.items() if rows}
+        return {title: rows for title, rows in groups.items() if rows}
 
     def tuning(self) -> str:
         """Describe what was tuned for each variant, or that nothing was."""
@@ -194,8 +194,8 @@ class StudyReport(ReportFiles):
         return (
             "Each variant is compared with the baseline run by run: the same seed has the same order of data. The "
             f"difference is the mean over pairs. {FIXED if self.results.worth is None else LOOKS} {holm}Better or "
-            f"worse: p below {LEVEL}, by the measure's own direction; within the noise: not so; equal within a margin "
-            "that the study gives: the whole interval is. The intervals hold at once with 95 % (Bonferroni), and end "
+            f"worse: p is below {LEVEL}. Within the noise: it is not. Equal: the whole interval lies within the margin "
+            "that the study sets. The intervals hold at once with 95 % (Bonferroni), and end "
             "at 0 where a later step of Holm's procedure excludes it. The standard deviation of the differences is at "
             "least a step of the measure: one example of an accuracy, or half a unit of the last printed digit. "
             f"{POWERED + RANKED if self.results.worth is None else ''}Verdicts are given when all planned runs have "
@@ -205,12 +205,12 @@ class StudyReport(ReportFiles):
 
     def noise_rows(self) -> Iterator[list[str]]:
         """Yield the noise floor, a row for each measure."""
-        for measure, found in self.results.noise.items():
-            if found is not None:
+        for measure, noise in self.results.noise.items():
+            if noise is not None:
                 mean, sd, least, most = (
-                    number(measure, one) for one in (found.mean, found.sd, found.least, found.most)
+                    number(measure, one) for one in (noise.mean, noise.sd, noise.least, noise.most)
                 )
-                yield [measure, str(found.n), mean, sd, f"{least} to {most}"]
+                yield [measure, str(noise.n), mean, sd, f"{least} to {most}"]
 
     def claim_rows(self) -> Iterator[dict[str, str]]:
         """Yield the claims with their verdicts."""
@@ -256,23 +256,27 @@ class StudyReport(ReportFiles):
         return self.results.as_data()
 
     def csv(self) -> str:
-        """Format a line for each run: arm, seed, state, and all its scores."""
+        """Format a line for each run."""
+        return csv_text(*self.runs())
+
+    def runs(self) -> tuple[list[str], list[list[object]]]:
+        """Return the heads and a row for each run: arm, seed, state, folder, and all its scores."""
         cells = [(arm, cell) for arm in self.results.own for cell in arm.cells]
         names = list(dict.fromkeys(name for _, cell in cells for name in cell.scores))
-        rows = (
+        rows: list[list[object]] = [
             [arm.name, cell.seed, cell.state, cell.folder, *(cell.scores.get(name) for name in names)]
             for arm, cell in cells
-        )
-        return csv_text(["variant", "seed", "state", "run", *names], rows)
+        ]
+        return ["variant", "seed", "state", "run", *names], rows
 
 
 def _row(arm: ArmResult, measure: str, comparison: Comparison | None) -> dict[str, str]:
-    found = arm.spread(measure)
+    spread = arm.spread(measure)
     row = dict.fromkeys((*COLUMNS, "kind"), "") | {
         "arm": arm.name,
-        "n": "0" if found is None else str(found.n),
-        "mean": "" if found is None else number(measure, found.mean),
-        "sd": "" if found is None else number(measure, found.sd),
+        "n": "0" if spread is None else str(spread.n),
+        "mean": "" if spread is None else number(measure, spread.mean),
+        "sd": "" if spread is None else number(measure, spread.sd),
     }
     if comparison is None:
         counts = {state: sum(cell.state == state for cell in arm.cells) for state in (*LOST, "altered")}

@@ -84,8 +84,8 @@ class ArmResult:
 
     def values(self, measure: str) -> dict[int, float | None]:
         """Return a measure by seed: None for runs that diverged or failed; missing runs are omitted."""
-        there = (cell for cell in self.cells if cell.has_lost(measure) or measure in cell.scores)
-        return {cell.seed: None if cell.has_lost(measure) else cell.scores[measure] for cell in there}
+        ended = (cell for cell in self.cells if cell.has_lost(measure) or measure in cell.scores)
+        return {cell.seed: None if cell.has_lost(measure) else cell.scores[measure] for cell in ended}
 
     def failed(self, measure: str) -> int:
         """Count the runs that failed, or whose probe has no result."""
@@ -128,11 +128,11 @@ class Results:
         """Tuned numbers by variant that are the least or the most of those tried: a better one may lie beyond."""
         numbers = {key: [one for one in values if isinstance(one, int | float)] for key, values in self.tune.items()}
         ends = {key: (min(tried), max(tried)) for key, tried in numbers.items() if len(tried) > 1}
-        found = {
+        edges = {
             arm.name: [f"{key}={value}" for key, value in arm.tuned.items() if value in ends.get(key, ())]
             for arm in self.own
         }
-        return {name: ", ".join(values) for name, values in found.items() if values}
+        return {name: ", ".join(values) for name, values in edges.items() if values}
 
     @property
     def own(self) -> list[ArmResult]:
@@ -225,13 +225,13 @@ def results_of(
     pairs = [
         (arm.name, arms[0].name, one) for arm in arms[1:] if not arm.same_as for one in measure if one not in EXACT
     ]
-    asked = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in context.claims]
-    family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in asked if (b, a, on) not in pairs)]))
+    sides = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in context.claims]
+    family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in sides if (b, a, on) not in pairs)]))
     tables = {one: Table.of([arm for arm in arms if not arm.same_as], one, context, rising) for *_, one in family}
-    found = judged([tables[one].compared(arm, against) for arm, against, one in family], rising)
-    known = {(one.arm, one.against, one.measure): one for one in found}
+    comparisons = judged([tables[one].compared(arm, against) for arm, against, one in family], rising)
+    known = {(one.arm, one.against, one.measure): one for one in comparisons}
     judged_claims = []
-    for claim, (smaller, larger, on) in zip(context.claims, asked, strict=True):
+    for claim, (smaller, larger, on) in zip(context.claims, sides, strict=True):
         one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
         judged_claims.append(ClaimResult(claim, one, claim_verdict(one, on in rising)))
     return Results(
@@ -240,7 +240,7 @@ def results_of(
         tuple(arms),
         tuple(measure),
         tuple(rising),
-        tuple(found[: len(pairs)]),
+        tuple(comparisons[: len(pairs)]),
         tuple(judged_claims),
         tuple(dict.fromkeys(cell.seed for arm in arms for cell in arm.cells)),
         context.failed,
@@ -273,8 +273,8 @@ class Table:
         step = step_of(measure, [cell.scores[measure] for cell in cells], examples)
         pool, looks = None, context.worth is not None
         if len(seeds) > 1 and len(whole) > 1 and not looks:
-            there = np.array([[values[name][seed] for seed in seeds] for name in whole], float)
-            pool = pooled(there, max(step, half_digit(float(np.abs(there).max()))))
+            matrix = np.array([[values[name][seed] for seed in seeds] for name in whole], float)
+            pool = pooled(matrix, max(step, half_digit(float(np.abs(matrix).max()))))
         scale = Scale(step, measure in rising, context.equal_within.get(measure), looks)
         ended = all(cell.state in (*LOST, "done", "altered") for arm in arms for cell in arm.cells)
         problem = "" if ended or not context.planned else UNFINISHED
@@ -291,14 +291,14 @@ class Table:
             places = [self.pool_arms.index(one) if one in self.pool_arms else None for one in (name, against)]
             fits = [place is not None and bool(pool.fits[place]) for place in places]
             pool = replace(pool, fits=np.array(fits))
-        ours, theirs = arm.values(self.measure), other.values(self.measure)
-        found = compared(name, against, self.measure, ours, theirs, self.scale, pool)
-        lost, failed = found.lost, (arm.failed(self.measure), other.failed(self.measure))
-        found = replace(found, runs=len(arm.cells), diverged=lost[0] - failed[0], diverged_against=lost[1] - failed[1])
-        found = replace(found, failed=failed[0], failed_against=failed[1])
+        values, reference = arm.values(self.measure), other.values(self.measure)
+        result = compared(name, against, self.measure, values, reference, self.scale, pool)
+        lost, failed = result.lost, (arm.failed(self.measure), other.failed(self.measure))
+        result = replace(result, runs=len(arm.cells), failed=failed[0], failed_against=failed[1])
+        result = replace(result, diverged=lost[0] - failed[0], diverged_against=lost[1] - failed[1])
         altered = [cell.folder for one in (arm, other) for cell in one.cells if cell.state == "altered"]
         problem = f"{', '.join(altered)} {'was' if len(altered) == 1 else 'were'} altered" if altered else self.problem
-        return replace(found, p=None, problem=problem) if problem else found
+        return replace(result, p=None, problem=problem) if problem else result
 
 
 def _turned(one: Comparison) -> Comparison:
@@ -379,9 +379,9 @@ def _cell(board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dic
     """Return the result of a run; files that were altered are added to `altered`."""
     folder = board.run_folder(run)
     probes = {f"probe.{probe}": replace(run, probe=probe) for probe in board.plan.probes}
-    found = {one.name: why for one in (run, *probes.values()) if (why := board.altered(one))}
-    altered |= found
-    if found:
+    reasons = {one.name: why for one in (run, *probes.values()) if (why := board.altered(one))}
+    altered |= reasons
+    if reasons:
         return Cell(run.seed, "altered", folder.path.name)
 
     def state(one: PlannedRun) -> str:

@@ -55,12 +55,12 @@ class RunRow:
             root, _ = read(self.folder / RESOLVED)
         except RunError:
             return {}
-        found: dict[str, list[Any]] = {}
+        values: dict[str, list[Any]] = {}
         for path, value in _leaves(root, ""):
-            found.setdefault(path, []).append(value)
-        return found
+            values.setdefault(path, []).append(value)
+        return values
 
-    def asked(self, key: str) -> list[Any]:
+    def lookup(self, key: str) -> list[Any]:
         """Return the values of a column, or of the outermost settings whose dotted key equals or ends in `key`.
 
         Thus `norm` is that of the layers, not one within an attention; `none` is dropped unless all are none.
@@ -74,19 +74,19 @@ class RunRow:
 
     def shown(self, key: str) -> str:
         """Format a column."""
-        values = list(dict.fromkeys(map(_word, self.asked(key))))
+        values = list(dict.fromkeys(map(_word, self.lookup(key))))
         return ", ".join(values)
 
 
 def runs_in(folders: Sequence[Path]) -> list[RunRow]:
     """Return the runs in these folders, at any depth, and the folders that are runs, sorted by name."""
-    found = {folder: None for place in folders for folder in sorted(_run_folders(place))}
-    return [_row(folder) for folder in found]
+    runs = {folder: None for place in folders for folder in sorted(_run_folders(place))}
+    return [_row(folder) for folder in runs]
 
 
 def _run_folders(place: Path) -> Iterator[Path]:
     if not place.is_dir():
-        raise UsageError(f"{place}: there is no such folder")
+        raise UsageError(f"{place}: no such folder")
     for folder, names, _ in os.walk(place):
         if RunFolder(Path(folder)).holds_run:
             names.clear()
@@ -156,12 +156,11 @@ def _of_progress(progress: Progress | None) -> dict[str, Any]:
 def scores_of(folder: RunFolder) -> dict[str, Any]:
     """Return the scores of evaluation.json, as `test.bleu`; valid.loss is left to the training."""
     file = folder / EVALUATION
-    found = read_json(file) if file.is_file() else {}
-    if not isinstance(found, dict):
+    evaluation = read_json(file) if file.is_file() else {}
+    if not isinstance(evaluation, dict):
         return {}
-    scores = {
-        f"{split}.{name}": value for split, one in found.items() if isinstance(one, dict) for name, value in one.items()
-    }
+    splits = {split: one for split, one in evaluation.items() if isinstance(one, dict)}
+    scores = {f"{split}.{name}": value for split, one in splits.items() for name, value in one.items()}
     kept = {name: value for name, value in scores.items() if name != "valid.loss" and not name.endswith(".examples")}
     return {name: value for name, value in kept.items() if is_score(value)}
 
@@ -209,20 +208,20 @@ class Condition:
     @classmethod
     def of(cls, text: str) -> Condition:
         """Parse a condition; raise UsageError."""
-        found = CONDITION.fullmatch(text)
-        if found is None:
+        match = CONDITION.fullmatch(text)
+        if match is None:
             raise UsageError(f"--where {text!r}: write a key, one of {' '.join(OPERATORS)}, and a value: norm=rms_norm")
         try:
-            value = resolve(found[3])
+            value = resolve(match[3])
         except ValueError:
-            value = found[3]
-        if found[2] not in ("=", "!=") and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise UsageError(f"--where {text!r}: {found[2]} compares with a number, and {found[3]!r} is none")
-        return cls(found[1], found[2], value, text)
+            value = match[3]
+        if match[2] not in ("=", "!=") and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise UsageError(f"--where {text!r}: {match[2]} compares with a number, not with {match[3]!r}")
+        return cls(match[1], match[2], value, text)
 
     def holds(self, row: RunRow) -> bool:
         """True if any value of the run satisfies it; for `!=`, if all do."""
-        answers = [self._compared(value) for value in row.asked(self.key)]
+        answers = [self._compared(value) for value in row.lookup(self.key)]
         return all(answers) if self.sign == "!=" else any(answers)
 
     def _compared(self, value: Any) -> bool:
@@ -234,17 +233,17 @@ class Condition:
             return False
 
 
-def selected(found: Sequence[RunRow], conditions: Iterable[str], by: str | None, reverse: bool) -> list[RunRow]:
+def selected(runs: Sequence[RunRow], conditions: Iterable[str], by: str | None, reverse: bool) -> list[RunRow]:
     """Return the runs satisfying all conditions, sorted by a key; those without it last. Raises UsageError."""
-    asked = [Condition.of(text) for text in conditions]
-    for key, option in [(one.key, f"--where {one.text}") for one in asked] + ([(by, f"--sort {by}")] if by else []):
-        check_key(found, key, option)
-    kept = [row for row in found if all(one.holds(row) for one in asked)]
+    filters = [Condition.of(text) for text in conditions]
+    for key, option in [(one.key, f"--where {one.text}") for one in filters] + ([(by, f"--sort {by}")] if by else []):
+        check_key(runs, key, option)
+    kept = [row for row in runs if all(one.holds(row) for one in filters)]
     if by is None:
         return kept[::-1] if reverse else kept
-    there = [row for row in kept if row.asked(by)]
-    return sorted(there, key=lambda row: _order(row.asked(by)[0]), reverse=reverse) + [
-        row for row in kept if not row.asked(by)
+    sortable = [row for row in kept if row.lookup(by)]
+    return sorted(sortable, key=lambda row: _order(row.lookup(by)[0]), reverse=reverse) + [
+        row for row in kept if not row.lookup(by)
     ]
 
 
@@ -254,24 +253,24 @@ def _order(value: Any) -> tuple[bool, Any]:
     return (False, value) if is_number else (True, _word(value))
 
 
-def check_key(found: Sequence[RunRow], key: str, option: str) -> None:
+def check_key(runs: Sequence[RunRow], key: str, option: str) -> None:
     """Raise UsageError for a key that no run has."""
-    if not found or any(key in row.values or row.asked(key) for row in found):
+    if not runs or any(key in row.values or row.lookup(key) for row in runs):
         return
-    known = {name for row in found for name in row.values}
-    known |= {end for row in found for path in row.settings for end in (path, path.rpartition(".")[2])}
+    known = {name for row in runs for name in row.values}
+    known |= {end for row in runs for path in row.settings for end in (path, path.rpartition(".")[2])}
     hint = nearest(key, sorted(known))
     raise UsageError(f"{option}: no run has '{key}'" + (f". Did you mean '{hint}'?" if hint else ""))
 
 
-def columns_of(found: Sequence[RunRow]) -> list[str]:
+def columns_of(runs: Sequence[RunRow]) -> list[str]:
     """Return all columns in order of appearance."""
-    return list(dict.fromkeys(name for row in found for name in row.values))
+    return list(dict.fromkeys(name for row in runs for name in row.values))
 
 
-def as_data(found: Sequence[RunRow], columns: Sequence[str]) -> list[dict[str, Any]]:
+def as_data(runs: Sequence[RunRow], columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the runs for --json and --csv with exact figures."""
-    return [{name: _exact(row.asked(name)) for name in columns} for row in found]
+    return [{name: _exact(row.lookup(name)) for name in columns} for row in runs]
 
 
 def _exact(values: list[Any]) -> Any:
@@ -279,9 +278,9 @@ def _exact(values: list[Any]) -> Any:
     return once[0] if len(once) == 1 else ", ".join(map(str, once)) if once else None
 
 
-def render(found: Sequence[RunRow], columns: Sequence[str], console: Console) -> None:
+def render(runs: Sequence[RunRow], columns: Sequence[str], console: Console) -> None:
     """Print the runs as a table, and the problems of unreadable ones."""
-    rows(console, [[row.shown(name) for name in columns] for row in found], list(columns))
-    for row in found:
+    rows(console, [[row.shown(name) for name in columns] for row in runs], list(columns))
+    for row in runs:
         if row.problem:
             say(console, row.problem, "dim")

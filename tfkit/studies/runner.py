@@ -1,4 +1,4 @@
-"""Execution of a study's trainings in separate processes until all are done or it is stopped."""
+"""Execution of a study's trainings in separate processes, until all are done or a signal stops it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StudyProgress:
 
 
 class Runner:
-    """Executes runs, `jobs` at a time, skipping those claimed by other processes."""
+    """Scheduler of runs, `jobs` at a time, that skips those claimed by other processes."""
 
     def __init__(
         self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1, launcher: Launcher | None = None
@@ -98,13 +98,14 @@ class Runner:
             for worker in list(self.progress.workers):
                 worker.job.wait()
                 self._ended(worker)
+            self.launcher.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
             show(self.progress)
         return not self._stopping
 
     def _step(self) -> bool:
-        """Collect ended jobs and start new ones; return True if there is something to wait for."""
+        """Collect ended jobs and start new ones; return True while any run is pending."""
         for worker in list(self.progress.workers):
             worker.claim.beat()
             if worker.job.poll() is not None:
@@ -131,7 +132,7 @@ class Runner:
             folder = self.board.run_folder(run).path
             if claim is None or is_trained(folder):  # a killed study may have left a training
                 elsewhere = True
-                self._tell_waiting(run, held_by(folder))
+                self._report_waiting(run, held_by(folder))
                 if claim is not None:
                     claim.release()
             elif self.board.state(run) != "waiting":  # another process has just completed it
@@ -140,10 +141,10 @@ class Runner:
                 self._begin(run, claim)
         return elsewhere
 
-    def _tell_waiting(self, run: PlannedRun, holder: str | None) -> None:
+    def _report_waiting(self, run: PlannedRun, holder: str | None) -> None:
         if run not in self._awaited:
             self._awaited.add(run)
-            self.progress.events.append(f"{run.name}: is {holder or 'claimed by another process'}; it is left to that")
+            self.progress.events.append(f"{run.name}: is {holder or 'claimed by another process'}; waiting for it")
 
     def _begin(self, run: PlannedRun, claim: RunClaim) -> None:
         arm = self.board.plan.arm(run.arm)
@@ -196,17 +197,17 @@ class Runner:
         self._interrupt()
 
     def _interrupt(self) -> None:
-        """Ask the running trainings to save and stop."""
+        """Interrupt the running trainings, which save and stop."""
         for worker in self.progress.workers:
             worker.job.interrupt()
 
 
 def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
-    """Return the command line of each remaining run known so far, to be started by other means."""
+    """Return the command line of each remaining run known so far."""
     board = Board(plan, folder)
-    found = []
+    lines = []
     for run in board.runs():
         arm = plan.arm(run.arm)
         if board.state(run) == "waiting":
-            found.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))
-    return found
+            lines.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))
+    return lines

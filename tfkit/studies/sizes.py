@@ -59,29 +59,29 @@ class SizeRule:
 
     def values(self, heads: int, layers: int) -> dict[str, int] | None:
         """Return the overrides for this number of heads and layers; None if a width or head count is fractional."""
-        found: dict[str, int] = {}
+        values: dict[str, int] = {}
         for key, value in self.written.items():
             name = key.rpartition(".")[2]
             if name == LAYERS:
-                found[key] = max(1, round(value * layers / self.depth))
+                values[key] = max(1, round(value * layers / self.depth))
             elif name in WIDTHS and (value * heads) % self.units and name == "d_model":
                 return None
             elif name in WIDTHS:
-                found[key] = max(1, round(value * heads / self.units))
+                values[key] = max(1, round(value * heads / self.units))
             elif name == HEADS and (value * heads) % self.units:
                 return None
             elif name == HEADS:
-                found[key] = value * heads // self.units
-        return found | self._groups(found)
+                values[key] = value * heads // self.units
+        return values | self._groups(values)
 
-    def _groups(self, found: Mapping[str, int]) -> dict[str, int]:
+    def _groups(self, values: Mapping[str, int]) -> dict[str, int]:
         """Return the key-value heads: in proportion, or fewer, so that they divide the heads."""
         groups = {}
         for key, value in self.written.items():
             if not key.endswith(f".{GROUPS}"):
                 continue
             beside = f"{key.removesuffix(GROUPS)}{HEADS}"
-            heads = found.get(beside, value)
+            heads = values.get(beside, value)
             most = max(1, value * heads // self.written.get(beside, heads))
             groups[key] = next(one for one in range(most, 0, -1) if heads % one == 0)
         return groups
@@ -127,21 +127,21 @@ def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: 
     recipe = source.recipe(variants)
     scaling = scaling_of(recipe)
     largest = _counted(source, variants, "", {})
-    found = [_named(largest, scaling.units, scaling)]
+    sizes = [_named(largest, scaling.units, scaling)]
     largest_units = scaling.units**2 * scaling.depth
     span = min(span, largest_units)
     refused = ""
     for place in range(1, number):
         target = largest_units / span ** (place / (number - 1))
-        size, why = _nearest(source, variants, scaling, target, found[-1].parameters)
+        size, why = _nearest(source, variants, scaling, target, sizes[-1].parameters)
         refused = why or refused
         if size is None:
             text = f"--sizes {number}: only {place} different sizes can be made of {recipe.name}"
             text += f" ({scaling.units} units of width, {scaling.depth} layers), the smallest a {span:g}th of it"
             text += f"; others are refused: {refused}" if refused else ""
-            raise UsageError(f"{text}; give fewer, or another --span")
-        found.append(size)
-    return tuple(reversed(found))
+            raise UsageError(f"{text}; use fewer sizes or another --span")
+        sizes.append(size)
+    return tuple(reversed(sizes))
 
 
 def _nearest(

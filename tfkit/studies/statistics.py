@@ -200,8 +200,8 @@ def compared(
     arm: str,
     against: str,
     measure: str,
-    ours: Mapping[int, float | None],
-    theirs: Mapping[int, float | None],
+    values: Mapping[int, float | None],
+    reference: Mapping[int, float | None],
     scale: Scale = Scale(),
     pool: Pool | None = None,
 ) -> Comparison:
@@ -210,30 +210,30 @@ def compared(
     The standard deviation of the differences is at least a step of the measure, and half a unit of the last printed
     digit. `pool` has fits[0] for the arm and fits[1] for the other.
     """
-    seeds = [seed for seed in ours if ours[seed] is not None and theirs.get(seed) is not None]
-    differences = np.array([float(ours[seed] or 0.0) - float(theirs[seed] or 0.0) for seed in seeds])
-    lost = [sum(value is None for value in side.values()) for side in (ours, theirs)]
-    found = Comparison(arm, against, measure, len(seeds), len(ours), diverged=lost[0], diverged_against=lost[1])
-    found = replace(found, margin=scale.margin, mean=float(differences.mean()) if seeds else None)
+    seeds = [seed for seed in values if values[seed] is not None and reference.get(seed) is not None]
+    differences = np.array([float(values[seed] or 0.0) - float(reference[seed] or 0.0) for seed in seeds])
+    lost = [sum(value is None for value in side.values()) for side in (values, reference)]
+    result = Comparison(arm, against, measure, len(seeds), len(values), diverged=lost[0], diverged_against=lost[1])
+    result = replace(result, margin=scale.margin, mean=float(differences.mean()) if seeds else None)
     if any(lost) and scale.looks:  # the rank sum test needs a fixed number of runs
-        return found
+        return result
     if any(lost):
-        p, ahead = rank_sum_test(list(ours.values()), list(theirs.values()), scale.rising)
-        return replace(found, by_rank=True, p=p, ahead=ahead)
+        p, ahead = rank_sum_test(list(values.values()), list(reference.values()), scale.rising)
+        return replace(result, by_rank=True, p=p, ahead=ahead)
     if len(seeds) < 2:
-        return found
-    largest = max(abs(float(side[seed] or 0.0)) for side in (ours, theirs) for seed in seeds)
+        return result
+    largest = max(abs(float(side[seed] or 0.0)) for side in (values, reference) for seed in seeds)
     fits = pool is not None and bool(pool.fits.all())
     error, freedom, is_pooled = standard_error(differences, pool, fits, max(scale.step, half_digit(largest)))
     if scale.looks and error > 0:
-        p = float(anytime_p(found.mean or 0.0, float(error), len(seeds)))
-        return replace(found, error=float(error), freedom=len(seeds) - 1, p=p, anytime=True)
+        p = float(anytime_p(result.mean or 0.0, float(error), len(seeds)))
+        return replace(result, error=float(error), freedom=len(seeds) - 1, p=p, anytime=True)
     unknown = pool is None or math.sqrt(pool.variance) <= EQUAL * largest
     if unknown and float(np.ptp(differences)) <= EQUAL * largest:
-        return replace(found, error=float(error), freedom=int(freedom))
-    p = float(two_sided(found.mean, error, freedom))
+        return replace(result, error=float(error), freedom=int(freedom))
+    p = float(two_sided(result.mean, error, freedom))
     share = round(int(freedom) / (len(seeds) - 1)) + 1 if bool(is_pooled) else 0
-    return replace(found, error=float(error), freedom=int(freedom), pooled=share, p=p)
+    return replace(result, error=float(error), freedom=int(freedom), pooled=share, p=p)
 
 
 def anytime_p(mean: Array | float, error: Array | float, pairs: int) -> Array:
@@ -249,7 +249,7 @@ def anytime_p(mean: Array | float, error: Array | float, pairs: int) -> Array:
 
 
 def anytime_reach(error: Array | float, pairs: int, level: float) -> Array | float:
-    """Return half the interval of the means whose `anytime_p` is not below the level; infinity for few pairs."""
+    """Return the half-width of the interval of means that `anytime_p` does not reject; infinity for few pairs."""
     wide = 1 + PRIOR * pairs
     ratio = (math.sqrt(wide) / level) ** (2 / pairs)
     return math.inf if ratio >= wide else error * math.sqrt((pairs - 1) * (ratio - 1) / (1 - ratio / wide))
@@ -304,7 +304,7 @@ def step_of(measure: str, scores: Sequence[float], examples: int) -> float:
 
 
 def is_decided(one: Comparison, tests: int) -> bool:
-    """True if one of so many comparisons is better, worse, or surely within its margin."""
+    """True if a comparison, one of `tests`, is better, worse, or surely within its margin."""
     if one.p is None:
         return False
     bounds = _with_interval(one, LEVEL / tests)
@@ -320,7 +320,7 @@ def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Com
     """
     adjusted = holm([one.p for one in comparisons])
     tests = sum(one.p is not None for one in comparisons)
-    found = []
+    judgements = []
     for one, p in zip(comparisons, adjusted, strict=True):
         rises, ahead = one.measure in rising, one.ahead
         if not one.by_rank and one.mean is not None:
@@ -329,8 +329,8 @@ def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Com
         if p is not None and not one.by_rank:
             one = _with_interval(one, LEVEL / tests)
             one = one if one.anytime else _with_power(one, LEVEL / tests)
-        found.append(replace(one, verdict=_verdict(one)))
-    return found
+        judgements.append(replace(one, verdict=_verdict(one)))
+    return judgements
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

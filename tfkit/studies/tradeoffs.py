@@ -1,4 +1,4 @@
-"""Costs of arms, and the Pareto front of a measure by its cost, as far as the noise between seeds tells."""
+"""Costs of arms, and the Pareto front of a measure by its cost, with regard to the noise between seeds."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Planning:
         if self._status is not None:
             self._status.stop()
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Replace the status text."""
         if self._status is not None:
             self._status.update(Text(f"planning: {printable(text)}"))
@@ -50,7 +50,7 @@ class Watcher:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._told = 0
+        self._printed = 0
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> Watcher:
@@ -64,8 +64,8 @@ class Watcher:
 
     def show(self, progress: StudyProgress) -> None:
         """Print new events and update the table."""
-        for event in progress.events[self._told :]:
-            self._told += 1
+        for event in progress.events[self._printed :]:
+            self._printed += 1
             left = progress.left()
             ending = "" if left is None else f", {duration(left)} left"
             self.console.print(Text(f"{printable(event)} ({summary(progress)}{ending})"), soft_wrap=True)

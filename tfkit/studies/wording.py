@@ -42,14 +42,14 @@ def signed(measure: str, value: float | None) -> str:
     return ("-" if value < 0 else "+") + number(measure, abs(value))
 
 
-def with_spread(measure: str, found: Spread | None) -> str:
+def with_spread(measure: str, spread: Spread | None) -> str:
     """Format a mean with its standard deviation, if there are several runs, to two digits of the latter."""
-    if found is None or not found.sd:
-        return "" if found is None else number(measure, found.mean)
+    if spread is None or not spread.sd:
+        return "" if spread is None else number(measure, spread.mean)
     if measure in ("peak_memory", "seconds"):
-        return f"{number(measure, found.mean)} ± {number(measure, found.sd)}"
-    places = max(0, 1 - math.floor(math.log10(found.sd)))
-    return f"{found.mean:,.{places}f} ± {found.sd:,.{places}f}"
+        return f"{number(measure, spread.mean)} ± {number(measure, spread.sd)}"
+    places = max(0, 1 - math.floor(math.log10(spread.sd)))
+    return f"{spread.mean:,.{places}f} ± {spread.sd:,.{places}f}"
 
 
 def meaning(results: Results) -> str:
@@ -64,14 +64,14 @@ def meaning(results: Results) -> str:
 
 def answer(results: Results, measure: str) -> str:
     """Name the variants that are better and worse than the baseline on a measure, and count the others."""
-    found = [one for one in results.comparisons if one.measure == measure]
+    comparisons = [one for one in results.comparisons if one.measure == measure]
     sign = -1.0 if measure in results.rising else 1.0
     parts = []
     for verdict in ("better", "worse", "within the noise", "equal", "diverged", "open"):
-        own = sorted((one for one in found if one.verdict == verdict), key=lambda one: sign * (one.mean or 0.0))
+        own = sorted((one for one in comparisons if one.verdict == verdict), key=lambda one: sign * (one.mean or 0.0))
         names = f" ({', '.join(one.arm for one in own)})" if verdict in ("better", "worse", "diverged") else ""
         parts += [f"{len(own)} {verdict}{names}"] * bool(own)
-    count = "1 variant" if len(found) == 1 else f"{len(found)} variants"
+    count = "1 variant" if len(comparisons) == 1 else f"{len(comparisons)} variants"
     return f"On {measure}, of {count} against {results.arms[0].name}: {'; '.join(parts)}."
 
 

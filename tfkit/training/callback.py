@@ -97,7 +97,7 @@ class Callback(Component):
         """Observe the scores of a validation, called valid.loss and so on."""
 
     def checkpoint(self, training: Training, path: Path) -> None:
-        """Observe a checkpoint, which is complete."""
+        """Observe a checkpoint, which is complete; training may be some steps ahead of it."""
 
     def end(self, training: Training) -> None:
         """Clean up: training has ended, was stopped or has failed."""

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -134,16 +135,20 @@ class Checkpoints:
 
         `beside_model` holds further trained modules, `kept` the state of callbacks, which only resumption needs.
         """
-        final = self.folder / f"step-{progress.step:08d}"
+        return self.write(Snapshot.of(model, optimizer, progress, beside_model, kept))
+
+    def write(self, snapshot: Snapshot) -> Path:
+        """Write a snapshot as a checkpoint, atomically, and remove expired ones."""
+        final = self.folder / f"step-{snapshot.step:08d}"
         beside = temporary(final)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._clean()
             if final.exists():  # resumed without further training: only its progress can differ
-                checksums.write_json(final / STATE, {**_state(final), "progress": progress.model_dump()})
+                checksums.write_json(final / STATE, {**_state(final), "progress": snapshot.state["progress"]})
                 return final
             beside.mkdir()
-            _write(beside, model, optimizer, progress, beside_model, kept or {})
+            _write(beside, snapshot)
             os.replace(beside, final)
             sync(self.folder)
             self._thin()
@@ -218,25 +223,78 @@ def _remove(checkpoint: Path) -> None:
     checkpoint.rmdir()
 
 
-def _write(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    beside_model: nn.Module | None,
-    kept: Mapping[str, Tensor],
-) -> None:
-    Weights.of(model).save(folder / WEIGHTS)
-    tensors: dict[str, Tensor] = {}
-    plain = _take_apart(optimizer.state_dict(), "", tensors)
-    save_tensors(folder / OPTIMIZER, tensors, {})
-    if beside_model is not None:
-        Weights.of(beside_model).save(folder / BESIDE)
-    if kept:
-        save_tensors(folder / CALLBACKS, kept, {})
-    saved = progress.model_dump()
-    state = {"version": VERSION, "progress": saved, "optimizer": plain, "random": random_state.capture()}
-    write_json(folder / STATE, state)
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that a checkpoint holds: tensors by file, and the state of training."""
+
+    step: int
+    weights: Weights
+    optimizer: Mapping[str, Tensor]
+    beside: Weights | None
+    kept: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        beside_model: nn.Module | None = None,
+        kept: Mapping[str, Tensor] | None = None,
+    ) -> Snapshot:
+        """Take a snapshot, whose tensors are those of training, not copies."""
+        tensors: dict[str, Tensor] = {}
+        plain = _take_apart(optimizer.state_dict(), "", tensors)
+        saved = progress.model_dump()
+        state = {"version": VERSION, "progress": saved, "optimizer": plain, "random": random_state.capture()}
+        beside = None if beside_model is None else Weights.of(beside_model)
+        return cls(progress.step, Weights.of(model), tensors, beside, kept or {}, state)
+
+    def files(self) -> list[Mapping[str, Tensor]]:
+        """Return the tensors of each file."""
+        return [self.weights.tensors, self.optimizer, {} if self.beside is None else self.beside.tensors, self.kept]
+
+    def copied(self, buffers: Snapshot | None = None) -> Snapshot:
+        """Return a copy in main memory, which training does not change, in the tensors of `buffers` where they fit."""
+        into = [{}] * len(self.files()) if buffers is None else buffers.files()
+        weights, optimizer, beside, kept = map(_copies, self.files(), into)
+        others = None if self.beside is None else replace(self.beside, tensors=beside)
+        return replace(
+            self, weights=replace(self.weights, tensors=weights), optimizer=optimizer, beside=others, kept=kept
+        )
+
+
+def _copies(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors, which is fast where memory is reused."""
+    copies = {}
+    for name, tensor in tensors.items():
+        buffer = into.get(name)
+        if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
+            buffer = torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format)
+        copies[name] = buffer.copy_(tensor.detach())
+    return copies
+
+
+def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that share memory with an earlier one, which a file cannot hold twice."""
+    seen: set[int] = set()
+    distinct = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        distinct[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return distinct
+
+
+def _write(folder: Path, snapshot: Snapshot) -> None:
+    snapshot.weights.save(folder / WEIGHTS)
+    save_tensors(folder / OPTIMIZER, _distinct(snapshot.optimizer), {})
+    if snapshot.beside is not None:
+        snapshot.beside.save(folder / BESIDE)
+    if snapshot.kept:
+        save_tensors(folder / CALLBACKS, snapshot.kept, {})
+    write_json(folder / STATE, snapshot.state)
     checksums.begin(folder, [*NEEDED, *(name for name in MORE if (folder / name).exists())])
     sync(folder)
 
@@ -300,7 +358,7 @@ def _state(checkpoint: Path) -> Mapping[str, Any]:
 def _take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Convert `value` to JSON; move its tensors to `tensors`, leaving references."""
     if isinstance(value, Tensor):
-        tensors[path] = value.clone()  # two entries may share one tensor
+        tensors[path] = value.detach()
         return {"tensor": path}
     if isinstance(value, dict):
         entries = ((key, _take_apart(entry, f"{path}.{key}".lstrip("."), tensors)) for key, entry in value.items())

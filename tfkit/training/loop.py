@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,7 +18,8 @@ from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.ahead import Ahead
 from tfkit.training.callback import Training
-from tfkit.training.checkpoint import Checkpoints, Finished, Progress, step_of
+from tfkit.training.checkpoint import Checkpoints, Finished, Progress, Snapshot, step_of
+from tfkit.training.compiled import check_compile, compiled, compiling
 from tfkit.training.division import Division, check_division, divided
 from tfkit.training.events import Callbacks
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, RunFolder
@@ -27,6 +27,7 @@ from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
+from tfkit.training.out_of_memory import check_fits, explained, is_out_of_memory
 from tfkit.training.processes import outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher, save_weights
@@ -36,6 +37,7 @@ from tfkit.training.setup import Task
 from tfkit.training.step import accumulate, computing, scale_gradients
 from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
+from tfkit.training.writer import CheckpointWriter
 
 Measure = Callable[[Task], ValidationScores]
 SKIPS = 50  # steps in a row without an update at which training stops
@@ -63,6 +65,8 @@ class Trainer:
         self.team = team()
         check_division(task, self.team)
         recompute_layers(task.recipe, task.trained)
+        check_compile(task)
+        check_fits(task, self.team.size)
         self.schedule = self.settings.schedule.build()
         self.optimizer: torch.optim.Optimizer = self.settings.optimizer.build().make(task.trained, self._lr(1))
         for line in regroup(self.optimizer, self.model, self.settings):
@@ -70,6 +74,7 @@ class Trainer:
         self.trained = [parameter for parameter in task.trained.parameters() if parameter.requires_grad]
         keep = self.settings.keep
         self.checkpoints = Checkpoints(folder / CHECKPOINTS, keep.mean if isinstance(keep, Mean) else 1)
+        self.writer = CheckpointWriter(self.checkpoints, self._reached)
         self.publisher = Publisher(task, folder, self.checkpoints, reporter, beside)
         self.training = Training(task.recipe, task.model, task.trained, folder.path, task.steps, Progress(), reporter)
         self.callbacks = Callbacks(self.training, callbacks, self.team.leads)
@@ -108,7 +113,7 @@ class Trainer:
                 stopping = bool(progress.finished)
                 while not stopping:
                     with batches.working():
-                        record = self._step(batches, meter)
+                        record = self._fitting_step(batches, meter)
                     progress.epoch, progress.batch = batches.state
                     self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
@@ -126,12 +131,14 @@ class Trainer:
                     if metrics is not None:
                         metrics.write(record)
                     if saving and self.team.leads:
-                        self.callbacks.tell("checkpoint", self.save())
-                        self.history.reached(progress)
+                        self.writer.write(self._snapshot())
+                    self.writer.poll()
+                self.writer.wait()
                 if self.team.leads:
                     with self._published():
                         self.publisher.publish(progress)
         finally:
+            self.writer.close()
             if metrics is not None:
                 metrics.close()
             self.callbacks.end()
@@ -140,7 +147,7 @@ class Trainer:
     def _divided(self) -> Division:
         """Divide batches over the processes as `train.parallel` says."""
         task = self.task
-        compute = computing(self.model, task.train, self.settings.precision, task.distillation)
+        compute = computing(compiled(task), task.train, self.settings.precision, task.distillation)
         return divided(task.trained, compute, self.team, self.settings.parallel)
 
     @contextlib.contextmanager
@@ -152,17 +159,39 @@ class Trainer:
 
     def save(self) -> Path:
         """Write a checkpoint and return its folder."""
-        state = self.callbacks.state()
-        return self.checkpoints.save(self.model, self.optimizer, self.progress, self.task.beside, state)
+        return self.checkpoints.write(self._snapshot())
 
-    def _step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, Any]:
+    def _snapshot(self) -> Snapshot:
+        return Snapshot.of(self.model, self.optimizer, self.progress, self.task.beside, self.callbacks.state())
+
+    def _reached(self, snapshot: Snapshot, path: Path) -> None:
+        """Report a whole checkpoint to callbacks and history; training may be some steps ahead."""
+        self.callbacks.tell("checkpoint", path)
+        self.history.reached(Progress.model_validate(snapshot.state["progress"]))
+
+    def _fitting_step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, float]:
+        """Take one optimizer step. Raise OutOfMemory if its memory cannot be allocated."""
+        try:
+            return self._step(batches, meter)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # the frames of the error are gone here, with their tensors
+        self.optimizer.zero_grad(set_to_none=True)
+        self.writer.wait()
+        last = self.checkpoints.last()
+        step = self.progress.step + 1
+        raise explained(self.task, self.team.size, step, None if last is None else step_of(last))
+
+    def _step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, float]:
         """Take one optimizer step and return its record for metrics.jsonl."""
         began, settings, progress = time.perf_counter(), self.settings, self.progress
         step = progress.step + 1
         lr = self._lr(step)
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        sums = accumulate(self.division, self.task.train, batches, settings.accumulate)
+        with compiling():
+            sums = accumulate(self.division, self.task.train, batches, settings.accumulate)
         if step == 1 and self.task.adaptation is not None:
             self.task.adaptation.check_used()
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
@@ -278,6 +307,7 @@ class Trainer:
 
     def _not_finite(self, step: int, what: str) -> NotFinite:
         """Record the divergence and return the error."""
+        self.writer.wait()
         settings, last = self.settings, self.checkpoints.last()
         tries = [f"a lower learning rate (now {self._lr(step):g})", "a longer warmup"]
         tries += [] if settings.clip_norm is not None else ["train.clip_norm: 1"]

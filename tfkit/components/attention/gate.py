@@ -10,7 +10,7 @@ from einops import rearrange
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from tfkit.core.options import Activation
+from tfkit.core.options import Activation, part_option
 from tfkit.core.shape import Shape
 
 
@@ -20,7 +20,7 @@ class Gate(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="Gate")
 
     over: Literal["channel", "head"] = Field("channel", description="gate each channel, or each head as a whole")
-    activation: Activation = Field("sigmoid", description="activation of the gate")  # type: ignore[assignment]
+    activation: Activation = part_option("sigmoid", "activation of the gate")
     bias: bool = Field(False, description="add a bias to the gate's projection")
 
     def build(self, shape: Shape, heads: int, dim: int) -> HeadGate:

@@ -16,7 +16,19 @@ from tfkit.components.attention.base import Attention, KeyValueState
 from tfkit.core.capabilities import OF_LAYERS
 from tfkit.core.component import Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Bias, Dropout, Heads, Norm, Scale, Width, check_bias, check_norm, has_bias, scale_factor
+from tfkit.core.options import (
+    Bias,
+    Dropout,
+    Heads,
+    Norm,
+    Scale,
+    Width,
+    check_bias,
+    check_norm,
+    has_bias,
+    part_option,
+    scale_factor,
+)
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, reference
@@ -43,7 +55,7 @@ class Latent(Attention):
         head_dim: Width = Field(description="width of the part of a query and key head without position")
         rotary_head_dim: Width = Field(description="width of the rotated part; its key is shared by all heads")
         value_head_dim: Width | None = Field(None, description="width of a value head; none: head_dim")
-        norm: Norm = Field("rms_norm", description="norm of both latents")  # type: ignore[assignment]
+        norm: Norm = part_option("rms_norm", "norm of both latents")
         scaled_ranks: bool = Field(
             False,
             description="scale queries by sqrt(d_model / query_rank), the latent by sqrt(d_model / kv_rank) (LongCat)",

@@ -14,7 +14,18 @@ from tfkit.components.sublayer import Sublayer
 from tfkit.core.capabilities import TOKENWISE
 from tfkit.core.component import Config, Problem
 from tfkit.core.context import Context
-from tfkit.core.options import Activation, Bias, Norm, Number, PositiveFloat, Width, check_bias, check_norm, has_bias
+from tfkit.core.options import (
+    Activation,
+    Bias,
+    Norm,
+    Number,
+    PositiveFloat,
+    Width,
+    check_bias,
+    check_norm,
+    has_bias,
+    part_option,
+)
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
@@ -42,7 +53,7 @@ class MLP(FeedForward):
 
     class Config(FeedForward.Config):
         d_ff: Width = Field(description="inner width")
-        activation: Activation = Field("relu", description="activation between the two projections")  # type: ignore[assignment]
+        activation: Activation = part_option("relu", "activation between the two projections")
         bias: Bias = Field(True, description="biases: all, none, or a list of projections (up, down)")
         inner_norm: Norm | None = Field(
             None, description="norm of the inner activations, before down (BitNet); none: no norm"
@@ -82,7 +93,7 @@ class GatedLinearUnit(FeedForward):
 
     class Config(FeedForward.Config):
         d_ff: Width = Field(description="inner width, of both gate and up")
-        activation: Activation = Field("silu", description="activation of the gate")  # type: ignore[assignment]
+        activation: Activation = part_option("silu", "activation of the gate")
         bias: Bias = Field(True, description="biases: all, none, or a list of projections (gate, up, down)")
         limit: PositiveFloat | None = Field(
             None, description="clamp gate to at most limit, and up to [-limit, limit] (GPT-OSS: 7); none: no clamping"

@@ -21,7 +21,7 @@ from tfkit.core import component
 from tfkit.core.bounds import EXPERTS
 from tfkit.core.component import Doubt, Problem, Unlearnable
 from tfkit.core.context import Collector, Context
-from tfkit.core.options import ExpertCount, NonNegativeFloat, NonNegativeInt, PositiveFloat, Slot
+from tfkit.core.options import ExpertCount, NonNegativeFloat, NonNegativeInt, PositiveFloat, Slot, part_option
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.functional.precision import wide
@@ -210,7 +210,7 @@ class Experts(FeedForward):
         num_experts: ExpertCount = Field(description="number of experts that the router chooses from")
         num_active: ExpertCount = Field(description="number of experts applied to each token")
         expert: Expert = Field(description="feed-forward part of one expert")
-        router: AnyRouter = Field("softmax", description="router: selects and weights the experts")  # type: ignore[assignment]
+        router: AnyRouter = part_option("softmax", "router: selects and weights the experts")
         weigh: Literal["output", "input"] = Field(
             "output", description="side of an expert that its weight multiplies (Llama 4: input)"
         )
@@ -329,8 +329,8 @@ class Experts(FeedForward):
         return by_choice.sum(dim=1)  # [rows width]
 
     def _sizes(self, experts: Tensor) -> list[int]:
-        """Count the rows of each expert; on `meta` all go to one, at the same cost."""
-        if experts.is_meta:
+        """Count the rows of each expert; without numbers (meta, fake tensors) all go to one, at the same cost."""
+        if experts.is_meta or type(experts) is not Tensor:
             return [len(experts)] + [0] * (self.config.num_experts - 1)
         sizes: list[int] = experts.bincount(minlength=self.config.num_experts).tolist()
         return sizes

@@ -28,6 +28,7 @@ from tfkit.core.options import (
     check_norm,
     class_count,
     has_bias,
+    part_option,
     scale_factor,
 )
 from tfkit.core.registry import register
@@ -86,9 +87,9 @@ class MaskedLM(TokenHead):
     """
 
     class Config(TokenHead.Config):
-        activation: Activation = Field("gelu", description="activation of dense")  # type: ignore[assignment]
-        norm: Norm | None = Field(  # type: ignore[assignment]
-            "layer_norm", description="norm after the activation; if omitted in a recipe: the stack's norm"
+        activation: Activation = part_option("gelu", "activation of dense")
+        norm: Norm | None = part_option(
+            "layer_norm", "norm after the activation; if omitted in a recipe: the stack's norm"
         )
         d_output: Width | None = Field(None, description="output width of dense (RemBERT); none: d_model")
         bias: Bias | Literal["frozen"] = Field(
@@ -148,7 +149,7 @@ class Discriminator(Head):
     """logit = output(activation(dense(hidden))), one for each token (Clark et al. 2020, arXiv 2003.10555)."""
 
     class Config(Head.Config):
-        activation: Activation = Field("gelu", description="activation of dense")  # type: ignore[assignment]
+        activation: Activation = part_option("gelu", "activation of dense")
 
     config: Config
 

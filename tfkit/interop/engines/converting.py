@@ -20,9 +20,9 @@ from tfkit.interop.greedy import boundary_tokens
 from tfkit.interop.huggingface.exporting import export_model, has_tokenizer, ids_of, imported_as
 from tfkit.interop.huggingface.files import CONFIG
 from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.matching import FamilyConfig, matching_family, nearest_unlike
+from tfkit.interop.huggingface.reference_model import quiet
 from tfkit.interop.huggingface.settings import look
-from tfkit.interop.huggingface.their_model import quiet
-from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
 from tfkit.interop.local_paths import LocalPaths
 from tfkit.interop.onnx.exporting import as_float32
 from tfkit.interop.onnx.graphs import writes
@@ -57,7 +57,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), force)
     native = _taken(run, loaders)
     with tempfile.TemporaryDirectory() as beside:
-        exported = export_model(run, Path(beside) / "model", theirs=native).folder
+        exported = export_model(run, Path(beside) / "model", family_config=native).folder
         with whole_folder(goal) as folder:
             _convert(exported, folder, native, loaders)
             for name in TOKENIZER_FILES:
@@ -84,10 +84,10 @@ def _taken(run: Run, loaders: Mapping[str, object]) -> FamilyConfig:
     types = {name: family.model_types[0] for name, family in families().items()}
     taken = {name for name, type_ in types.items() if type_ in classes and classes[type_].__name__ in loaders}
     first, ids = imported_as(run), ids_of(run)
-    supported = as_theirs(run.blueprint, [name for name in first if name in taken], ids, taken)
+    supported = matching_family(run.blueprint, [name for name in first if name in taken], ids, taken)
     if supported is not None:
         return supported
-    native = as_theirs(run.blueprint, first, ids)
+    native = matching_family(run.blueprint, first, ids)
     if native is not None:
         raise UsageError(f"CTranslate2 does not support '{native.config['model_type']}' ({native.head_class})")
     nearest = nearest_unlike(run.blueprint, (), ids, taken)

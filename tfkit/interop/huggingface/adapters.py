@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.interop.huggingface.convert import to_theirs
+from tfkit.interop.huggingface.convert import to_checkpoint
 from tfkit.interop.huggingface.exporting import ids_of, imported_as
-from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs
+from tfkit.interop.huggingface.matching import FamilyConfig, matching_family
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
 from tfkit.storage.files import write_json
@@ -38,13 +38,13 @@ def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
         raise UsageError(
             f"{run.folder}: trained more than its adapter (also: {', '.join(config.also)}); export it merged"
         )
-    theirs = as_theirs(run.blueprint, imported_as(run), ids_of(run))
-    if theirs is None:
+    family_config = matching_family(run.blueprint, imported_as(run), ids_of(run))
+    if family_config is None:
         raise UsageError(f"{run.folder}: is no architecture of transformers, which peft adapts; export it merged")
     check(RunFolder(run.folder), [ADAPTER])
     pairs, _ = read_tensors(run.folder / ADAPTER)
     names = [name.removesuffix(".up") for name in pairs if name.endswith(".up")]
-    places = _places(run, theirs, names)
+    places = _places(run, family_config, names)
     goal = target_folder(target, "adapter", (CONFIG, WEIGHTS), force)
     with whole_folder(goal) as folder:
         tensors = {}
@@ -52,12 +52,12 @@ def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
             tensors[f"base_model.model.{path}.lora_A.weight"] = pairs[f"{name}.down"]
             tensors[f"base_model.model.{path}.lora_B.weight"] = pairs[f"{name}.up"][rows]
         save_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
-        write_json(folder / CONFIG, _config(config, theirs, [path for path, _ in places.values()]))
+        write_json(folder / CONFIG, _config(config, family_config, [path for path, _ in places.values()]))
     return goal.path
 
 
-def _config(config: Lora.Config, theirs: FamilyConfig, paths: list[str]) -> dict[str, object]:
-    task = next((word for ending, word in TASKS.items() if theirs.head_class.endswith(ending)), None)
+def _config(config: Lora.Config, family_config: FamilyConfig, paths: list[str]) -> dict[str, object]:
+    task = next((word for ending, word in TASKS.items() if family_config.head_class.endswith(ending)), None)
     return {
         "peft_type": "LORA",
         "task_type": task,
@@ -71,8 +71,8 @@ def _config(config: Lora.Config, theirs: FamilyConfig, paths: list[str]) -> dict
     }
 
 
-def _places(run: Run, theirs: FamilyConfig, names: list[str]) -> Mapping[str, tuple[str, Tensor]]:
-    """Module in transformers of each projection, and the row of ours that each of its rows is.
+def _places(run: Run, family_config: FamilyConfig, names: list[str]) -> Mapping[str, tuple[str, Tensor]]:
+    """Module in transformers of each projection, and the row of the projection that each of its rows is.
 
     Found by converting weights whose rows are numbered; raise UsageError if one is joined, split or transposed.
     """
@@ -84,15 +84,15 @@ def _places(run: Run, theirs: FamilyConfig, names: list[str]) -> Mapping[str, tu
         begins[name] = number
         mark += torch.arange(number, number + len(mark))[:, None]
         number += len(mark)
-    found = {}
-    for path, mark in to_theirs(theirs.family, marks, run.blueprint).items():
+    places = {}
+    for path, mark in to_checkpoint(family_config.family, marks, run.blueprint).items():
         rows = mark[:, :1].long().flatten() if mark.dim() == 2 else torch.zeros(0)
         for name, begin in begins.items():
             size = len(own[f"{name}.weight"])
             if sorted(rows.tolist()) == [*range(begin, begin + size)] and bool((mark == mark[:, :1]).all()):
-                found[name] = (path.removesuffix(".weight"), rows - begin)
-    missing = [name for name in names if name not in found]
+                places[name] = (path.removesuffix(".weight"), rows - begin)
+    missing = [name for name in names if name not in places]
     if missing:
-        text = f"'{theirs.family.part_name}' has no projection of its own for {', '.join(missing[:3])}"
+        text = f"'{family_config.family.part_name}' has no projection of its own for {', '.join(missing[:3])}"
         raise UsageError(f"{run.folder}: {text}; export the run merged, with --to huggingface")
-    return found
+    return places

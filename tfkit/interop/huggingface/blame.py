@@ -40,7 +40,7 @@ def unreadable(file: Path, family: type[Family], config: Watched, error: Excepti
 def _line(family: type[Family], config: Watched, fault: Fault, curing: Sequence[str]) -> str:
     """Return the message of a fault with the keys it names and those whose change would cure it."""
     message = f"{UNSAID.sub('', fault.path)}: {fault.message.replace(NOWHERE, '')}"
-    return _with_keys(message, config, [*(row.theirs for row in _about(family, fault)), *curing])
+    return _with_keys(message, config, [*(row.config_key for row in _about(family, fault)), *curing])
 
 
 def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
@@ -88,7 +88,7 @@ def _is_missed(family: type[Family], bare: Mapping[str, object], key: str) -> bo
     try:
         family.recipe(bare)
     except Exception as error:  # a DataError or a KeyError about the key
-        return error.args == (last,) or f"says no {last}" in str(error)
+        return error.args == (last,) or f"{last} is required" in str(error)
     return False
 
 

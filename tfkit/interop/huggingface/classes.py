@@ -35,7 +35,7 @@ def class_names(config: ConfigJson, blueprint: Blueprint) -> list[str]:
     return [str(name) for name in names]
 
 
-def bring_classes(model: Tree, config: ConfigJson) -> None:
+def read_classes(model: Tree, config: ConfigJson) -> None:
     """Complete the head in `model` from the config. Raise DataError for an unsupported problem_type."""
     head, count, problem = model["head"], class_count(config), config.get("problem_type")
     kind = look(model, "head.type")
@@ -51,7 +51,7 @@ def bring_classes(model: Tree, config: ConfigJson) -> None:
             head["independent"] = True
 
 
-def say_classes(config: Tree, model: ModelSection) -> None:
+def write_classes(config: Tree, model: ModelSection) -> None:
     """Write the number of classes and the problem_type to `config`."""
     kind, count = look(model, "head.type"), look(model, "head.num_classes")
     if kind == "regression":

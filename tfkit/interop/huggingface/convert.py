@@ -30,12 +30,12 @@ class ConvertedTensors:
 class RenamedTensors(Mapping[str, Tensor]):
     """Checkpoint tensors by the names in a family's rules, loaded on access."""
 
-    def __init__(self, family: type[Family], theirs: Mapping[str, Tensor]) -> None:
-        self._names = names_of(family, theirs)
-        self._theirs = theirs
+    def __init__(self, family: type[Family], checkpoint: Mapping[str, Tensor]) -> None:
+        self._names = names_of(family, checkpoint)
+        self._checkpoint = checkpoint
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._theirs[self._names[name]]
+        return self._checkpoint[self._names[name]]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -47,53 +47,53 @@ class RenamedTensors(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def to_ours(
-    family: type[Family], theirs: Mapping[str, Tensor], required: Mapping[str, torch.Size], blueprint: Blueprint
+def to_own(
+    family: type[Family], checkpoint: Mapping[str, Tensor], required: Mapping[str, torch.Size], blueprint: Blueprint
 ) -> ConvertedTensors:
     """Convert to tfkit's tensors of the `required` names and shapes. Raise DataError listing mismatches."""
-    names = names_of(family, theirs)
+    names = names_of(family, checkpoint)
     brought = ConvertedTensors()
     used: set[str] = set()
     for rule in family.rules_of(blueprint):
         for binding in rule.bindings(required):
-            ours = rule.in_ours(binding)
-            if any(name in brought.tensors for name in ours) or not all(name in required for name in ours):
+            own = rule.own_names_for(binding)
+            if any(name in brought.tensors for name in own) or not all(name in required for name in own):
                 continue
-            sizes = {**family.sizes, **sizes_of(blueprint, ours[0])}
-            needed = rule.in_theirs(binding, rule.count(required[ours[0]], sizes))
+            sizes = {**family.sizes, **sizes_of(blueprint, own[0])}
+            needed = rule.checkpoint_names_for(binding, rule.count(required[own[0]], sizes))
             if not all(name in names for name in needed):
                 continue
-            tensors = [theirs[names[name]] for name in needed]
+            tensors = [checkpoint[names[name]] for name in needed]
             try:
-                converted = rule.to_ours(tensors, [required[name] for name in ours], sizes)
+                converted = rule.to_own(tensors, [required[name] for name in own], sizes)
             except Exception as error:  # einops has its own error class
                 shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(needed, tensors, strict=True))
-                raise DataError(f"{shapes} cannot become {', '.join(ours)}: {_first_line(error)}") from None
-            brought.tensors |= dict(zip(ours, converted, strict=True))
+                raise DataError(f"{shapes} cannot become {', '.join(own)}: {_first_line(error)}") from None
+            brought.tensors |= dict(zip(own, converted, strict=True))
             used.update(needed)
-    _check_all(family, theirs, names, used, required, brought, blueprint)
+    _check_all(family, checkpoint, names, used, required, brought, blueprint)
     return brought
 
 
-def to_theirs(family: type[Family], ours: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
+def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
     """Convert to the checkpoint's tensors. Raise DataError for tensors without a rule and for names written twice."""
     result: dict[str, Tensor] = {}
     used: set[str] = set()
     for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
-        for binding in rule.bindings(ours):
-            names = rule.in_ours(binding)
-            if any(name in used for name in names) or not all(name in ours for name in names):
+        for binding in rule.bindings(own):
+            names = rule.own_names_for(binding)
+            if any(name in used for name in names) or not all(name in own for name in names):
                 continue
-            tensors = [ours[name] for name in names]
-            written = rule.to_theirs(tensors, {**family.sizes, **sizes_of(blueprint, names[0])})
-            their_names = rule.in_theirs(binding, len(written))
-            prefixed = [f"{family.prefix_of(name, blueprint)}{name}" for name in their_names]
+            tensors = [own[name] for name in names]
+            written = rule.to_checkpoint(tensors, {**family.sizes, **sizes_of(blueprint, names[0])})
+            checkpoint_names = rule.checkpoint_names_for(binding, len(written))
+            prefixed = [f"{family.prefix_of(name, blueprint)}{name}" for name in checkpoint_names]
             twice = sorted(result.keys() & set(prefixed))
             if twice:
                 raise DataError(f"two rules of '{family.part_name}' write {twice[0]}, one of them {rule}")
             result |= dict(zip(prefixed, written, strict=True))
             used.update(names)
-    missed = sorted(set(ours) - used)
+    missed = sorted(set(own) - used)
     if missed:
         raise DataError(f"no rule of '{family.part_name}' covers {some(missed, 12)}")
     return result
@@ -111,10 +111,10 @@ def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
     return {} if config is None else config.axes(plan.shape(plan=layer))
 
 
-def names_of(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:
+def names_of(family: type[Family], checkpoint: Iterable[str]) -> dict[str, str]:
     """Map names in the rules to names in the file."""
     result = {}
-    for name in theirs:
+    for name in checkpoint:
         plain = name
         for old, new in SPELLINGS.items():
             plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
@@ -124,7 +124,7 @@ def names_of(family: type[Family], theirs: Iterable[str]) -> dict[str, str]:
 
 def _check_all(
     family: type[Family],
-    theirs: Mapping[str, Tensor],
+    checkpoint: Mapping[str, Tensor],
     names: Mapping[str, str],
     used: set[str],
     required: Mapping[str, torch.Size],
@@ -138,9 +138,9 @@ def _check_all(
             continue
         if matches(family.dropped, plain) or (family.ahead and _number(plain) >= depth):
             brought.unread.append(name)
-        elif not _is_tied(family, theirs, names, plain):
+        elif not _is_tied(family, checkpoint, names, plain):
             left.append(name)
-    missed = [_with_theirs(family, name, blueprint) for name in sorted(set(required) - set(brought.tensors))]
+    missed = [_with_checkpoint_name(family, name, blueprint) for name in sorted(set(required) - set(brought.tensors))]
     problems = []
     if left:
         problems.append(f"no rule of '{family.part_name}' covers {some(sorted(left), 12)}")
@@ -150,12 +150,12 @@ def _check_all(
         raise DataError("; ".join(problems))
 
 
-def _with_theirs(family: type[Family], ours: str, blueprint: Blueprint) -> str:
+def _with_checkpoint_name(family: type[Family], own: str, blueprint: Blueprint) -> str:
     """Return a tfkit name with the checkpoint name that would fill it."""
     for rule in family.rules_of(blueprint):
-        for binding in rule.bindings([ours]):
-            return f"{ours} ({', '.join(rule.in_theirs(binding, 1))})"
-    return ours
+        for binding in rule.bindings([own]):
+            return f"{own} ({', '.join(rule.checkpoint_names_for(binding, 1))})"
+    return own
 
 
 def _number(name: str) -> int:
@@ -169,12 +169,12 @@ def _depth(names: Iterable[str]) -> int:
     return 1 + max(map(_number, names), default=-1)
 
 
-def _is_tied(family: type[Family], theirs: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:
+def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:
     """True if a tensor is tied to another one. Raise DataError if they differ nevertheless."""
     owner = family.tied.get(plain)
     if owner is None or owner not in names:
         return False
-    if not torch.equal(theirs[names[plain]], theirs[names[owner]]):
+    if not torch.equal(checkpoint[names[plain]], checkpoint[names[owner]]):
         raise DataError(f"{names[plain]} and {names[owner]} are tied by config.json, but differ in the files")
     return True
 

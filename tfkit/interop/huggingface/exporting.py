@@ -14,17 +14,17 @@ from tfkit.core.errors import Fault
 from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
-from tfkit.interop.huggingface.convert import to_theirs
+from tfkit.interop.huggingface.convert import to_checkpoint
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
+from tfkit.interop.huggingface.matching import FamilyConfig, matching_family, nearest_unlike
 from tfkit.interop.huggingface.own import head_classes, own_config, write_sources
 from tfkit.interop.huggingface.sentences import (
     check_reads_sentences,
     write_sentences,
 )
-from tfkit.interop.huggingface.special import THEIR_IDS, read_optional
-from tfkit.interop.huggingface.theirs import FamilyConfig, as_theirs, nearest_unlike
+from tfkit.interop.huggingface.special import ID_KEYS, read_optional
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.interop.local_paths import LocalPaths
@@ -42,10 +42,10 @@ LABELS = ("id2label", "label2id", "problem_type")  # keys of an imported config.
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export. `theirs` is None if the folder contains its own code, required by the settings in `why`."""
+    """Result of an export; without a `family_config` the folder contains its own code, required by `why`."""
 
     folder: Path
-    theirs: FamilyConfig | None
+    family_config: FamilyConfig | None
     auto_class: str
     why: tuple[Fault, ...] = ()
 
@@ -55,11 +55,11 @@ def export_model(
     target: str | Path,
     force: bool = False,
     pooling: str | None = None,
-    theirs: FamilyConfig | None = None,
+    family_config: FamilyConfig | None = None,
 ) -> Exported:
     """Write `run` to the folder `target` for transformers; `force` renames an earlier export to NAME.old.
 
-    With `pooling` (mean, first, last) sentence-transformers reads it too. `theirs` is the class to export as, by
+    With `pooling` (mean, first, last) sentence-transformers reads it too. `family_config` is the class to export as, by
     default the first that fits. Raises RunError for a folder that must not be overwritten, UsageError for pooling of a
     model that is no text encoder; no files are left in these cases.
     """
@@ -69,20 +69,19 @@ def export_model(
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     ids = ids_of(run)
-    theirs = theirs or as_theirs(run.blueprint, imported_as(run), ids)
-    why = _reasons(run, ids) if theirs is None else ()
+    family_config = family_config or matching_family(run.blueprint, imported_as(run), ids)
+    why = _reasons(run, ids) if family_config is None else ()
     with whole_folder(goal) as folder:
-        if theirs is not None:
-            save_tensors(folder / SINGLE, _their_tensors(run.blueprint, theirs.family, tensors), {"format": "pt"})
-            config = theirs.config | _labels(run, kept, theirs)
+        if family_config is not None:
+            stored = _checkpoint_tensors(run.blueprint, family_config.family, tensors)
+            config = family_config.config | _labels(run, kept, family_config)
         else:
-            save_tensors(
-                folder / SINGLE, {f"model.{name}": tensor for name, tensor in tensors.items()}, {"format": "pt"}
-            )
+            stored = {f"model.{name}": tensor for name, tensor in tensors.items()}
             config = own_config(run.model, run.labels, tied) | ids
             write_sources(run.blueprint, folder)
             (folder / RESOLVED).write_text(run.recipe.resolved(), encoding="utf-8", newline="\n")
         special = {key: id_ for key, id_ in ids.items() if id_ is not None}
+        save_tensors(folder / SINGLE, stored, {"format": "pt"})
         write_json(folder / CONFIG, config | facts(run.blueprint, tensors))
         if run.blueprint.decoder is not None:
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or special)
@@ -92,9 +91,9 @@ def export_model(
         if pooling is not None:
             write_sentences(run, pooling, folder)
         LocalPaths.of(run).out_of_files(folder)
-        text = card(run, auto_class(run.blueprint), theirs is None, pooling is not None)
+        text = card(run, auto_class(run.blueprint), family_config is None, pooling is not None)
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
-    return Exported(goal.path, theirs, auto_class(run.blueprint), why)
+    return Exported(goal.path, family_config, auto_class(run.blueprint), why)
 
 
 def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
@@ -107,11 +106,11 @@ def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
     return tuple(run.recipe.fault(f"model.{key}", text) for key in unlike.settings)
 
 
-def _their_tensors(blueprint: Blueprint, family: type[Family], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _checkpoint_tensors(blueprint: Blueprint, family: type[Family], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the checkpoint's tensors, including the constants of its files."""
     constants = family.constants(blueprint).items()
-    return to_theirs(family, ours, blueprint) | {
-        f"{family.prefix_of(name, blueprint)}{name}": value.to(_dtype(ours)) for name, value in constants
+    return to_checkpoint(family, own, blueprint) | {
+        f"{family.prefix_of(name, blueprint)}{name}": value.to(_dtype(own)) for name, value in constants
     }
 
 
@@ -132,12 +131,12 @@ def imported_as(run: Run) -> tuple[str, ...]:
     return tuple(str(imported[key]) for key in ("family", "class") if key in imported)
 
 
-def _labels(run: Run, kept: Path, theirs: FamilyConfig) -> JsonObject:
+def _labels(run: Run, kept: Path, family_config: FamilyConfig) -> JsonObject:
     """Return the names of the classes: those of the imported files, else those of the run."""
     before = read_optional(kept / CONFIG) if run.recipe.objective is None else {}
-    if before.get("architectures") == [theirs.head_class]:
+    if before.get("architectures") == [family_config.head_class]:
         return {key: before[key] for key in LABELS if key in before}
-    return named_classes(run.labels) if run.labels and LABELS[0] in theirs.config else {}
+    return named_classes(run.labels) if run.labels and LABELS[0] in family_config.config else {}
 
 
 def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> JsonObject:
@@ -158,7 +157,7 @@ def ids_of(run: Run) -> dict[str, int | None]:
     special = dict(run.blueprint.special_ids)
     if run.recipe.objective is not None or not special:
         special = {**special, **(run.tokenizer.special_ids if has_tokenizer(run) else {})}
-    ids = {key: special.get(role) for role, key in THEIR_IDS.items()}
+    ids = {key: special.get(role) for role, key in ID_KEYS.items()}
     if run.blueprint.encoder is not None and run.blueprint.decoder is not None and "start" in special:
         ids["decoder_start_token_id"] = special["start"]
         before = read_optional(kept_of(run) / CONFIG).get("bos_token_id")

@@ -57,7 +57,7 @@ class Family(Component):
             row.check(config)
         rows = ((row.keys, row.read(config)) for row in cls.settings)
         values = {key: value for keys, value in rows if value is not None for key in keys}
-        model = laid(cls.base, cls.heads[cls.head_class(config)], values)
+        model = merged(cls.base, cls.heads[cls.head_class(config)], values)
         cls.to_recipe(model, config)
         return model
 
@@ -76,11 +76,11 @@ class Family(Component):
         """Return the config.json of a spelled-out `model:`. Raise DataError if a value cannot be expressed."""
         config: Tree = {"architectures": [head_class], "model_type": cls.model_types[0]}
         for row in cls.fixed:
-            put(config, row.theirs, row.values[0])
+            put(config, row.config_key, row.values[0])
         for setting in cls.settings:
-            value = spelled(model, setting.keys[0], MISSING)
+            value = value_of(model, setting.keys[0], MISSING)
             if value is not MISSING:
-                put(config, setting.theirs, setting.write(value))
+                put(config, setting.config_key, setting.write(value))
         cls.to_config(config, model)
         return config
 
@@ -114,7 +114,7 @@ class Family(Component):
         """Complete `model` beyond the rows of `settings`."""
 
     @classmethod
-    def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
+    def to_stored(cls, model: Tree, checkpoint: Mapping[str, Tensor]) -> list[str]:
         """Complete `model` from the tensors, by the names of the rules. Return notes."""
         return []
 
@@ -126,11 +126,11 @@ class Family(Component):
 MISSING = object()
 
 
-def spelled(model: ModelSection, dotted: str, default: object = None) -> Any:
+def value_of(model: ModelSection, dotted: str, default: object = None) -> Any:
     """Look up a value of a spelled-out `model:`; among different layers, the first kind with the key counts."""
     head, _, rest = dotted.partition(".")
     if head in ("encoder", "decoder") and head not in model:
-        return spelled(model, rest, default)
+        return value_of(model, rest, default)
     stack = model
     if head in ("encoder", "decoder"):
         stack, head, rest = model[head], *rest.partition(".")[::2]
@@ -145,11 +145,11 @@ def spelled(model: ModelSection, dotted: str, default: object = None) -> Any:
     return look(stack, f"{head}.{rest}" if rest else head, default)
 
 
-def laid(base: Mapping[str, object], *over: Mapping[str, object]) -> Tree:
+def merged(base: Mapping[str, object], *over: Mapping[str, object]) -> Tree:
     """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
     return overlays.overlaid("model", base, *over)
 
 
-def lay(model: Tree, over: Mapping[str, object]) -> None:
+def override(model: Tree, over: Mapping[str, object]) -> None:
     """Apply overrides to `model` in place."""
-    model.update(laid(model, over))
+    model.update(merged(model, over))

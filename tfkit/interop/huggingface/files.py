@@ -23,7 +23,7 @@ CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.i
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 # limits of counts in a config.json, by parts of key names: families build objects for each
 COUNTED = {"layer": 10_000, "expert": 100_000, "label": 1_000_000, "group": 1_000_000, "pattern": 10_000}
-WANTED = ("*.json", "*.safetensors", "*.txt", "*.model")  # downloaded from a hub repository: no code, no pickles
+DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model")  # downloaded from a hub repository: no code, no pickles
 
 
 def folder_of(source: str) -> Path:
@@ -39,7 +39,7 @@ def folder_of(source: str) -> Path:
 def _downloaded(name: str) -> Path:
     hub = optional("huggingface_hub", "hf", f"{name} is not a local folder, and downloading it from the hub needs")
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=list(WANTED)))
+        return Path(hub.snapshot_download(name, allow_patterns=list(DOWNLOADED)))
     except Exception as error:  # the hub's errors have no common class
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{name} is not a local folder, and its download from the hub failed: {reason}") from None

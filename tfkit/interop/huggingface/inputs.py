@@ -11,7 +11,7 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import UsageError
 from tfkit.interop.huggingface.classes import OF_TEXTS
-from tfkit.interop.huggingface.their_model import their_ids
+from tfkit.interop.huggingface.reference_model import tokenizer_difference
 from tfkit.run import Run
 
 ROWS, LENGTH = 2, 48  # of a random input; a multiple of several models' windows
@@ -30,7 +30,7 @@ def call_of(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor]
         if not ids:
             raise UsageError("the text has no tokens to compare")
         call, description = {"input_ids": torch.tensor([ids])}, f"{len(ids)} tokens of the text"
-        notes += their_ids(folder, text, ids)
+        notes += tokenizer_difference(folder, text, ids)
     count, length = next(iter(call.values())).shape[:2]
     if paired:
         again = _random_input(blueprint.last, _room(run), 1)

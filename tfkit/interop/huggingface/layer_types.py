@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tfkit.core.errors import Place
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import lay
+from tfkit.interop.huggingface.family import override
 from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import MAPPING, from_value
@@ -15,20 +15,20 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # names in config.json
 KINDS = {FULL: "global", SLIDING: "local"}  # names in recipes
 
 
-def lay_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once: int = 0) -> None:
+def set_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once: int = 0) -> None:
     """Write layer types to `model`; `kinds` are the overrides of `layer` for each type.
 
     A single type is merged into `layer`. The first `once` layers precede the repeating pattern.
     """
     used = list(dict.fromkeys(types))
     if len(used) == 1:
-        lay(model, {"layer": kinds.get(used[0], {})})
+        override(model, {"layer": kinds.get(used[0], {})})
         return
     model["layers"] = {KINDS.get(name, name): kinds.get(name, {}) for name in used}
     model["pattern"] = shortest([KINDS.get(name, name) for name in types], once)
 
 
-def spelled_layers(stack: ModelSection) -> list[Tree]:
+def layers_of(stack: ModelSection) -> list[Tree]:
     """Return each layer of a spelled-out stack, with the stack's `position` unless it has its own."""
     kinds: Mapping[str, Tree] = stack.get("layers", {})
     pattern, _ = from_value(stack.get("pattern"), Place(MAPPING), "pattern")

@@ -36,27 +36,27 @@ def _writing(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _check_order(family: str, first: Rule, second: Rule) -> None:
-    ours = next(_common(first.our_names, second.our_names), None)
-    if ours is not None and not _is_narrower(first, second):
+    own = next(_common(first.own_names, second.own_names), None)
+    if own is not None and not _is_narrower(first, second):
         raise UsageError(
-            f"family '{family}': two rules cover {ours}: {first} comes first, so {second} is never written; "
+            f"family '{family}': two rules cover {own}: {first} comes first, so {second} is never written; "
             "put the narrower one first, or set read_only=True for the one that is only read"
         )
 
 
 def _check_apart(family: str, first: Rule, second: Rule) -> None:
-    theirs = next(_common(first.their_names, second.their_names), None)
-    if theirs is not None and next(_common(first.our_names, second.our_names), None) is None:
+    checkpoint = next(_common(first.checkpoint_names, second.checkpoint_names), None)
+    if checkpoint is not None and next(_common(first.own_names, second.own_names), None) is None:
         raise UsageError(
-            f"family '{family}': two rules write {theirs}: {first} and {second}; select one in rules_of by "
+            f"family '{family}': two rules write {checkpoint}: {first} and {second}; select one in rules_of by "
             "the Blueprint, or set read_only=True for the one that is only read"
         )
 
 
 def _is_narrower(first: Rule, second: Rule) -> bool:
     """True if `second` matches more tensors than `first`."""
-    wider = _covers(first.our_names, second.our_names)
-    return wider and not _covers(second.our_names, first.our_names)
+    wider = _covers(first.own_names, second.own_names)
+    return wider and not _covers(second.own_names, first.own_names)
 
 
 def _covers(narrow: Sequence[str], wide: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.extras import optional
 from tfkit.interop.huggingface.exporting import facts, ids_of
 from tfkit.interop.huggingface.own import own_config
-from tfkit.interop.huggingface.special import THEIR_IDS
+from tfkit.interop.huggingface.special import ID_KEYS
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.models.base import Model
 from tfkit.run import Run
@@ -31,7 +31,7 @@ def as_pretrained(model: Model | Run) -> PreTrainedModel:
     net, labels = (model.model, model.labels) if isinstance(model, Run) else (model, ())
     tensors, tied = own_tensors(net)
     special = dict(net.blueprint.special_ids)
-    ids = ids_of(model) if isinstance(model, Run) else {key: special.get(role) for role, key in THEIR_IDS.items()}
+    ids = ids_of(model) if isinstance(model, Run) else {key: special.get(role) for role, key in ID_KEYS.items()}
     if net.blueprint.encoder is not None and net.blueprint.decoder is not None:
         ids = {"decoder_start_token_id": special.get("start"), **ids}
     config = own_config(net, labels, tied) | ids | facts(net.blueprint, tensors)

@@ -34,33 +34,33 @@ ACTIVATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Maps `theirs`, a (dotted) key of config.json, to `ours`, one or several keys below `model:` with the same value.
+    """Maps a (dotted) key of config.json to one or several keys below `model:` with the same value.
 
     `default` applies if the key is missing. `words` translate values from config.json to the recipe. None in
     config.json leaves the recipe's key unset.
     """
 
-    theirs: str
-    ours: str | tuple[str, ...]
+    config_key: str
+    recipe_key: str | tuple[str, ...]
     default: object = NEEDED
     words: Mapping[Any, object] | None = None
     also: tuple[str, ...] = ()  # alternative keys in files of other versions
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
+        return (self.recipe_key,) if isinstance(self.recipe_key, str) else self.recipe_key
 
     def read(self, config: ConfigJson) -> Any:
         """Return the recipe's value. Raise DataError if it is missing or unknown."""
-        spellings = (look(config, key, NEEDED) for key in (self.theirs, *self.also))
+        spellings = (look(config, key, NEEDED) for key in (self.config_key, *self.also))
         value = next((entry for entry in spellings if entry is not NEEDED), self.default)
         if value is NEEDED:
-            raise DataError(f"config.json: {self.theirs} is missing")
+            raise DataError(f"config.json: {self.config_key} is missing")
         if self.words is None or value is None:
             return value
         if value not in self.words:
             supported = ", ".join(map(str, self.words))
-            raise DataError(f"config.json: {self.theirs}: {value!r} is not supported; expected {supported}")
+            raise DataError(f"config.json: {self.config_key}: {value!r} is not supported; expected {supported}")
         return self.words[value]
 
     def write(self, value: object) -> Any:
@@ -70,13 +70,13 @@ class Setting:
         if self.words is None:
             kind = bool if isinstance(self.default, bool) else (int, float) if _is_number(self.default) else object
             if not isinstance(value, kind) or (_is_number(self.default) and isinstance(value, bool)):
-                raise DataError(f"{self.theirs} cannot express {value!r}")
+                raise DataError(f"{self.config_key} cannot express {value!r}")
             return value
         word = value.get("type") if isinstance(value, Mapping) else value  # a spelled-out part
-        for theirs, ours in self.words.items():
-            if ours == word:
-                return theirs
-        raise DataError(f"{self.theirs} cannot express {value!r}")
+        for written, read in self.words.items():
+            if read == word:
+                return written
+        raise DataError(f"{self.config_key} cannot express {value!r}")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Factor(Setting):
 
     def write(self, value: object) -> Any:
         if not _is_number(value):
-            raise DataError(f"{self.theirs} cannot express {value!r}")
+            raise DataError(f"{self.config_key} cannot express {value!r}")
         return value
 
 
@@ -119,7 +119,7 @@ class Switch(Setting):
 
     def write(self, value: object) -> bool:
         if value not in (None, False, self.on):
-            raise DataError(f"{self.theirs} cannot express {value!r}")
+            raise DataError(f"{self.config_key} cannot express {value!r}")
         return bool(value == self.on)
 
 
@@ -130,8 +130,8 @@ def amended(
 
     `defaults` replace the default values of unchanged settings by key.
     """
-    rows = {row.theirs: row for row in settings if row.theirs not in without}
-    rows |= {row.theirs: row for row in changes}
+    rows = {row.config_key: row for row in settings if row.config_key not in without}
+    rows |= {row.config_key: row for row in changes}
     unknown = sorted(set(defaults) - set(rows))
     if unknown:
         raise UsageError(f"{', '.join(unknown)}: no such setting")
@@ -142,15 +142,15 @@ def amended(
 class Fixed:
     """A key of config.json with a fixed set of values; the first one is written and the default."""
 
-    theirs: str
+    config_key: str
     values: tuple[object, ...]
 
     def check(self, config: ConfigJson) -> None:
         """Raise DataError for another value."""
-        value = look(config, self.theirs, self.values[0])
+        value = look(config, self.config_key, self.values[0])
         if value not in self.values:
             allowed = " or ".join(map(repr, self.values))
-            raise DataError(f"config.json: {self.theirs}: only {allowed} is supported, got {value!r}")
+            raise DataError(f"config.json: {self.config_key}: only {allowed} is supported, got {value!r}")
 
 
 def _is_number(value: object) -> bool:

@@ -83,8 +83,10 @@ def without_weights(read: Source, model: Tree) -> list[str]:
     heads, blueprint = model["heads"], read.described(model)
     with open_checkpoint(read.folder) as checkpoint:
         names = names_of(read.family, checkpoint)
-    rules = [rule for rule in read.family.rules_of(blueprint) if any(matches(rule.their_names, name) for name in names)]
-    available = [name for rule in rules for name in rule.our_names]
+    rules = [
+        rule for rule in read.family.rules_of(blueprint) if any(matches(rule.checkpoint_names, name) for name in names)
+    ]
+    available = [name for rule in rules for name in rule.own_names]
     absent = [head for head in heads if not any(name.startswith(f"heads.{head}.") for name in available)]
     for head in absent:
         del heads[head]

@@ -10,7 +10,7 @@ from tfkit.interop.huggingface.strangers import file_in, mapping_in, without_cod
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 # role -> names in tokenizer files, in order of precedence
-THEIR_TOKENS = {
+TOKEN_KEYS = {
     "pad": ("pad_token",),
     "start": ("bos_token", "cls_token"),
     "end": ("eos_token", "sep_token"),
@@ -18,7 +18,7 @@ THEIR_TOKENS = {
     "mask": ("mask_token",),
     "separator": ("sep_token",),
 }
-THEIR_IDS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
+ID_KEYS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
 # key of generation_config.json -> neutral value, rule and its option
 RULES: Mapping[str, tuple[float | None, str, str]] = {
     "repetition_penalty": (1.0, "repetition_penalty", "penalty"),
@@ -40,7 +40,7 @@ MOST = 2**31 - 1  # largest id
 def token_ids(config: ConfigJson, generation: Mapping[str, object]) -> dict[str, list[int]]:
     """Return the pad, start and end ids by role; there may be several end ids."""
     by_role = {}
-    for role, key in THEIR_IDS.items():
+    for role, key in ID_KEYS.items():
         stored = generation.get(key) if generation.get(key) is not None else config.get(key)
         ids = stored if isinstance(stored, list) else [stored]
         if all(isinstance(id_, int) and 0 <= id_ <= MOST for id_ in ids) and ids:
@@ -78,7 +78,7 @@ def role_texts(folder: Path) -> dict[str, str]:
     """Return the special tokens by role, as named in the tokenizer files."""
     stored = read_optional(folder / TOKENS_MAP) | read_optional(folder / TOKENIZER_CONFIG)
     by_role = {}
-    for role, keys in THEIR_TOKENS.items():
+    for role, keys in TOKEN_KEYS.items():
         texts = [_text(stored.get(key)) for key in keys]
         first = next((text for text in texts if text), None)
         if first is not None:

@@ -20,55 +20,55 @@ WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|
 
 @dataclass(frozen=True)
 class Rule:
-    """Maps checkpoint tensors (`theirs`) to tfkit tensors (`ours`) of another layout.
+    """Maps checkpoint tensors (`checkpoint`) to tfkit tensors (`own`) of another layout.
 
     A name is a template: `{layer}`, `{expert}` and other placeholders match a number, `{kind}` matches weight or bias,
     `{side}` encoder or decoder. Several tensors on one side are concatenated along the first axis of a common form, the
-    result of `theirs_layout` and `ours_layout`, with the input axis called `width` (a bias has none):
+    result of `checkpoint_layout` and `own_layout`, with the input axis called `width` (a bias has none):
 
         Rule("h.{layer}.c_attn.{kind}", (query, key, value), "width slot -> slot width")     # transposed, three in one
         Rule("h.{layer}.qkv.{kind}", (query, key, value), "(head slot dim) width -> slot head dim width",
              "(slot head dim) in -> slot head dim in")                                 # the three of each head together
 
-    A placeholder only in `theirs` counts from 0 and is stacked: `experts.{expert}.w1.weight`.
+    A placeholder only in `checkpoint` counts from 0 and is stacked: `experts.{expert}.w1.weight`.
     """
 
-    theirs: Names
-    ours: Names
-    theirs_layout: str = ""
-    ours_layout: str = ""
+    checkpoint: Names
+    own: Names
+    checkpoint_layout: str = ""
+    own_layout: str = ""
     offsets: Mapping[str, int] = field(default_factory=dict)  # checkpoint numbers of placeholders minus tfkit's
     axes: Mapping[str, int] = field(default_factory=dict)  # sizes of layout axes that shapes do not determine
     read_only: bool = False  # an alternative spelling, read only; another rule writes these tensors
 
     def __str__(self) -> str:
-        return f"{' + '.join(self.their_names)} <-> {' + '.join(self.our_names)}"
+        return f"{' + '.join(self.checkpoint_names)} <-> {' + '.join(self.own_names)}"
 
     @property
-    def their_names(self) -> tuple[str, ...]:
-        return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+    def checkpoint_names(self) -> tuple[str, ...]:
+        return (self.checkpoint,) if isinstance(self.checkpoint, str) else self.checkpoint
 
     @property
-    def our_names(self) -> tuple[str, ...]:
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
+    def own_names(self) -> tuple[str, ...]:
+        return (self.own,) if isinstance(self.own, str) else self.own
 
     def bindings(self, names: Iterable[str]) -> Iterator[dict[str, str]]:
         """Yield the placeholder values of each matching tfkit name."""
-        pattern = _compiled(self.our_names[0])
+        pattern = _compiled(self.own_names[0])
         for name in names:
             match = pattern.fullmatch(name)
             if match is not None:
                 yield match.groupdict()
 
-    def in_ours(self, binding: Mapping[str, str]) -> list[str]:
+    def own_names_for(self, binding: Mapping[str, str]) -> list[str]:
         """Return the tfkit names."""
-        return [template.format_map(binding) for template in self.our_names]
+        return [template.format_map(binding) for template in self.own_names]
 
-    def in_theirs(self, binding: Mapping[str, str], stacked: int) -> list[str]:
+    def checkpoint_names_for(self, binding: Mapping[str, str], stacked: int) -> list[str]:
         """Return the checkpoint names; those with an extra placeholder, `stacked` times."""
         shifted = {name: _shifted(value, self.offsets.get(name, 0)) for name, value in binding.items()}
         names = []
-        for template in self.their_names:
+        for template in self.checkpoint_names:
             own = [name for name in _placeholders(template) if name not in binding]
             numbers = range(stacked) if own else [0]
             names += [template.format_map(shifted | dict.fromkeys(own, str(number))) for number in numbers]
@@ -77,41 +77,43 @@ class Rule:
     @property
     def stacks(self) -> bool:
         """True if checkpoint names have an extra placeholder, so that one tfkit tensor is split into many."""
-        return any(set(_placeholders(name)) - set(_placeholders(self.our_names[0])) for name in self.their_names)
+        return any(set(_placeholders(name)) - set(_placeholders(self.own_names[0])) for name in self.checkpoint_names)
 
     def count(self, shape: torch.Size, sizes: Sizes) -> int:
         """Return the number of checkpoint tensors stacked in a tfkit tensor of that shape."""
         if not self.stacks or not shape:
             return 1
-        if self.theirs_layout:
+        if self.checkpoint_layout:
             return shape[0]
-        return _rearranged(torch.empty(shape, device="meta"), self.ours_layout, {**sizes, **self.axes}).shape[0]
+        return _rearranged(torch.empty(shape, device="meta"), self.own_layout, {**sizes, **self.axes}).shape[0]
 
-    def to_ours(self, theirs: list[Tensor], shapes: list[torch.Size], sizes: Sizes) -> list[Tensor]:
+    def to_own(self, checkpoint: list[Tensor], shapes: list[torch.Size], sizes: Sizes) -> list[Tensor]:
         """Convert to tfkit tensors of the given shapes. Raise ValueError if the layouts do not fit."""
         if self.stacks:
-            theirs = [torch.stack(theirs)]
+            checkpoint = [torch.stack(checkpoint)]
         sizes = {**sizes, **self.axes}
-        common = _joined([_rearranged(tensor, self.theirs_layout, sizes) for tensor in theirs])
-        forms = [_rearranged(torch.empty(shape, device="meta"), self.ours_layout, sizes) for shape in shapes]
+        common = _joined([_rearranged(tensor, self.checkpoint_layout, sizes) for tensor in checkpoint])
+        forms = [_rearranged(torch.empty(shape, device="meta"), self.own_layout, sizes) for shape in shapes]
         pieces = torch.split(common, [form.shape[0] for form in forms])
-        converted = [_rearranged(piece, _reversed(self.ours_layout), sizes) for piece in pieces]
+        converted = [_rearranged(piece, _reversed(self.own_layout), sizes) for piece in pieces]
         for tensor, shape in zip(converted, shapes, strict=True):
             if tensor.shape != shape:
                 raise ValueError(f"produces {list(tensor.shape)} instead of {list(shape)}")
         return [tensor.contiguous() for tensor in converted]
 
-    def to_theirs(self, ours: list[Tensor], sizes: Sizes) -> list[Tensor]:
+    def to_checkpoint(self, own: list[Tensor], sizes: Sizes) -> list[Tensor]:
         """Convert to checkpoint tensors."""
         sizes = {**sizes, **self.axes}
-        forms = [_rearranged(tensor, self.ours_layout, sizes) for tensor in ours]
+        forms = [_rearranged(tensor, self.own_layout, sizes) for tensor in own]
         common = _joined(forms)
         if self.stacks:
-            return [part.contiguous() for part in _rearranged(common, _reversed(self.theirs_layout), sizes).unbind()]
-        count = len(self.their_names)
+            return [
+                part.contiguous() for part in _rearranged(common, _reversed(self.checkpoint_layout), sizes).unbind()
+            ]
+        count = len(self.checkpoint_names)
         # equal numbers map one to one, regardless of their sizes
         parts = forms if count == len(forms) else list(common.chunk(count))
-        return [_rearranged(part, _reversed(self.theirs_layout), sizes).contiguous() for part in parts]
+        return [_rearranged(part, _reversed(self.checkpoint_layout), sizes).contiguous() for part in parts]
 
 
 def read_only(*rules: Rule) -> tuple[Rule, ...]:

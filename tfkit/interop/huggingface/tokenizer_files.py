@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.interop.huggingface.special import THEIR_TOKENS, read_optional
+from tfkit.interop.huggingface.special import TOKEN_KEYS, read_optional
 from tfkit.interop.huggingface.tokenizer import FILE, without_roles
 from tfkit.run import Run
 from tfkit.storage.files import write_json, write_text
@@ -44,7 +44,7 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
 def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:
     """Return the special tokens under transformers' names; in models that only read, start and end have two each."""
     names: dict[str, str] = {}
-    for role, keys in THEIR_TOKENS.items():
+    for role, keys in TOKEN_KEYS.items():
         if role in tokenizer.special_ids:
             names |= dict.fromkeys(keys[:1] if writes else keys, tokenizer.token(tokenizer.special_ids[role]))
     return names

@@ -14,7 +14,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.files import folder_of
 from tfkit.interop.huggingface.inputs import call_of
-from tfkit.interop.huggingface.their_model import load_theirs, logits_of, reply_of
+from tfkit.interop.huggingface.reference_model import load_reference, logits_of, reply_of
 from tfkit.models import Model
 from tfkit.run import Run
 
@@ -30,12 +30,12 @@ class Difference:
     relative: float
 
     @classmethod
-    def of(cls, place: str, ours: Tensor, theirs: Tensor) -> Difference:
+    def of(cls, place: str, own: Tensor, reference: Tensor) -> Difference:
         """Compare two tensors of one shape; non-finite values differ infinitely."""
-        ours, theirs = ours.float(), theirs.float()
-        off = (ours - theirs).abs().max()
+        own, reference = own.float(), reference.float()
+        off = (own - reference).abs().max()
         largest = float(off) if bool(torch.isfinite(off)) else float("inf")
-        return cls(place, largest, largest / max(float(theirs.abs().max()), 1e-12))
+        return cls(place, largest, largest / max(float(reference.abs().max()), 1e-12))
 
 
 @dataclass
@@ -75,14 +75,14 @@ def verify(
     missing or cannot load the model, UsageError for a text without a tokenizer.
     """
     folder = folder_of(against)
-    theirs = load_theirs(folder, trust)
-    ours = run.model if _is_float32(run.model) else copy.deepcopy(run.model).float()
+    reference = load_reference(folder, trust)
+    own = run.model if _is_float32(run.model) else copy.deepcopy(run.model).float()
     call, description, notes = call_of(run, folder, text)
     verdict = Verdict(tolerance, description, notes=notes)
     with torch.no_grad():
-        out = reply_of(theirs, call, folder)
-        with _layers(ours) as hidden:
-            reply = ours(**call)
+        out = reply_of(reference, call, folder)
+        with _layers(own) as hidden:
+            reply = own(**call)
     _compare_layers(verdict, hidden, reply.hidden, out)
     logits = logits_of(out)
     if logits is None or reply.logits is None:
@@ -122,17 +122,17 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out: object) -> None:
+def _compare_layers(verdict: Verdict, own: Sequence[Tensor], last: Tensor, out: object) -> None:
     """Compare hidden states layer by layer if their numbers agree, and the final ones."""
     states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
-    theirs: tuple[Tensor, ...] = tuple(states)
+    reference: tuple[Tensor, ...] = tuple(states)
     final: Tensor | None = getattr(out, "last_hidden_state", None)
-    if len(theirs) == len(ours):
+    if len(reference) == len(own):
         # the last state is usually the final one; some families (CLIP) return it separately, after the norm
-        apart = [] if final is None or torch.equal(theirs[-1], final) else [final]
-        mine = [*ours, last] if apart else [*ours[:-1], last]
+        apart = [] if final is None or torch.equal(reference[-1], final) else [final]
+        mine = [*own, last] if apart else [*own[:-1], last]
         names = ["embedding", *(f"layer {number}" for number in range(len(mine) - 2)), "hidden"]
-        for place, one, other in zip(names, mine, [*theirs, *apart], strict=True):
+        for place, one, other in zip(names, mine, [*reference, *apart], strict=True):
             _compare(verdict, place, one, other)
     elif final is not None:
         _compare(verdict, "hidden", last, final)
@@ -140,8 +140,8 @@ def _compare_layers(verdict: Verdict, ours: Sequence[Tensor], last: Tensor, out:
         verdict.notes.append("hidden states are not compared: the reference does not return one per layer")
 
 
-def _compare(verdict: Verdict, place: str, ours: Tensor, theirs: Tensor) -> None:
-    if ours.shape == theirs.shape:
-        verdict.differences.append(Difference.of(place, ours, theirs))
+def _compare(verdict: Verdict, place: str, own: Tensor, reference: Tensor) -> None:
+    if own.shape == reference.shape:
+        verdict.differences.append(Difference.of(place, own, reference))
     else:
-        verdict.notes.append(f"{place}: {list(ours.shape)} here, {list(theirs.shape)} there")
+        verdict.notes.append(f"{place}: {list(own.shape)} in the run, {list(reference.shape)} in the folder")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError
 from tfkit.core.output import some
-from tfkit.interop.huggingface.convert import to_ours
+from tfkit.interop.huggingface.convert import to_own
 from tfkit.interop.huggingface.files import CONFIG, COUNTED, open_checkpoint
 from tfkit.interop.huggingface.source import Source
 from tfkit.models.build import build_model
@@ -38,7 +38,7 @@ def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.d
     own, tied = own_tensors(build_model(blueprint, device="meta"))
     shapes = {name: tensor.shape for name, tensor in own.items()}
     with open_checkpoint(read.folder, dtype) as checkpoint:
-        brought = to_ours(read.family, checkpoint, shapes, blueprint)
+        brought = to_own(read.family, checkpoint, shapes, blueprint)
     ordered = {name: brought.tensors[name] for name in shapes}
     _check_numbers(read.folder, own, ordered)
     Weights(ordered, tied, entry_of(blueprint)).save(file)

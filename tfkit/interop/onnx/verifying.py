@@ -22,6 +22,7 @@ from tfkit.interop.onnx.example import generate
 from tfkit.interop.onnx.exporting import as_float32, metadata_of, size_of
 from tfkit.interop.onnx.graphs import Graph, graphs_of, writes
 from tfkit.interop.onnx.tracing import trace
+from tfkit.recipe.settings.sections import Data
 from tfkit.run import Run
 from tfkit.storage.files import read_json
 from tfkit.training.setup import longest_example
@@ -83,7 +84,7 @@ def _figures(
     graph = graphs[-1]
     objective = run.recipe.objective
     if objective is not None and objective.part.part_name == "causal_lm" and run.recipe.data is not None:
-        figures["perplexity"] = _perplexity(run, graph, sessions[graph.file])
+        figures["perplexity"] = _perplexity(run, run.recipe.data, graph, sessions[graph.file])
     ids = [1] * min(LONGEST, (facts["max_length"] or LONGEST + 1) - 1)
     if writes(graph.model):
         count = min(TIMED, (facts["max_length"] or TIMED + len(ids)) - len(ids))
@@ -102,11 +103,10 @@ def _raw(sessions: Mapping[str, GraphSession]) -> list[Any]:
     return [one.raw for one in sessions.values()]
 
 
-def _perplexity(run: Run, graph: Graph, session: GraphSession) -> float:
+def _perplexity(run: Run, data: Data, graph: Graph, session: GraphSession) -> float:
     """Return the perplexity on the first rows of the validation texts."""
-    data = run.recipe.data
-    examples = dict(data.splits())["valid"].build().examples()  # type: ignore[union-attr]
-    items = run.objective.rows.prepare(examples, run.tokenizer, longest_example(run.blueprint, data))  # type: ignore[arg-type]
+    examples = dict(data.splits())["valid"].build().examples()
+    items = run.objective.rows.prepare(examples, run.tokenizer, longest_example(run.blueprint, data))
     nats, count = 0.0, 0
     for item in items[:ROWS]:
         row = torch.as_tensor(item["text"], dtype=torch.int64)[None]

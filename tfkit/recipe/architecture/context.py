@@ -106,7 +106,7 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
     if node is None:
         return None
     if below is not None and node.value is not None and not isinstance(below.value, list):
-        node = node if isinstance(node.value, list) else merge(below, node, layer.faults.found)
+        node = node if isinstance(node.value, list) else merge(below, node, layer.faults.errors)
     shape = replace(layer.shape, num_heads=agreed_heads(sublayers))
     valid, written = read_positions(node, layer.preparer, shape)
     for item, config in valid:

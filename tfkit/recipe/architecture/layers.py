@@ -88,12 +88,12 @@ class LayerResolver:
         node = self.base if self.base is not None else replace(self.stack.node, value={})
         for kind in kinds:
             if isinstance(self.kinds[kind].value, dict):
-                node = merge(node, self.kinds[kind], self.faults.found)
+                node = merge(node, self.kinds[kind], self.faults.errors)
         return node
 
     def plan(self, node: Node) -> LayerPlan | None:
         """Return the plan of a complete layer node, or None with its faults added."""
-        before = len(self.faults.found)
+        before = len(self.faults.errors)
         keys = mapping(node)
         masks = layer_masks(self.stack, keys)
         shape = replace(self.stack.plan.shape(), causal=masks.causal)
@@ -106,7 +106,7 @@ class LayerResolver:
         sublayers = SublayerResolver(layer, norm).resolve()
         position = layer_positions(layer, sublayers)
         values: dict[str, Any] = {key.field: plain(key.kind, keys.get(key.name), self.faults) for key in PLAIN}
-        if residual is None or len(self.faults.found) > before:
+        if residual is None or len(self.faults.errors) > before:
             return None
         check_norms(layer, residual, sublayers, norm)
         plan = LayerPlan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,12 +31,12 @@ class Parametrizer:
 
     def applied(self, blueprint: Blueprint) -> Blueprint:
         """Return the Blueprint with its parametrization and the resulting factors; unchanged if there is a fault."""
-        count = len(self.faults.found)
+        count = len(self.faults.errors)
         chosen = self._read(blueprint)
-        if chosen is None or len(self.faults.found) > count:
+        if chosen is None or len(self.faults.errors) > count:
             return blueprint
         result = self._with_factors(blueprint, chosen)
-        return blueprint if len(self.faults.found) > count else result
+        return blueprint if len(self.faults.errors) > count else result
 
     def _read(self, blueprint: Blueprint) -> Parametrization | None:
         keys = mapping(self.node)
@@ -81,7 +82,7 @@ class Parametrizer:
         root = Node({"model": replace(self.model, value=own)}, self.model.place)
         for key, node in sizes.items():
             path = f"model.{key}"
-            root = merge(root, nested(path, node.moved(path)), self.faults.found)
+            root = merge(root, nested(path, node.moved(path)), self.faults.errors)
         return self.resolve(mapping(root)["model"])
 
     def _with_factors(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:
@@ -124,7 +125,8 @@ class Parametrizer:
 
     def _layer(self, layer: LayerPlan, plan: StackPlan, small: LayerPlan, base: StackPlan, branch: float) -> LayerPlan:
         residual = layer.residual
-        if branch != 1.0 and residual.part.init_gain.__func__ is not ResidualFacts.init_gain.__func__:  # type: ignore[attr-defined]
+        own_gain, no_gain = (inspect.getattr_static(part, "init_gain") for part in (residual.part, ResidualFacts))
+        if branch != 1.0 and own_gain is not no_gain:
             self._add(f"'{residual.part.part_name}' already scales with depth; remove num_layers from base")
         if branch != 1.0 and residual.branch_scale == 1.0:
             residual = residual.model_copy(update={"branch_scale": branch})
@@ -161,7 +163,9 @@ class Parametrizer:
                 self._add(f"head '{head.part.part_name}' has no option `scale`; set tied: false")
             return head
         small = chosen.base.read_by(head)
-        return head.model_copy(update={"scale": scale_factor(scale, small.d_model) / ratio})  # type: ignore[arg-type]
+        return head.model_copy(
+            update={"scale": scale_factor(None if scale is None else str(scale), small.d_model) / ratio}
+        )
 
     def _add(self, message: str) -> None:
         self.faults.add(self.node, message)

@@ -180,7 +180,7 @@ class Turns:
 
     def check(self, faults: Faults) -> bool:
         """True if each list has one value per layer that it applies to; add faults otherwise."""
-        before = len(faults.found)
+        before = len(faults.errors)
         for choice in chain.from_iterable(self._choices.values()):
             values, kind = choice.entries["per_layer"], self._kind(choice)
             if len(choice.entries) > 1 or not isinstance(values.value, list):
@@ -191,7 +191,7 @@ class Turns:
             else:
                 for value in (value for value in values.value if isinstance(value.value, (dict, list))):
                     faults.add(value, NO_PARTS)
-        return len(faults.found) == before
+        return len(faults.errors) == before
 
     def _kind(self, choice: Node) -> str:
         """Return the kind that contains the list, "" if none."""

@@ -99,7 +99,7 @@ class Preparer:
             return replace(as_part(self.norm), place=child.place, path=child.path)
         if child.value is None or child.value is False or self.norm is None:
             return child
-        return merge(self.norm, child, self.faults.found)
+        return merge(self.norm, child, self.faults.errors)
 
 
 def with_type(node: Node, default: str) -> Node:
@@ -150,18 +150,18 @@ def parts_of(slot: str, parts: Parts) -> tuple[Config, ...]:
     several = [parts] if isinstance(parts, (str, Mapping, Config)) else list(parts)
     faults = Faults()
     configs = [_part(slot, part, f"{slot}[{index}]", faults) for index, part in enumerate(several)]
-    if faults.found:
-        raise RecipeError(faults.found)
+    if faults.errors:
+        raise RecipeError(faults.errors)
     return tuple(config for config in configs if config is not None)
 
 
 def part_at(slot: str, part: Part, place: str, path: str) -> Config:
     """Return the Config of a part given at `place`, such as a command line option; raise RecipeError."""
-    node, found = from_value(part, Place(place), path)
-    faults = Faults(found)
-    config = None if found else Preparer(faults).config(node, slot)
+    node, errors = from_value(part, Place(place), path)
+    faults = Faults(errors)
+    config = None if errors else Preparer(faults).config(node, slot)
     if config is None:
-        raise RecipeError(faults.found)
+        raise RecipeError(faults.errors)
     return config
 
 
@@ -171,6 +171,6 @@ def _part(slot: str, part: object, path: str, faults: Faults) -> Config | None:
             return Slot(slot).validate(part)
         except ValueError as error:
             raise UsageError(f"{path}: {error}") from None
-    node, found = from_value(part, Place(f"<{slot}>"), path)
-    faults.found += found
-    return None if found else Preparer(faults).config(node, slot)
+    node, errors = from_value(part, Place(f"<{slot}>"), path)
+    faults.errors += errors
+    return None if errors else Preparer(faults).config(node, slot)

@@ -11,7 +11,7 @@ from tfkit.core.component import Config
 from tfkit.core.errors import Place
 from tfkit.core.keys import Kind, NormValue, PartsValue, PartValue
 from tfkit.core.shape import Side
-from tfkit.core.slots import EmbeddingFacts, of_kind
+from tfkit.core.slots import EmbeddingFacts, ModelFacts, of_kind
 from tfkit.recipe.architecture.checks import LastStates, check_memory_is_read, check_sight, ends_in_states
 from tfkit.recipe.architecture.context import stack_positions
 from tfkit.recipe.architecture.heads import HeadResolver, check_readers
@@ -50,7 +50,7 @@ class ModelResolver:
         kind = self._topology()
         if kind is None:
             return None
-        sides: Mapping[Side, bool] = kind.part.sides  # type: ignore[attr-defined]
+        sides: Mapping[Side, bool] = kind.part.sides
         self._check_keys(sides)
         own = {key: child for key, child in mapping(self.node).items() if key in STACK}
         self.stacks = {side: self._stack_keys(side, own, len(sides) == 1) for side in sides}
@@ -66,7 +66,7 @@ class ModelResolver:
                 plans["encoder"] = ends_in_states(plans["encoder"], self.stacks["encoder"], self.faults)
                 if len(self.layers) == 2:
                     LastStates(plans["encoder"], plans["decoder"], self.layers).check()
-        joined = len(plans) > 1 and kind.part.joined_by_cross_attention  # type: ignore[attr-defined]
+        joined = len(plans) > 1 and kind.part.joined_by_cross_attention
         for side, distinct in self.layers.items():
             check_sight(distinct, plans[side], is_memory=joined and side == "encoder")
             if joined or len(plans) == 1:
@@ -83,14 +83,14 @@ class ModelResolver:
         """Resolve the model in its base sizes; faults are shared."""
         return ModelResolver(node, self.faults, Vocabulary(self.vocabulary.size)).resolve()
 
-    def _topology(self) -> Config | None:
+    def _topology(self) -> ModelFacts.Config | None:
         if not isinstance(self.node.value, dict):
             self.faults.add(self.node, "expected a mapping that describes the model")
             return None
         if "type" not in self.node.value:
             self.faults.add(self.node, "needs a type: encoder, decoder or encoder_decoder")
             return None
-        return validated(self.node.value["type"], "model", self.faults)
+        return of_kind(validated(self.node.value["type"], "model", self.faults), ModelFacts.Config)
 
     def _check_keys(self, sides: Mapping[Side, bool]) -> None:
         model, paired = mapping(self.node), len(sides) > 1
@@ -114,7 +114,7 @@ class ModelResolver:
         if not isinstance(over.value, dict):
             self.faults.add(over, f"expected a mapping of the {side}'s keys")
             return own
-        return mapping(merge(replace(self.node, value=own), over, self.faults.found))
+        return mapping(merge(replace(self.node, value=own), over, self.faults.errors))
 
     def _used(self) -> Iterator[Node]:
         """Yield the texts used by stacks and layers; all texts of a stack whose layers have faults."""
@@ -197,14 +197,14 @@ class ModelResolver:
                 self.faults.add(node, "true means the stack's norm, but layer.norm is not set")
             node = norm
         elif node.value is not None and norm is not None:
-            node = merge(norm, node, self.faults.found)
+            node = merge(norm, node, self.faults.errors)
         if node is not None:
             text.written["final_norm"] = node
         return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
 
     # the whole model
 
-    def _blueprint(self, kind: Config, plans: Mapping[Side, StackPlan]) -> Blueprint:
+    def _blueprint(self, kind: ModelFacts.Config, plans: Mapping[Side, StackPlan]) -> Blueprint:
         bare = Blueprint(kind, plans.get("encoder"), plans.get("decoder"), None, (), self._init())  # type: ignore[arg-type]
         heads = self.heads = HeadResolver(self.node, self.stacks, bare, self.faults)
         return replace(
@@ -242,11 +242,11 @@ def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Fau
     unused = set(_places(keys.values())) - stands
     if not unused:
         return
-    found, known = _Forms(faults.found), len(faults.found)
+    forms, known = _Forms(faults.errors), len(faults.errors)
     # a kind is merged over the layer, and a norm over the layer's
     checked = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
-    _read({key: node for key, node in keys.items() if key in checked}, found)
-    faults.found += [fault for fault in found.found[known:] if (fault.place, fault.path) in unused]
+    _read({key: node for key, node in keys.items() if key in checked}, forms)
+    faults.errors += [fault for fault in forms.errors[known:] if (fault.place, fault.path) in unused]
 
 
 def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:

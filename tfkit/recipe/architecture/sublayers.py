@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tfkit.core.blueprint import SublayerPlan
 from tfkit.core.component import Config
-from tfkit.core.slots import SublayerFacts, of_kind
+from tfkit.core.slots import ResidualFacts, SublayerFacts, of_kind
 from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.keys import SUBLAYERS
 from tfkit.recipe.overlays import merge
@@ -38,7 +38,7 @@ class SublayerResolver:
                 self.layer.faults.add(child, text, at_key=True)
         plans = [self._sublayer(name, base) for name, base in names]
         valid = [plan for plan in plans if plan is not None]
-        if not valid and not self.layer.faults.found:
+        if not valid and not self.layer.faults.errors:
             self.layer.faults.add(self.layer.node, f"a layer needs at least one sublayer: {', '.join(SUBLAYERS)}")
         return valid
 
@@ -76,7 +76,7 @@ class SublayerResolver:
     def _sublayer(self, name: str, base: str) -> SublayerPlan | None:
         node, over = self.layer.keys.get(base), self.layer.keys.get(name)
         if name != base and over is not None:
-            node = over if node is None else merge(node, over, self.layer.faults.found)
+            node = over if node is None else merge(node, over, self.layer.faults.errors)
         if node is None or node.value is None:
             place = self.layer.keys.get("sublayers", self.layer.node)
             self.layer.faults.add(place, f"names {name}, but the layer has no {base}")
@@ -96,7 +96,7 @@ class SublayerResolver:
         own, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
         node = below if below is not None and (own is None or own.value is True) else own
         if own is not None and own.value is not None and own.value is not True and below is not None:
-            node = merge(below, own, layer.faults.found)
+            node = merge(below, own, layer.faults.errors)
         if node is not None:
             layer.written[f"{name}_norm"] = node
         if own is None:
@@ -104,10 +104,12 @@ class SublayerResolver:
         return None if node is None or node.value is None else layer.config(node, "norm")
 
 
-def check_norms(layer: LayerText, residual: Config, sublayers: Sequence[SublayerPlan], norm: Config | None) -> None:
+def check_norms(
+    layer: LayerText, residual: ResidualFacts.Config, sublayers: Sequence[SublayerPlan], norm: Config | None
+) -> None:
     """Refuse norms of single sublayers if the layout uses one norm for all, and missing norms that it needs."""
     layout = residual.part.part_name
-    names = residual.part.norm_names([sublayer.name for sublayer in sublayers])  # type: ignore[attr-defined]
+    names = residual.part.norm_names([sublayer.name for sublayer in sublayers])
     own = set(names.values())  # sublayers with an individual norm; None stands for a common one
     for key, child in layer.keys.items():
         match = SUBLAYER_KEY.fullmatch(key)
@@ -129,7 +131,7 @@ def with_cross_attention(layer: Node, faults: Faults) -> Node:
     if cross is None:
         cross = attention
     elif attention is not None and attention.value is not None and cross.value is not None:
-        cross = merge(attention, cross, faults.found)
+        cross = merge(attention, cross, faults.errors)
     return layer if cross is None else replace(layer, value={**layer.entries, "cross_attention": cross})
 
 

@@ -100,7 +100,8 @@ def locate(root: Node, path: str) -> tuple[Node, Sequence[str]]:
     for side in ("encoder", "decoder"):
         if rest and path.startswith(f"model.{side}."):
             shared, missing = _walk(root, path.replace(f".{side}", "", 1))
-            one_stack = root.get("model") is None or root.get("model").get(side) is None  # type: ignore[union-attr]
+            model = root.get("model")
+            one_stack = model is None or model.get(side) is None
             node, rest = (shared, missing) if one_stack or not missing else (node, rest)
     return node, rest
 

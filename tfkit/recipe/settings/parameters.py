@@ -130,7 +130,7 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
             visit(child, f"{prefix}{name}.", slot)
 
     visit(model, "", "")
-    return [Parameter(tuple(found), slots[key], values[key]) for key, found in names.items()]
+    return [Parameter(tuple(paths), slots[key], values[key]) for key, paths in names.items()]
 
 
 def hidden_matrices(model: nn.Module) -> list[Parameter]:

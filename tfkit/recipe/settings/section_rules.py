@@ -117,7 +117,7 @@ def adapter_problems(
     train: Train, blueprint: Blueprint | None, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
     """Yield settings that a frozen model with an adapter does not follow."""
-    given = {
+    ignored = {
         "freeze": (bool(train.freeze), "train.adapter freezes the model; its option `also` names what is trained"),
         "groups": (bool(train.groups), "train.adapter freezes the model, and its weights are in no group"),
         "layer_decay": (
@@ -126,7 +126,7 @@ def adapter_problems(
         ),
         "keep": (isinstance(train.keep, Mean), "a mean of checkpoints would leave out the adapter; keep best or last"),
     }
-    yield from (Problem(option, text, at="train") for option, (is_set, text) in given.items() if is_set)
+    yield from (Problem(option, text, at="train") for option, (is_set, text) in ignored.items() if is_set)
     if blueprint is not None and blueprint.parametrization is not None:
         yield Problem("", "muP gives no rates for the weights of train.adapter", at="model.parametrization")
     if objective is not None and "own_model" in objective.part.capabilities:

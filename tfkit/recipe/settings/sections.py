@@ -25,6 +25,7 @@ from tfkit.core.options import (
     Seed,
     Slot,
     as_tuple,
+    part_option,
 )
 from tfkit.core.slots import CorpusFacts, MetricFacts, ObjectiveFacts, TokenizerFacts
 
@@ -335,10 +336,8 @@ class Train(Validated):
     max_time: Duration | None = Field(
         None, description="stop after the step that passes this time, such as 8 h or 90 min; --resume continues"
     )
-    optimizer: Optimizer = Field("adam", description="the optimizer")  # type: ignore[assignment]
-    schedule: Schedule = Field(  # type: ignore[assignment]
-        "inverse_square_root", description="schedule of the learning rate"
-    )
+    optimizer: Optimizer = part_option("adam", "the optimizer")
+    schedule: Schedule = part_option("inverse_square_root", "schedule of the learning rate")
     clip_norm: PositiveFloat | None = Field(None, description="maximum global norm of the gradients")
     parallel: Parallelism = Field(
         Parallelism(), description="division of the work over the processes that torchrun starts"
@@ -352,6 +351,7 @@ class Train(Validated):
         description="number of layers of each stack, from the first, whose activations are recomputed in the backward "
         "pass instead of kept; or all",
     )
+    compile: bool = Field(False, description="compute the steps with torch.compile: faster after the first ones")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
     keep: Literal["best", "last"] | Mean = Field("best", description="the weights saved in model.safetensors")
@@ -423,12 +423,12 @@ class Generate(Section):
     length_ratio: NonNegativeFloat | None = Field(
         None, description="limit relative to the source, for translation: ratio * source + 10 tokens"
     )
-    strategy: Strategy = Field("greedy", description="the decoding strategy")  # type: ignore[assignment]
+    strategy: Strategy = part_option("greedy", "the decoding strategy")
     seed: Seed | None = Field(None, description="seed of sampling; none: a different one each time")
     logits: LogitsRules = Field((), description="rules that modify the scores of the next token, in order")
-    stop: StopRules = Field(
-        ("end_token",),  # type: ignore[arg-type]
-        description="stop rules, of which any ends a text; a custom list has end_token only if it names it",
+    stop: StopRules = part_option(
+        ("end_token",),
+        "stop rules, of which any ends a text; a custom list has end_token only if it names it",
     )
 
 

@@ -48,15 +48,15 @@ class InvalidValue(NamedTuple):
 class Faults:
     """Collects faults while a recipe is resolved; raises RecipeError if there are too many."""
 
-    def __init__(self, found: Iterable[Fault] = (), has_weights: bool = False) -> None:
+    def __init__(self, errors: Iterable[Fault] = (), has_weights: bool = False) -> None:
         """Create a collector; `has_weights`: the weights exist, so unlearnable ones are only warned about."""
-        self.found = list(found)
+        self.errors = list(errors)
         self.warnings: list[Fault] = []  # suspicious but valid
         self.has_weights = has_weights
         # parts (slot and name) of code that was not imported; None: unknown
         self.awaited: frozenset[tuple[str, str]] | None = frozenset()
         # a value that could not be parsed violates every check; one fault is enough
-        self._unread: set[Place | None] = {fault.place for fault in self.found}
+        self._unread: set[Place | None] = {fault.place for fault in self.errors}
 
     def add(
         self, node: Node, message: str, suggestion: str | None = None, at_key: bool = False, path: str | None = None
@@ -67,9 +67,9 @@ class Faults:
             return
         if node.place.line and node.place in self._unread:
             return
-        self.found.append(Fault(place, node.path if path is None else path, message, suggestion))
-        if len(self.found) > MAX_FAULTS:
-            raise RecipeError(self.found)
+        self.errors.append(Fault(place, node.path if path is None else path, message, suggestion))
+        if len(self.errors) > MAX_FAULTS:
+            raise RecipeError(self.errors)
 
     def warn(self, node: Node, message: str, at_key: bool = False, path: str | None = None) -> None:
         """Add a warning at a node's value, or at its key, shown by `check` and `train`."""

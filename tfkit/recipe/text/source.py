@@ -327,7 +327,7 @@ class _Builder:
                 message = f"<< needs a mapping or a list of mappings, not {kind(mapping)}"
                 self._fault(mapping.place, under(path, "<<"), message)
                 continue
-            merged = mapping.moved(path).value | merged  # type: ignore[operator]
+            merged = {**mapping.moved(path).entries, **merged}
         return merged
 
     def _alias(self, name: str, place: Place, path: str, depth: int, key_place: Place | None) -> Node:
@@ -398,7 +398,8 @@ class _Converter:
         if type(data) is str and _UNSTORABLE.search(data):
             self._fault(path, _NO_CHARACTER)
             return None
-        return data  # type: ignore[no-any-return]
+        value: Scalar = data
+        return value
 
     def _fault(self, path: str, message: str) -> None:
         self.faults.append(Fault(self._place, path, message))

@@ -54,10 +54,10 @@ def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[st
     written = dict(chosen.written)
     small = dict(_numbers(spell(model_values(chosen.base))))
     own = dict(_numbers(model))
-    found = {key: size for key, size in small.items() if own.get(key) != size or key in written}
+    sizes = {key: size for key, size in small.items() if own.get(key) != size or key in written}
     alone = len(list(blueprint.stacks())) == 1
-    found |= {"num_layers" if alone else f"{side}.num_layers": layers for side, layers in chosen.depths}
-    return found or {key: size for key, size in small.items() if key.rpartition(".")[2] == "d_model"}
+    sizes |= {"num_layers" if alone else f"{side}.num_layers": layers for side, layers in chosen.depths}
+    return sizes or {key: size for key, size in small.items() if key.rpartition(".")[2] == "d_model"}
 
 
 def _numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
@@ -134,7 +134,7 @@ def kind_names(plan: StackPlan) -> dict[str, list[int]]:
     """
     if len(plan.layers) == 1 and len(set(plan.entries)) == 1:
         return {}
-    return {_name(label, found): found for label, found in _kinds(plan).items()}
+    return {_name(label, kinds): kinds for label, kinds in _kinds(plan).items()}
 
 
 def _kinds(plan: StackPlan) -> dict[Label, list[int]]:
@@ -161,17 +161,17 @@ def _kind(layers: Sequence[object]) -> Any:
 
 def _pattern(plan: StackPlan) -> list[Any]:
     """Return the pattern of kinds; recurring entries form an inner list."""
-    labels, names = _labels(plan), {label: _name(label, found) for label, found in _kinds(plan).items()}
+    labels, names = _labels(plan), {label: _name(label, kinds) for label, kinds in _kinds(plan).items()}
 
-    def spelled(part: Sequence[Label]) -> list[str]:
+    def written(part: Sequence[Label]) -> list[str]:
         return [f"{names[label]}*{len(list(group))}" for label, group in groupby(part)]
 
     before, cycle, after = _folded(labels)
     if not cycle:
-        return spelled(before)
+        return written(before)
     if not (before or after):
-        return spelled(cycle)
-    return [*spelled(before), spelled(cycle), *spelled(after)]
+        return written(cycle)
+    return [*written(before), written(cycle), *written(after)]
 
 
 def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
@@ -227,8 +227,8 @@ def _lines(value: RecipeRow, depth: int) -> Iterator[str]:
 
 def _comment(value: RecipeRow, width: int) -> str:
     """Format the origin on one line; only descriptions of defaults are truncated."""
-    found = value.origin
-    return found.short() if found.place is not None else shorten(found.short(), width)
+    text = value.origin.short()
+    return text if value.origin.place is not None else shorten(text, width)
 
 
 def scalar(value: Any) -> str:
@@ -249,9 +249,9 @@ def scalar(value: Any) -> str:
 
 def notes(file: str, text: str) -> Notes:
     """Return the trailing comments of a resolved.yaml by file and line."""
-    found = {}
+    comments = {}
     for number, line in enumerate(text.splitlines(), start=1):
         value, mark, comment = line.rpartition("  # ")
         if mark and value.strip():
-            found[file, number] = comment
-    return found
+            comments[file, number] = comment
+    return comments

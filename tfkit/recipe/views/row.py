@@ -95,11 +95,11 @@ class RecipeRow:
     @property
     def replaced(self) -> list[tuple[Any, Origin]]:
         """Values that this one replaced with their origins, latest first."""
-        found = []
+        earlier = []
         node = self.node
         while node is not None and (node := node.under) is not None:
-            found.append((node.plain(), replace(self._origin(node), written="")))
-        return found
+            earlier.append((node.plain(), replace(self._origin(node), written="")))
+        return earlier
 
     @property
     def dropped(self) -> tuple[Node, ...]:
@@ -183,11 +183,11 @@ class Origin:
 
 def _source(path: str, written: str) -> str:
     """Return the key that a value derives from: the part of `written` that differs from `path`, or empty."""
-    asked, there = (_bare(text).split(".") for text in (path, written))
-    if asked == there:
+    own, source_path = (_bare(text).split(".") for text in (path, written))
+    if own == source_path:
         return ""
     tail = 0
-    while tail < min(len(asked), len(there)) - 1 and asked[-1 - tail] == there[-1 - tail]:
+    while tail < min(len(own), len(source_path)) - 1 and own[-1 - tail] == source_path[-1 - tail]:
         tail += 1
     keys = written.split(".")
     source = ".".join(keys[: len(keys) - tail])

@@ -79,18 +79,18 @@ class RecipeTable:
     def _stack_nodes(self, plan: StackPlan) -> dict[str, Node]:
         text = self.resolver.texts[plan.side]
         keys, names = text.keys, kind_names(plan)
-        found = {name: node for name, node in keys.items() if name in STACK and name not in OF_LAYERS} | text.written
+        nodes = {name: node for name, node in keys.items() if name in STACK and name not in OF_LAYERS} | text.written
         if "pattern" in keys:
-            found.setdefault("num_layers", keys["pattern"])
+            nodes.setdefault("num_layers", keys["pattern"])
         held = _held(keys.get("position"), plan.max_length) if node_at(keys, "max_length") is None else None
         if held is not None:
-            found["max_length"] = held
+            nodes["max_length"] = held
         layers = [self._layer_node(plan.side, plan.order.index(kind), layer) for kind, layer in enumerate(plan.layers)]
         if not names:
-            return found | {"layer": layers[0]}
-        found["layer"] = replace(text.node, value={"norm": node} if (node := layers[0].get("norm")) else {})
-        found["layers"] = replace(text.node, value={name: layers[kinds[0]] for name, kinds in names.items()})
-        return found | ({"pattern": keys["pattern"]} if "pattern" in keys else {})
+            return nodes | {"layer": layers[0]}
+        nodes["layer"] = replace(text.node, value={"norm": node} if (node := layers[0].get("norm")) else {})
+        nodes["layers"] = replace(text.node, value={name: layers[kinds[0]] for name, kinds in names.items()})
+        return nodes | ({"pattern": keys["pattern"]} if "pattern" in keys else {})
 
     def _layer_node(self, side: Side, index: int, plan: LayerPlan) -> Node:
         """Return the text of a layer with this plan, with the stack's position if it has none."""
@@ -152,8 +152,8 @@ class RecipeTable:
         """Return the rows of a model or stack, without keys that are none by default."""
         own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
         keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
-        found = [self._model(sides, [key], f"{path}.{key}") for key in keys]
-        return [row for rows in found if any(row.value is not None or row.node for row in rows) for row in rows]
+        groups = [self._model(sides, [key], f"{path}.{key}") for key in keys]
+        return [row for rows in groups if any(row.value is not None or row.node for row in rows) for row in rows]
 
     def _model(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[RecipeRow]:
         """Return the rows of `steps` below the model or some of its stacks."""
@@ -197,11 +197,11 @@ class RecipeTable:
     def _layers(self, side: Side, path: str, name: str, steps: Sequence[str]) -> Iterator[RecipeRow]:
         """Yield the layers that `name` refers to, grouped by source text."""
         plan, entries = self.plans[side], self.resolver.entries[side]
-        causal, wanted = causal_by_type(plan, self.blueprint), self._wanted(side, name, bool(steps))
+        causal, selected = causal_by_type(plan, self.blueprint), self._selection(side, name, bool(steps))
         texts: dict[int, int] = {}
         order = [texts.setdefault(id(node), len(texts)) for node in self.resolver.layers[side].texts]
-        found = places([text if wanted(index) else -1 for index, text in enumerate(order)])
-        for runs in (runs for text, runs in found.items() if text >= 0):
+        by_text = places([text if selected(index) else -1 for index, text in enumerate(order)])
+        for runs in (runs for text, runs in by_text.items() if text >= 0):
             first = runs[0][0]
             layer = plan.layers[plan.order[first]]
             values = layer_values(layer, causal, every=bool(steps))
@@ -210,7 +210,7 @@ class RecipeTable:
             node, kinds = self._layer_node(side, first, layer), entries[first].kinds
             yield RecipeRow(path, values, node, sentence("model.layer"), side, runs, kinds, self.notes)
 
-    def _wanted(self, side: Side, kind: str, deeper: bool) -> Callable[[int], bool]:
+    def _selection(self, side: Side, kind: str, deeper: bool) -> Callable[[int], bool]:
         """Return the layer filter: all, by number, by kind, or by a kind name of resolved.yaml."""
         plan, entries = self.plans[side], self.resolver.entries[side]
         if kind == "layer":
@@ -224,7 +224,7 @@ class RecipeTable:
 
     def _below(self, rows: Sequence[RecipeRow], steps: Sequence[str], path: str) -> list[RecipeRow]:
         """Descend `steps` in each row that has them; raises UsageError if none has."""
-        found: list[RecipeRow] = []
+        reached: list[RecipeRow] = []
         for row in rows:
             for step in steps:
                 child = row.child(step)
@@ -232,10 +232,10 @@ class RecipeTable:
                     break
                 row = child
             else:
-                found.append(row)
-        if not found:
+                reached.append(row)
+        if not reached:
             raise self._unknown(path, step, row)
-        return found
+        return reached
 
     # unknown keys
 

@@ -11,7 +11,7 @@ from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import class_count, named_classes
 from tfkit.interop.huggingface.families.bert import MASKED_LM, BertLike, heads_of, renamed, table_rules
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
@@ -35,10 +35,10 @@ GROUP = "group"  # layer kind of checkpoints with several groups
 
 @register("family", "albert")
 class Albert(BertLike):
-    """ALBERT: a BERT whose layers are one, with narrow tables projected to the width of the layers."""
+    """ALBERT: a BERT with shared layer weights and a narrow token table projected to d_model."""
 
     model_types = ("albert",)
-    base: ClassVar = laid(BertLike.base, {"layer.shared": True})
+    base: ClassVar = merged(BertLike.base, {"layer.shared": True})
     heads: ClassVar = {**heads_of("Albert"), "AlbertForPreTraining": {"head": MASKED_LM, **SENTENCE_ORDER}}
     settings = amended(
         BertLike.settings,
@@ -82,12 +82,12 @@ class Albert(BertLike):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if "sentence_order" in model.get("heads", {}):
-            lay(model, {"heads.sentence_order.num_classes": class_count(config)})
+            override(model, {"heads.sentence_order.num_classes": class_count(config)})
         groups, inner = (int(config.get(key, 1)) for key in ("num_hidden_groups", "inner_group_num"))
         if groups > 1 and inner > 1:
             raise DataError(
-                f"config.json: inner_group_num: {inner} layers in each of {groups} groups cannot be brought in; "
-                "several layers can where num_hidden_groups is 1"
+                f"config.json: inner_group_num: {inner} layers in each of {groups} groups are not supported; "
+                "several inner layers require num_hidden_groups 1"
             )
         count = model["num_layers"]
         if groups > 1:
@@ -114,8 +114,8 @@ class Albert(BertLike):
 def _layer_rules(place: str, layers: Sequence[int]) -> tuple[Rule, ...]:
     """Return the rules of the given tfkit layers; checkpoint names use the template `place`."""
     names = {
-        f"{place.format(number)}.{theirs}": f"encoder.layers.{layer}.{ours}"
+        f"{place.format(number)}.{checkpoint}": f"encoder.layers.{layer}.{own}"
         for number, layer in enumerate(layers)
-        for theirs, ours in NAMES.items()
+        for checkpoint, own in NAMES.items()
     }
     return renamed(names)

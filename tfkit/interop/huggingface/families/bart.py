@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.classes import bring_classes, say_classes
+from tfkit.interop.huggingface.classes import read_classes, write_classes
 from tfkit.interop.huggingface.families.bert import renamed
-from tfkit.interop.huggingface.family import Family, laid, lay
+from tfkit.interop.huggingface.family import Family, merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -31,14 +31,14 @@ PRE_NORM = {"layer": {"residual": "pre_norm"}}
 SINES = {"position": {"type": "sinusoidal", "layout": "halves"}}
 
 
-def attention_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
+def attention_rules(checkpoint: str, own: str) -> tuple[Rule, ...]:
     """Return the rules for an attention's projections and norm."""
     layer = "{side}.layers.{layer}"
     projections = (
-        Rule(f"{layer}.{theirs}.{name}.{{kind}}", f"{layer}.{ours}.{part}.{{kind}}")
+        Rule(f"{layer}.{checkpoint}.{name}.{{kind}}", f"{layer}.{own}.{part}.{{kind}}")
         for name, part in PROJECTIONS.items()
     )
-    return (*projections, Rule(f"{layer}.{theirs}_layer_norm.{{kind}}", f"{layer}.{ours}_norm.{{kind}}"))
+    return (*projections, Rule(f"{layer}.{checkpoint}_layer_norm.{{kind}}", f"{layer}.{own}_norm.{{kind}}"))
 
 
 LAYERS = (
@@ -76,21 +76,21 @@ HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
 }
 
 
-def heads_of(name: str, says: Iterable[str] = (), **head: object) -> dict[str, ModelSection]:
-    """Return the model classes of an encoder-decoder: generation, headless, and the text classes in `says`."""
+def heads_of(name: str, text_classes: Iterable[str] = (), **head: object) -> dict[str, ModelSection]:
+    """Return the model classes of an encoder-decoder: generation, headless, and `text_classes`."""
     return {
         f"{name}ForConditionalGeneration": {"head": {"type": "language_model", **head}},
         f"{name}Model": {"head": "none"},
-        **{f"{name}{end}": OF_TEXTS[end] for end in says},
+        **{f"{name}{end}": OF_TEXTS[end] for end in text_classes},
     }
 
 
 @register("family", "bart")
 class Bart(Family):
-    """BART: an encoder-decoder with the norm after each sublayer, one over the embeddings, and learned positions."""
+    """BART: a post-norm encoder-decoder with an embedding norm and learned positions."""
 
     model_types = ("bart",)
-    base: ClassVar = laid(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
+    base: ClassVar = merged(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
     heads: ClassVar = heads_of("Bart", OF_TEXTS, bias="frozen")
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("vocab_size", "vocab_size"),
@@ -122,22 +122,22 @@ class Bart(Family):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         _join(model)
-        bring_classes(model, config)
+        read_classes(model, config)
         if look(model, "head.type") == "language_model":
-            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
+            override(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
         elif model["head"] is not None:
-            lay(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
+            override(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
         config["is_encoder_decoder"] = True
-        say_classes(config, model)
+        write_classes(config, model)
 
 
 @register("family", "plbart")
 class PLBart(Bart):
-    """PLBART: a BART that reads and writes programs (Ahmad et al. 2021)."""
+    """PLBART: BART for source code (Ahmad et al. 2021)."""
 
     model_types = ("plbart",)
     heads: ClassVar = heads_of("PLBart", ["ForSequenceClassification"], bias="frozen")
@@ -150,7 +150,7 @@ class PLBart(Bart):
 
 @register("family", "mvp")
 class MVP(Bart):
-    """MVP: a BART that learned many tasks at once (Tang et al. 2022); prompts of its own cannot be brought in."""
+    """MVP: multi-task BART (Tang et al. 2022); its learned prompts are not supported."""
 
     model_types = ("mvp",)
     heads: ClassVar = heads_of("Mvp", OF_TEXTS, bias="frozen")
@@ -160,19 +160,19 @@ class MVP(Bart):
 
 @register("family", "mbart")
 class MBart(Bart):
-    """mBART: a BART for many languages, the norm before each sublayer (Liu et al. 2020)."""
+    """mBART: multilingual pre-norm BART (Liu et al. 2020)."""
 
     model_types = ("mbart",)
-    base: ClassVar = laid(Bart.base, PRE_NORM)
+    base: ClassVar = merged(Bart.base, PRE_NORM)
     heads: ClassVar = heads_of("MBart", OF_TEXTS, bias="frozen")
 
 
 @register("family", "blenderbot")
 class Blenderbot(Bart):
-    """Blenderbot: a deep decoder on a shallow encoder, the norm before each sublayer (Roller et al. 2020)."""
+    """Blenderbot: pre-norm, a shallow encoder and a deep decoder (Roller et al. 2020)."""
 
     model_types = ("blenderbot",)
-    base: ClassVar = laid(PLAIN, PRE_NORM)
+    base: ClassVar = merged(PLAIN, PRE_NORM)
     heads: ClassVar = heads_of("Blenderbot", bias="frozen")
     settings = amended(
         Bart.settings,
@@ -182,10 +182,10 @@ class Blenderbot(Bart):
 
 @register("family", "blenderbot_small")
 class BlenderbotSmall(Bart):
-    """Blenderbot, small: a BART whose decoder norms its tokens before positions are added (Roller et al. 2020)."""
+    """Blenderbot Small: BART with the decoder's embedding norm applied before the positions (Roller et al. 2020)."""
 
     model_types = ("blenderbot-small",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         PLAIN, {"embedding": {"norm": True}, "decoder": {"embedding": {"norm_before_positions": True}}}
     )
     heads: ClassVar = heads_of("BlenderbotSmall", bias="frozen")
@@ -198,10 +198,10 @@ class BlenderbotSmall(Bart):
 
 @register("family", "pegasus")
 class Pegasus(Bart):
-    """Pegasus: fixed positions, the norm before each sublayer (Zhang et al. 2019)."""
+    """Pegasus: pre-norm BART with sinusoidal positions (Zhang et al. 2019)."""
 
     model_types = ("pegasus",)
-    base: ClassVar = laid(PLAIN, {**PRE_NORM, **SINES})
+    base: ClassVar = merged(PLAIN, {**PRE_NORM, **SINES})
     heads: ClassVar = heads_of("Pegasus", bias="frozen")
     ignored = (*Bart.ignored, "{side}.embed_positions.weight")
 
@@ -210,5 +210,5 @@ def _join(model: Tree) -> None:
     """Merge equal layer settings of both sides into `layer`."""
     encoder, decoder = model["encoder"], model["decoder"]
     if encoder["layer"] == decoder["layer"]:
-        model["layer"] = laid(model["layer"], encoder.pop("layer"))
+        model["layer"] = merged(model["layer"], encoder.pop("layer"))
         del decoder["layer"]

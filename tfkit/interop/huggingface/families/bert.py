@@ -11,12 +11,12 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
-from tfkit.interop.huggingface.family import Family, laid, lay
+from tfkit.interop.huggingface.classes import OF_TEXTS, read_classes, write_classes
+from tfkit.interop.huggingface.family import Family, merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
-LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
 TYPES = "embeddings.token_type_embeddings.weight"
 PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
 MASKED_LM: Tree = {"type": "masked_lm", "tied": True}
@@ -60,12 +60,12 @@ def layer_rules(
         attention: "attention_norm",
         feedforward: "feedforward_norm",
     }
-    return renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in names.items()})
+    return renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in names.items()})
 
 
 def renamed(names: Mapping[str, str]) -> tuple[Rule, ...]:
     """Return rules that rename weights and biases: checkpoint name -> tfkit name."""
-    return tuple(Rule(f"{theirs}.{{kind}}", f"{ours}.{{kind}}") for theirs, ours in names.items())
+    return tuple(Rule(f"{checkpoint}.{{kind}}", f"{own}.{{kind}}") for checkpoint, own in names.items())
 
 
 MASKED_LM_RULES = (
@@ -132,22 +132,24 @@ class BertLike(Family):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        bring_classes(model, config)
+        read_classes(model, config)
         if look(model, "head.type") == "masked_lm":
-            lay(model, {"head.activation": cls.head_activation or look(model, "layer.feedforward.activation")})
+            override(model, {"head.activation": cls.head_activation or look(model, "layer.feedforward.activation")})
         if look(model, "head.type") in (*OF_TEXTS, "token_classifier"):
             rates = (config.get(key) for key in ("classifier_dropout", "classifier_dropout_prob"))
-            lay(model, {"head.dropout": next((rate for rate in rates if rate is not None), model["layer"]["dropout"])})
+            override(
+                model, {"head.dropout": next((rate for rate in rates if rate is not None), model["layer"]["dropout"])}
+            )
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
-        say_classes(config, model)
+        write_classes(config, model)
         if config.get("type_vocab_size") == 0 and not cls.untyped:
             config["type_vocab_size"] = 1  # all zeros
 
     @classmethod
     def as_read(cls, model: ModelSection) -> ModelSection:
-        return laid(model, {"embedding.segments": 1}) if cls._adds_types(model["embedding"]["segments"]) else model
+        return merged(model, {"embedding.segments": 1}) if cls._adds_types(model["embedding"]["segments"]) else model
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
@@ -159,13 +161,13 @@ class BertLike(Family):
 
     @classmethod
     def _adds_types(cls, segments: int) -> bool:
-        says = any(row.theirs == "type_vocab_size" for row in cls.settings)
-        return says and not segments and not cls.untyped
+        has_types = any(row.config_key == "type_vocab_size" for row in cls.settings)
+        return has_types and not segments and not cls.untyped
 
 
 @register("family", "bert")
 class Bert(BertLike):
-    """BERT: the norm after each sublayer, a norm over the embeddings, a dense layer before the head."""
+    """BERT: a post-norm encoder with an embedding norm and a dense layer before the head."""
 
     model_types: ClassVar[tuple[str, ...]] = ("bert",)
     heads: ClassVar[Mapping[str, ModelSection]] = {
@@ -188,7 +190,7 @@ class Bert(BertLike):
 
 @register("family", "ernie")
 class Ernie(Bert):
-    """ERNIE: a BERT that learned to fill in whole phrases (Sun et al. 2019); types of tasks cannot be brought in."""
+    """ERNIE: BERT trained to predict whole phrases (Sun et al. 2019); task types are not supported."""
 
     model_types = ("ernie",)
     heads: ClassVar = {**heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}

@@ -10,18 +10,18 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
-THEIRS = "h.{layer}"
+CHECKPOINT = "h.{layer}"
 BODY = (
     Rule("word_embeddings.weight", "decoder.embedding.tokens.weight"),
-    Rule(f"{THEIRS}.self_attention.query_key_value.{{kind}}", QKV, GROUPED, GROUPED),
-    *named(THEIRS, attention__output="self_attention.dense", attention_norm="input_layernorm"),
-    *named(THEIRS, feedforward_norm="post_attention_layernorm"),
-    *named(f"{THEIRS}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h"),
+    Rule(f"{CHECKPOINT}.self_attention.query_key_value.{{kind}}", QKV, GROUPED, GROUPED),
+    *named(CHECKPOINT, attention__output="self_attention.dense", attention_norm="input_layernorm"),
+    *named(CHECKPOINT, feedforward_norm="post_attention_layernorm"),
+    *named(f"{CHECKPOINT}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h"),
     Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
     Rule("lm_head.weight", "head.output.weight"),
 )
@@ -29,10 +29,10 @@ BODY = (
 
 @register("family", "bloom")
 class Bloom(ClassicDecoder):
-    """BLOOM: scores fall with the distance, a norm over the embeddings."""
+    """BLOOM: ALiBi positions and an embedding norm."""
 
     model_types = ("bloom",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {
             "embedding": {"norm": True},
@@ -59,10 +59,10 @@ class Bloom(ClassicDecoder):
 
 @register("family", "falcon")
 class Falcon(ClassicDecoder):
-    """Falcon: attention and feed-forward side by side, few key-value heads; rotary, or as BLOOM."""
+    """Falcon: parallel attention and feed-forward, few key-value heads, rotary or ALiBi positions."""
 
     model_types = ("falcon",)
-    base: ClassVar = laid(ClassicDecoder.base, {"position.type": "rotary"})
+    base: ClassVar = merged(ClassicDecoder.base, {"position.type": "rotary"})
     heads: ClassVar = heads_of("Falcon")
     settings = (
         Setting("vocab_size", "vocab_size"),
@@ -81,8 +81,8 @@ class Falcon(ClassicDecoder):
     rules = BODY
     # for layouts other than BLOOM's
     norms: ClassVar = {
-        "parallel": named(THEIRS, norm="input_layernorm"),
-        "parallel_two_norms": named(THEIRS, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
+        "parallel": named(CHECKPOINT, norm="input_layernorm"),
+        "parallel_two_norms": named(CHECKPOINT, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
     }
     prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "word_embeddings.weight"}
@@ -102,10 +102,10 @@ class Falcon(ClassicDecoder):
         if config.get("alibi", False):
             scale = 1 / math.sqrt(model["d_model"] // heads)
             model["position"] = {"type": "alibi", "scale": scale, "bfloat16": True}
-        lay(model, {"layer.residual.type": _residual(config)})
+        override(model, {"layer.residual.type": _residual(config)})
         groups = _groups(config, heads)
         if groups != heads:
-            lay(model, {"layer.attention.num_kv_heads": groups})
+            override(model, {"layer.attention.num_kv_heads": groups})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -127,7 +127,7 @@ def _residual(config: ConfigJson) -> str:
     """Return the residual layout. Raise DataError for contradictory settings."""
     grouped, parallel = config.get("new_decoder_architecture", False), config.get("parallel_attn", True)
     if grouped and not parallel:
-        raise DataError("config.json: parallel_attn: false cannot be brought in with new_decoder_architecture")
+        raise DataError("config.json: parallel_attn: false is not supported with new_decoder_architecture")
     if not grouped:
         return "parallel" if parallel else "pre_norm"
     return "parallel" if config.get("num_ln_in_parallel_attn") == 1 else "parallel_two_norms"
@@ -142,10 +142,10 @@ def _groups(config: ConfigJson, heads: int) -> int:
 
 @register("family", "mpt")
 class MPT(ClassicDecoder):
-    """MPT: scores fall with the distance, no biases; queries, keys and values may be clipped."""
+    """MPT: ALiBi positions, no biases, optional clipping of queries, keys and values."""
 
     model_types = ("mpt",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {
             "position": {"type": "alibi", "between": "above"},
@@ -198,6 +198,6 @@ class MPT(ClassicDecoder):
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if look(model, INNER) != 4 * model["d_model"]:
-            raise DataError("a feed-forward that is not four times as wide has no word there")
+            raise DataError("config.json cannot express a feed-forward other than 4 * d_model")
         if not config["attn_config"]["attn_pdrop"]:
-            config["attn_config"]["attn_pdrop"] = 0  # their class takes whole numbers only
+            config["attn_config"]["attn_pdrop"] = 0  # the class accepts only integers

@@ -30,7 +30,7 @@ class ByType(Llama):
         return rope.read(config, {"rope_theta": rope.theta, **parameters})
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
         positions = {name: layer["position"] for name, layer in zip(types_of(layers), layers, strict=True)}
         any_one = next(iter(positions.values()))
         config["rope_parameters"] = {

@@ -8,11 +8,11 @@ from typing import ClassVar
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
-LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layers.{layer}"
+LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layers.{layer}"
 NAMES = {
     "self_attn.q_proj": "attention.query",
     "self_attn.k_proj": "attention.key",
@@ -30,16 +30,16 @@ OLD_END = 2  # placeholder end token id in early CLIP files; the actual one is t
 
 @register("family", "clip_text")
 class ClipText(BertLike):
-    """CLIP's text encoder: it sees the past only, so that the end token, which is the text's vector, sees all of it."""
+    """CLIP's text encoder: causal; the text embedding is the end token's state."""
 
     model_types: ClassVar[tuple[str, ...]] = ("clip_text_model",)
-    base: ClassVar[ModelSection] = laid(BertLike.base, {**PRE_NORM, "mask": "causal"})
+    base: ClassVar[ModelSection] = merged(BertLike.base, {**PRE_NORM, "mask": "causal"})
     heads: ClassVar[Mapping[str, ModelSection]] = {
         "CLIPTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}},
         "CLIPTextModelWithProjection": {"head": {"type": "pooled", "pool": "last", "bias": False}},
     }
     settings = amended(
-        (row for row in BertLike.settings if "dropout" not in row.theirs),
+        (row for row in BertLike.settings if "dropout" not in row.config_key),
         Setting("attention_dropout", "layer.attention.dropout", 0.0),
         without=("type_vocab_size",),
         max_position_embeddings=77,
@@ -50,7 +50,7 @@ class ClipText(BertLike):
     rules = (
         Rule("embeddings.token_embedding.weight", "encoder.embedding.tokens.weight"),
         Rule("embeddings.position_embedding.weight", "encoder.position.0.table.weight"),
-        *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in NAMES.items()}),
+        *renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in NAMES.items()}),
         *renamed({"final_layer_norm": "encoder.final_norm"}),
     )
     head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {"pooled": renamed({"text_projection": "head.dense"})}
@@ -60,9 +60,9 @@ class ClipText(BertLike):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         end = config.get("eos_token_id", 49407)
         head = "heads.pooler" if model["head"] is None else "head"
-        lay(model, {f"{head}.until": model["vocab_size"] - 1 if end == OLD_END else end})
+        override(model, {f"{head}.until": model["vocab_size"] - 1 if end == OLD_END else end})
         if model["head"] is not None:
-            lay(model, {"head.d_output": config.get("projection_dim", 512)})
+            override(model, {"head.d_output": config.get("projection_dim", 512)})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -73,10 +73,10 @@ class ClipText(BertLike):
 
 @register("family", "siglip_text")
 class SiglipText(ClipText):
-    """SigLIP's text encoder: it sees both ways; what stands last, padding or not, is the text's vector."""
+    """SigLIP's text encoder: bidirectional; the text embedding is the last position's state, padding included."""
 
     model_types = ("siglip_text_model",)
-    base: ClassVar = laid(BertLike.base, PRE_NORM)
+    base: ClassVar = merged(BertLike.base, PRE_NORM)
     heads: ClassVar = {"SiglipTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}}}
     settings = amended(
         ClipText.settings,
@@ -88,7 +88,7 @@ class SiglipText(ClipText):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        lay(model, {"heads.pooler.d_output": config.get("projection_size") or model["d_model"]})
+        override(model, {"heads.pooler.d_output": config.get("projection_size") or model["d_model"]})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

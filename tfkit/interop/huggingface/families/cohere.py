@@ -8,8 +8,8 @@ from typing import Any
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.gemma import every
-from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, THEIRS, Llama, attention_rules, heads_of
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.families.llama import CHECKPOINT, ENDS, GATED, LAYER, Llama, attention_rules, heads_of
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Factor, Setting, amended
@@ -18,10 +18,10 @@ from tfkit.interop.huggingface.tensors import Rule
 
 @register("family", "cohere")
 class Cohere(Llama):
-    """Command R: attention and feed-forward at once from one norm without bias, interleaved rotation, scaled logits."""
+    """Command R: parallel attention and feed-forward after one bias-free norm, interleaved rotation, scaled logits."""
 
     model_types = ("cohere",)
-    base = laid(
+    base = merged(
         Llama.base,
         {
             "embedding": {"type": "tokens"},
@@ -38,13 +38,15 @@ class Cohere(Llama):
     head_settings = (Factor("logit_scale", "head.scale", 0.0625),)
     rules = (
         *ENDS,
-        Rule(f"{THEIRS}.input_layernorm.weight", f"{LAYER}.norm.weight"),
+        Rule(f"{CHECKPOINT}.input_layernorm.weight", f"{LAYER}.norm.weight"),
         *attention_rules(norms=()),
         *(
             Rule(
-                f"{THEIRS}.self_attn.{theirs}.weight", f"{LAYER}.attention.{ours}.weight", "number dim -> (number dim)"
+                f"{CHECKPOINT}.self_attn.{checkpoint}.weight",
+                f"{LAYER}.attention.{own}.weight",
+                "number dim -> (number dim)",
             )
-            for theirs, ours in (("q_norm", "query_norm"), ("k_norm", "key_norm"))
+            for checkpoint, own in (("q_norm", "query_norm"), ("k_norm", "key_norm"))
         ),
         *GATED,
     )
@@ -59,12 +61,12 @@ class Cohere(Llama):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["use_qk_norm"] = spelled(model, "layer.attention.qk_norm") is not None
+        config["use_qk_norm"] = value_of(model, "layer.attention.qk_norm") is not None
 
 
 @register("family", "cohere2")
 class Cohere2(Cohere):
-    """Command R7B: three layers that turn and see a window to one that does neither."""
+    """Command R7B: three windowed rotary layers for each full layer without positions."""
 
     model_types = ("cohere2",)
     heads = heads_of("Cohere2")
@@ -80,8 +82,8 @@ class Cohere2(Cohere):
         return super().position(config, name) if name == SLIDING else None
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_positions(config, [layer for layer in layers if layer["position"]])
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_positions(config, [layer for layer in layers if layer["position"]])
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -93,4 +95,4 @@ def each_head(model: Tree) -> None:
     """Add query and key norms with separate weights per head, as grouped norms over all heads."""
     width = model["d_model"] // model["layer"]["attention"]["num_heads"]
     norm = {"type": model["layer"]["norm"]["type"], "bias": False, "group_size": width}
-    lay(model, {"layer.attention": {"qk_norm": norm, "qk_norm_at": "width"}})
+    override(model, {"layer.attention": {"qk_norm": norm, "qk_norm_at": "width"}})

@@ -9,7 +9,7 @@ from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import LAYER, heads_of
 from tfkit.interop.huggingface.families.sparse import BASE, FEEDFORWARD, STACKS, Sparse
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -27,10 +27,10 @@ ROWS = "(expert inner) width -> expert inner width"  # all experts stacked along
 
 @register("family", "dbrx")
 class Dbrx(Sparse):
-    """DBRX: 16 experts, four for each token; layer norms without biases, queries, keys and values within bounds."""
+    """DBRX: 16 experts, 4 per token; layer norms without biases; clipped queries, keys and values."""
 
     model_types = ("dbrx",)
-    base = laid(BASE, {"layer.norm": {"type": "layer_norm", "bias": False}})
+    base = merged(BASE, {"layer.norm": {"type": "layer_norm", "bias": False}})
     heads = heads_of("Dbrx")
     settings = (
         Setting("vocab_size", "vocab_size"),
@@ -74,15 +74,15 @@ class Dbrx(Sparse):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         power = look(config, "ffn_config.moe_normalize_expert_weights", 1.0)
         if power not in (None, 1):
-            raise DataError(f"config.json: moe_normalize_expert_weights: only none or 1 can be brought in, got {power}")
-        lay(model, {"layer.feedforward.router.normalized": power is not None})
+            raise DataError(f"config.json: moe_normalize_expert_weights: only none or 1 is supported, got {power}")
+        override(model, {"layer.feedforward.router.normalized": power is not None})
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["attn_config"]["rope_theta"] = spelled(model, "position.theta")
-        normalized = spelled(model, "layer.feedforward.router.normalized")
+        config["attn_config"]["rope_theta"] = value_of(model, "position.theta")
+        normalized = value_of(model, "layer.feedforward.router.normalized")
         for common, own in OWN.items():
             config[own] = config.pop(common)
         config["ffn_config"]["moe_normalize_expert_weights"] = 1.0 if normalized else None

@@ -1,4 +1,4 @@
-"""Base of the classic decoders: pre-norm layers with a plain feed-forward four times as wide."""
+"""Base of the classic decoders: pre-norm layers with a plain feed-forward of 4 * d_model."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import ClassVar
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.classes import OF_TEXTS, bring_classes, say_classes
-from tfkit.interop.huggingface.family import Family, lay
+from tfkit.interop.huggingface.classes import OF_TEXTS, read_classes, write_classes
+from tfkit.interop.huggingface.family import Family, override
 from tfkit.interop.huggingface.settings import ConfigJson, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-# queries, key and value of each key-value head, group by group
+# query, key and value heads interleaved by key-value group
 GROUPED = "(group slot dim) width -> slot group dim width"
 TRANSPOSED = "width out -> out width"
 CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}
 INNER = "layer.feedforward.d_ff"
 
 
-def named(theirs: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
-    """Return rules from tfkit names within a layer, with __ for a dot, to checkpoint names below `theirs`."""
+def named(checkpoint: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
+    """Return rules from tfkit names within a layer, with __ for a dot, to checkpoint names below `checkpoint`."""
     return tuple(
-        Rule(f"{theirs}.{name}.{{kind}}", f"{LAYER}.{ours.replace('__', '.')}.{{kind}}", layout)
-        for ours, name in names.items()
+        Rule(f"{checkpoint}.{name}.{{kind}}", f"{LAYER}.{own.replace('__', '.')}.{{kind}}", layout)
+        for own, name in names.items()
     )
 
 
@@ -69,12 +69,12 @@ class ClassicDecoder(Family):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if look(model, INNER) is None:
-            lay(model, {INNER: 4 * model["d_model"]})
+            override(model, {INNER: 4 * model["d_model"]})
         if look(model, "head.type") == "language_model":
-            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
-        bring_classes(model, config)
+            override(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
+        read_classes(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
-        say_classes(config, model)
+        write_classes(config, model)

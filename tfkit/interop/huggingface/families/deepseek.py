@@ -8,11 +8,11 @@ from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    CHECKPOINT,
     ENDS,
     GATED,
     LAYER,
     NORMS,
-    THEIRS,
     Llama,
     heads_of,
 )
@@ -26,7 +26,7 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
@@ -42,8 +42,8 @@ RANKS = (
 # per-head keys of the base settings
 BY_HEAD = ("num_key_value_heads", "head_dim", "attention_bias")
 LATENT_RULES = tuple(
-    Rule(f"{THEIRS}.self_attn.{theirs}.{{kind}}", f"{LAYER}.attention.{ours}.{{kind}}")
-    for theirs, ours in (
+    Rule(f"{CHECKPOINT}.self_attn.{checkpoint}.{{kind}}", f"{LAYER}.attention.{own}.{{kind}}")
+    for checkpoint, own in (
         ("q_a_proj", "query_down"),
         ("q_a_layernorm", "query_norm"),
         ("q_b_proj", "query_up"),
@@ -89,10 +89,10 @@ class LatentShell(Llama):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        say_latent(config, model)
+        write_latent(config, model)
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Any) -> None:
+    def write_positions(cls, config: Tree, layers: Any) -> None:
         position = layers[0]["position"]
         if cls.either:
             config["rope_interleave"] = position["layout"] == "interleaved"
@@ -106,11 +106,11 @@ def latent_bias(config: ConfigJson) -> object:
     return [*down, "key_value_down", "output"] if config.get("attention_bias") else False
 
 
-def say_latent(config: Tree, model: ModelSection) -> None:
+def write_latent(config: Tree, model: ModelSection) -> None:
     """Write the config keys of latent attention that no setting covers."""
-    config["attention_bias"] = bool(spelled(model, "layer.attention.bias"))
+    config["attention_bias"] = bool(value_of(model, "layer.attention.bias"))
     config["num_key_value_heads"] = config["num_attention_heads"]
-    config["q_lora_rank"] = spelled(model, "layer.attention.query_rank")
+    config["q_lora_rank"] = value_of(model, "layer.attention.query_rank")
     config["v_head_dim"] = config["v_head_dim"] or config["qk_nope_head_dim"]
 
 
@@ -148,10 +148,10 @@ class LatentExperts(LatentShell, Grouped):
 
 @register("family", "deepseek_v2")
 class DeepseekV2(LatentExperts):
-    """DeepSeek-V2: a group is judged by its best expert, and weights are not normalised."""
+    """DeepSeek-V2: groups are scored by their best expert; weights are not normalized."""
 
     model_types = ("deepseek_v2",)
-    base = laid(
+    base = merged(
         BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": {"router": {"group_score": "max"}}}}
     )
     heads = heads_of("DeepseekV2")
@@ -169,10 +169,10 @@ class DeepseekV2(LatentExperts):
 
 @register("family", "deepseek_v3")
 class DeepseekV3(LatentExperts):
-    """DeepSeek-V3 and R1: sigmoid scores with a bias that only chooses, groups judged by their best two experts."""
+    """DeepSeek-V3 and R1: sigmoid scores with a selection bias; groups are scored by their two best experts."""
 
     model_types = ("deepseek_v3",)
-    base = laid(BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": SIGMOID}})
+    base = merged(BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": SIGMOID}})
     heads = heads_of("DeepseekV3")
     settings = (*LatentExperts.settings, NORMALIZED)
     fixed = (EVERY_LAYER, Fixed("scoring_func", ("sigmoid",)), Fixed("topk_method", ("noaux_tc",)))
@@ -182,7 +182,7 @@ class DeepseekV3(LatentExperts):
 
 @register("family", "glm4_moe_lite")
 class Glm4MoeLite(DeepseekV3):
-    """GLM-4.7-Flash: DeepSeek-V3 of another size, which lists its layers without experts."""
+    """GLM-4.7-Flash: DeepSeek-V3 with a list of the dense layers."""
 
     model_types = ("glm4_moe_lite",)
     heads = heads_of("Glm4MoeLite")
@@ -191,10 +191,10 @@ class Glm4MoeLite(DeepseekV3):
 
 @register("family", "glm4_moe")
 class Glm4Moe(Grouped):
-    """GLM-4.5: DeepSeek-V3's experts after grouped-query attention, of which part of each head turns."""
+    """GLM-4.5: DeepSeek-V3's experts with grouped-query attention and partial rotary positions."""
 
     model_types = ("glm4_moe",)
-    base = laid(BASE, {"layer.feedforward": SIGMOID})
+    base = merged(BASE, {"layer.feedforward": SIGMOID})
     heads = heads_of("Glm4Moe")
     settings = (
         *amended(
@@ -212,13 +212,13 @@ class Glm4Moe(Grouped):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("use_qk_norm"):
-            lay(model, {"layer.attention.qk_norm": True})
+            override(model, {"layer.attention.qk_norm": True})
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["use_qk_norm"] = spelled(model, "layer.attention.qk_norm") is not None
+        config["use_qk_norm"] = value_of(model, "layer.attention.qk_norm") is not None
 
 
 @register("family", "youtu")
@@ -226,7 +226,7 @@ class Youtu(LatentShell):
     """Youtu-LLM: latent attention with a plain feed-forward."""
 
     model_types = ("youtu",)
-    base = laid(Llama.base, {"layer.attention": {**LATENT, "bias": False}})
+    base = merged(Llama.base, {"layer.attention": {**LATENT, "bias": False}})
     heads = heads_of("Youtu")
     settings = (*amended(Llama.settings, without=(*BY_HEAD, "mlp_bias")), *RANKS)
     rules = (*ENDS, *NORMS, *LATENT_RULES, *GATED)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama, heads_of
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.families.llama import CHECKPOINT, LAYER, Llama, heads_of
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -14,10 +14,10 @@ VECTORS = {"q1": "query_1", "k1": "key_1", "q2": "query_2", "k2": "key_2"}
 
 @register("family", "diffllama")
 class DiffLlama(Llama):
-    """DiffLlama: one attention map less another, in a Llama."""
+    """DiffLlama: Llama with the difference of two attention maps."""
 
     model_types = ("diffllama",)
-    base = laid(Llama.base, {"layer.attention": {"type": "differential", "bias": False}})
+    base = merged(Llama.base, {"layer.attention": {"type": "differential", "bias": False}})
     heads = heads_of("DiffLlama")
     settings = amended(
         Llama.settings,
@@ -27,7 +27,10 @@ class DiffLlama(Llama):
     )
     rules = (
         *Llama.rules,
-        *(Rule(f"{THEIRS}.self_attn.lambda_{theirs}", f"{LAYER}.attention.{ours}") for theirs, ours in VECTORS.items()),
+        *(
+            Rule(f"{CHECKPOINT}.self_attn.lambda_{checkpoint}", f"{LAYER}.attention.{own}")
+            for checkpoint, own in VECTORS.items()
+        ),
     )
 
     @classmethod

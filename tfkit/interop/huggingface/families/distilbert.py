@@ -8,11 +8,11 @@ from tfkit.core.registry import register
 from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.families.bert import CLASSIFIER, MASKED_LM, BertLike, renamed, table_rules
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
-LAYER, THEIRS = "encoder.layers.{layer}", "transformer.layer.{layer}"
+LAYER, CHECKPOINT = "encoder.layers.{layer}", "transformer.layer.{layer}"
 NAMES = {
     "attention.q_lin": "attention.query",
     "attention.k_lin": "attention.key",
@@ -27,10 +27,10 @@ NAMES = {
 
 @register("family", "distilbert")
 class DistilBert(BertLike):
-    """DistilBERT: half the layers of a BERT, without token types and a pooler."""
+    """DistilBERT: BERT without token types and pooler."""
 
     model_types = ("distilbert",)
-    base: ClassVar = laid(BertLike.base, {"layer.norm.eps": 1e-12})
+    base: ClassVar = merged(BertLike.base, {"layer.norm.eps": 1e-12})
     heads: ClassVar = {
         "DistilBertForMaskedLM": {"head": MASKED_LM},
         "DistilBertForSequenceClassification": {"head": {**CLASSIFIER, "activation": "relu"}},
@@ -42,7 +42,7 @@ class DistilBert(BertLike):
         *(
             row
             for row in BertLike.settings
-            if row.theirs in ("vocab_size", "max_position_embeddings", "initializer_range")
+            if row.config_key in ("vocab_size", "max_position_embeddings", "initializer_range")
         ),
         Setting("dim", "d_model"),
         Setting("n_layers", "num_layers"),
@@ -53,7 +53,10 @@ class DistilBert(BertLike):
         Setting("attention_dropout", "layer.attention.dropout", 0.1),
     )
     fixed = (Fixed("tie_word_embeddings", (True,)),)
-    rules = (*table_rules(), *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in NAMES.items()}))
+    rules = (
+        *table_rules(),
+        *renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in NAMES.items()}),
+    )
     head_rules: ClassVar = {
         "masked_lm": (
             *renamed({"vocab_transform": "head.dense", "vocab_layer_norm": "head.norm"}),
@@ -69,6 +72,6 @@ class DistilBert(BertLike):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") in OF_TEXTS:
-            lay(model, {"head.dropout": config.get("seq_classif_dropout", 0.2)})
+            override(model, {"head.dropout": config.get("seq_classif_dropout", 0.2)})
         elif look(model, "head.type") == "span":
-            lay(model, {"head.dropout": config.get("qa_dropout", 0.1)})
+            override(model, {"head.dropout": config.get("qa_dropout", 0.1)})

@@ -18,7 +18,7 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -42,7 +42,7 @@ class Narrow(BertLike):
 
 @register("family", "electra")
 class Electra(Narrow):
-    """ELECTRA: an encoder that finds replaced tokens, and the small one that replaces them."""
+    """ELECTRA: a discriminator of replaced tokens, and the small generator that replaces them."""
 
     model_types = ("electra",)
     heads: ClassVar = {
@@ -80,15 +80,15 @@ class Electra(Narrow):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "discriminator":
-            lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
+            override(model, {"head.activation": look(model, "layer.feedforward.activation")})
 
 
 @register("family", "roformer")
 class RoFormer(Narrow):
-    """RoFormer: a BERT whose queries and keys turn with their places; the first with rotary positions."""
+    """RoFormer: BERT with rotary positions."""
 
     model_types = ("roformer",)
-    base: ClassVar = laid(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
+    base: ClassVar = merged(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
     heads: ClassVar = {
         "RoFormerForMaskedLM": {"head": MASKED_LM},
         "RoFormerForSequenceClassification": {"head": CLASSIFIER},
@@ -114,12 +114,12 @@ class RoFormer(Narrow):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") in OF_TEXTS:
-            lay(model, {"head.activation": look(model, "layer.feedforward.activation")})
+            override(model, {"head.activation": look(model, "layer.feedforward.activation")})
 
 
 @register("family", "rembert")
 class RemBert(BertLike):
-    """RemBERT: narrow tables going in, a wide one of its own coming out, for a hundred languages."""
+    """RemBERT: multilingual BERT with a narrow input table and a separate, wide output table."""
 
     model_types = ("rembert",)
     heads: ClassVar = {**heads_of("RemBert"), "RemBertForMaskedLM": {"head": {"type": "masked_lm"}}}
@@ -130,7 +130,7 @@ class RemBert(BertLike):
         attention_probs_dropout_prob=0.0,
     )
     fixed = (
-        *(row for row in BertLike.fixed if row.theirs != "tie_word_embeddings"),
+        *(row for row in BertLike.fixed if row.config_key != "tie_word_embeddings"),
         Fixed("tie_word_embeddings", (False,)),
     )
     rules = (
@@ -156,7 +156,7 @@ class RemBert(BertLike):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if look(model, "head.type") == "masked_lm":
-            lay(model, {"head.d_output": config.get("output_embedding_size", 1664)})
+            override(model, {"head.d_output": config.get("output_embedding_size", 1664)})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

@@ -8,7 +8,7 @@ from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import POOLER_RULES, PRE_NORM, heads_of, layer_rules, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Offset, Roberta
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, amended, look
 
@@ -18,13 +18,13 @@ INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
 
 @register("family", "esm")
 class Esm(Offset):
-    """ESM: an encoder of proteins, the norm before each sublayer; masked tokens are left out rather than looked up."""
+    """ESM: a pre-norm encoder of proteins; mask tokens have a zero embedding."""
 
     model_types = ("esm",)
-    base: ClassVar = laid(Offset.base, PRE_NORM)
+    base: ClassVar = merged(Offset.base, PRE_NORM)
     heads: ClassVar = heads_of("Esm", answers=False)
     settings = amended(
-        (row for row in Offset.settings if row.theirs != "hidden_act"),
+        (row for row in Offset.settings if row.config_key != "hidden_act"),
         without=("type_vocab_size",),
         max_position_embeddings=1026,
     )
@@ -51,7 +51,7 @@ class Esm(Offset):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        lay(model, {"layer.feedforward.activation": "gelu"})
+        override(model, {"layer.feedforward.activation": "gelu"})
         if config.get("position_embedding_type", "absolute") == "rotary":
             super(Offset, cls).to_recipe(model, config)
             model["position"] = ROPE.read(config)

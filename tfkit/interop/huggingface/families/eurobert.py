@@ -7,21 +7,21 @@ from typing import ClassVar
 
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import Llama
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import Setting, amended
 
 
 @register("family", "eurobert")
 class EuroBert(Llama):
-    """EuroBERT: a Llama that looks both ways, and fills in masked tokens."""
+    """EuroBERT: a bidirectional Llama with a masked language model head."""
 
     model_types = ("eurobert",)
-    base = laid(Llama.base, {"type": "encoder"})
+    base = merged(Llama.base, {"type": "encoder"})
     heads: ClassVar = {"EuroBertForMaskedLM": {"head": {"type": "language_model"}}, "EuroBertModel": {"head": "none"}}
     settings = amended(
         Llama.settings,
         max_position_embeddings=8192,
         rms_norm_eps=1e-5,
     )
-    rules = tuple(replace(rule, ours=str(rule.ours).replace("decoder.", "encoder.")) for rule in Llama.rules)
+    rules = tuple(replace(rule, own=str(rule.own).replace("decoder.", "encoder.")) for rule in Llama.rules)
     head_settings = (Setting("mlp_bias", "head.bias", False),)

@@ -9,7 +9,7 @@ from tfkit.core.registry import register
 from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import Llama, heads_of
 from tfkit.interop.huggingface.families.olmo import Olmo2
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import first
 from tfkit.interop.huggingface.settings import ConfigJson, amended
@@ -17,10 +17,10 @@ from tfkit.interop.huggingface.settings import ConfigJson, amended
 
 @register("family", "exaone4")
 class Exaone4(Olmo2):
-    """EXAONE 4: norms after the sublayers, of queries and keys too; layers without a window have no positions."""
+    """EXAONE 4: norms of sublayer outputs, queries and keys; layers without a window have no positions."""
 
     model_types = ("exaone4",)
-    base = laid(Olmo2.base, {"layer.attention.qk_norm_at": "heads"})
+    base = merged(Olmo2.base, {"layer.attention.qk_norm_at": "heads"})
     heads = heads_of("Exaone4")
     settings = amended(
         Llama.settings,
@@ -40,8 +40,8 @@ class Exaone4(Olmo2):
     @classmethod
     def types(cls, config: ConfigJson, count: int) -> list[str]:
         types = super().types(config, count)
-        spelled_out = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
-        return [*types[:-1], FULL] if spelled_out else types  # the last layer is always full
+        is_pattern = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
+        return [*types[:-1], FULL] if is_pattern else types  # the last layer is always full
 
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:
@@ -49,5 +49,5 @@ class Exaone4(Olmo2):
         return None if windows and name == FULL else super().position(config, name)
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_positions(config, [layer for layer in layers if layer["position"]])
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_positions(config, [layer for layer in layers if layer["position"]])

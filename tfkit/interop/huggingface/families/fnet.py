@@ -17,19 +17,19 @@ from tfkit.interop.huggingface.families.bert import (
 )
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, amended
 
-LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
 NAMES = {
-    f"{THEIRS}.fourier.output.LayerNorm": f"{LAYER}.mixer_norm",
-    f"{THEIRS}.intermediate.dense": f"{LAYER}.feedforward.up",
-    f"{THEIRS}.output.dense": f"{LAYER}.feedforward.down",
-    f"{THEIRS}.output.LayerNorm": f"{LAYER}.feedforward_norm",
+    f"{CHECKPOINT}.fourier.output.LayerNorm": f"{LAYER}.mixer_norm",
+    f"{CHECKPOINT}.intermediate.dense": f"{LAYER}.feedforward.up",
+    f"{CHECKPOINT}.output.dense": f"{LAYER}.feedforward.down",
+    f"{CHECKPOINT}.output.LayerNorm": f"{LAYER}.feedforward_norm",
     "embeddings.projection": "encoder.embedding.projection",
 }
 
 
 @register("family", "fnet")
 class FNet(BertLike):
-    """FNet: a BERT whose tokens meet in a Fourier transform, which has no weights; it takes no padding."""
+    """FNet: BERT with a Fourier transform in place of attention; padding is not supported."""
 
     model_types = ("fnet",)
     base: ClassVar[ModelSection] = {

@@ -1,4 +1,4 @@
-"""Decoders that are a Llama with other settings: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
+"""Variants of Llama by settings alone: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import (
+    CHECKPOINT,
     ENDS,
     GATED,
     LAYER,
     NORMS,
-    THEIRS,
     Llama,
     attention_rules,
     feedforward_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
@@ -25,7 +25,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 @register("family", "ernie4_5")
 class Ernie45(Llama):
-    """ERNIE 4.5 (Baidu 2025), dense: interleaved rotation, one setting for all biases."""
+    """ERNIE 4.5 (Baidu 2025), dense: interleaved rotation, one flag for all biases."""
 
     model_types = ("ernie4_5",)
     heads = heads_of("Ernie4_5")
@@ -61,12 +61,12 @@ class Helium(Llama):
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
-            raise DataError("heads that together are not as wide as the model have no word there")
+            raise DataError("config.json cannot express heads whose total width differs from hidden_size")
 
 
 @register("family", "seed_oss")
 class SeedOSS(Llama):
-    """Seed-OSS (ByteDance 2025): biases of queries, keys and values, and the output's for itself."""
+    """Seed-OSS (ByteDance 2025): one flag for the biases of queries, keys and values, another for the output's."""
 
     model_types = ("seed_oss",)
     heads = heads_of("SeedOss")
@@ -85,7 +85,7 @@ class SeedOSS(Llama):
         inputs = config.get("attention_bias", True)
         names = ["query", "key", "value"] if inputs else []
         names += ["output"] if config.get("attention_out_bias", False) else []
-        lay(model, {"layer.attention.bias": names})
+        override(model, {"layer.attention.bias": names})
         super().to_recipe(model, config)
 
     @classmethod
@@ -98,10 +98,10 @@ class SeedOSS(Llama):
 
 @register("family", "hunyuan_v1_dense")
 class HunYuanDense(Llama):
-    """Hunyuan (Tencent 2025), dense: norms of queries and keys after they are turned, a larger theta for long texts."""
+    """Hunyuan (Tencent 2025), dense: norms of rotated queries and keys, a larger theta for long texts."""
 
     model_types = ("hunyuan_v1_dense",)
-    base = laid(Llama.base, {"layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"}})
+    base = merged(Llama.base, {"layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"}})
     heads = heads_of("HunYuanDenseV1")
     settings = amended(Llama.settings, without=("mlp_bias",), rms_norm_eps=1e-5)
     rules = (*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm")), *GATED)
@@ -110,7 +110,7 @@ class HunYuanDense(Llama):
 
 @register("family", "cwm")
 class CWM(Llama):
-    """Code World Model (Meta FAIR 2025): a Llama 3 with a window in three of four layers."""
+    """Code World Model (Meta FAIR 2025): Llama 3 with a window in three of four layers."""
 
     model_types = ("cwm",)
     heads = heads_of("Cwm")
@@ -136,10 +136,10 @@ class CWM(Llama):
 
 @register("family", "bitnet")
 class BitNet(Llama):
-    """BitNet b1.58 (Ma et al. 2025), its weights unpacked: norms before output and down, squared ReLU."""
+    """BitNet b1.58 (Ma et al. 2025), with unpacked weights: norms before output and down, squared ReLU."""
 
     model_types = ("bitnet",)
-    base = laid(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})
+    base = merged(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})
     heads = heads_of("BitNet")
     settings = amended(
         Llama.settings,
@@ -150,18 +150,18 @@ class BitNet(Llama):
     )
     rules = (
         *Llama.rules,
-        Rule(f"{THEIRS}.self_attn.attn_sub_norm.weight", f"{LAYER}.attention.output_norm.weight"),
-        Rule(f"{THEIRS}.mlp.ffn_sub_norm.weight", f"{LAYER}.feedforward.inner_norm.weight"),
+        Rule(f"{CHECKPOINT}.self_attn.attn_sub_norm.weight", f"{LAYER}.attention.output_norm.weight"),
+        Rule(f"{CHECKPOINT}.mlp.ffn_sub_norm.weight", f"{LAYER}.feedforward.inner_norm.weight"),
     )
     rope = Rope(theta=500000.0)
 
 
 @register("family", "nanochat")
 class NanoChat(Llama):
-    """nanochat (Karpathy 2025): norms with nothing to learn, in more places than elsewhere; it turns backwards."""
+    """nanochat (Karpathy 2025): norms without weights, also of embeddings, queries and keys; clockwise rotation."""
 
     model_types = ("nanochat",)
-    base = laid(
+    base = merged(
         Llama.base,
         {
             "embedding": {"norm": True},
@@ -185,7 +185,7 @@ class NanoChat(Llama):
 
 @register("family", "internlm3")
 class InternLM3(Llama):
-    """InternLM 3 (Shanghai AI Laboratory 2025): a Llama by another name."""
+    """InternLM 3 (Shanghai AI Laboratory 2025): Llama under another name."""
 
     model_types = ("internlm3",)
     heads = {

@@ -16,21 +16,21 @@ from tfkit.interop.huggingface.families.llama import (
     heads_of,
     norm_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Power, Setting, amended
 
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first word is written
-FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # files of the first Gemma say gelu for gelu_tanh
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first name is written
+FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # early Gemma files use gelu for gelu_tanh
 
 
 @register("family", "gemma")
 class Gemma(Llama):
-    """Gemma: token vectors times sqrt(d_model), norms whose weight counts from 1, GEGLU, a tied head."""
+    """Gemma: embeddings scaled by sqrt(d_model), norm weights offset by 1, GEGLU, a tied head."""
 
     model_types = ("gemma",)
-    base = laid(
+    base = merged(
         Llama.base,
         {
             "embedding": {"scale": "sqrt_d_model"},
@@ -52,10 +52,10 @@ class Gemma(Llama):
 
 @register("family", "gemma2")
 class Gemma2(Gemma):
-    """Gemma 2: norms before and after each sublayer, capped scores and logits, a window in every other layer."""
+    """Gemma 2: norms before and after each sublayer, soft-capped scores and logits, a window in every other layer."""
 
     model_types = ("gemma2",)
-    base = laid(Gemma.base, {"layer.residual.type": "sandwich"})
+    base = merged(Gemma.base, {"layer.residual.type": "sandwich"})
     heads = heads_of("Gemma2")
     settings = amended(
         Gemma.settings,
@@ -88,7 +88,7 @@ class Gemma2(Gemma):
 
 @register("family", "vaultgemma")
 class VaultGemma(Gemma2):
-    """VaultGemma: Gemma 2 without the norms after the sublayers, trained with differential privacy."""
+    """VaultGemma: pre-norm Gemma 2, trained with differential privacy."""
 
     model_types = ("vaultgemma",)
     base = Gemma.base
@@ -104,10 +104,10 @@ class VaultGemma(Gemma2):
 
 @register("family", "gemma3")
 class Gemma3(ByType, Gemma2):
-    """Gemma 3, its text: norms of queries and keys, five layers with a window to one without, each with its theta."""
+    """Gemma 3, text model: norms of queries and keys, five windowed layers per full layer, a theta for each type."""
 
     model_types = ("gemma3_text",)
-    base = laid(Gemma2.base, {"layer.attention.qk_norm": True})
+    base = merged(Gemma2.base, {"layer.attention.qk_norm": True})
     heads = {"Gemma3ForCausalLM": {"head": {"type": "language_model"}}, "Gemma3TextModel": {"head": "none"}}
     settings = amended(Gemma2.settings, without=("attn_logit_softcapping",), max_position_embeddings=131072)
     fixed = (*Gemma2.fixed, Fixed("attn_logit_softcapping", (None,)))  # ignored by the implementation

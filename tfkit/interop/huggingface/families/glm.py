@@ -5,27 +5,27 @@ from __future__ import annotations
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    CHECKPOINT,
     ENDS,
     NORMS,
-    THEIRS,
     Llama,
     feedforward_rules,
     heads_of,
     norm_rules,
 )
 from tfkit.interop.huggingface.families.phi import GATE_UP
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 BIASES = {True: ["query", "key", "value"], False: False}
-FEEDFORWARD = (Rule(f"{THEIRS}.mlp.gate_up_proj.{{kind}}", GATE_UP), *feedforward_rules(down="down_proj"))
+FEEDFORWARD = (Rule(f"{CHECKPOINT}.mlp.gate_up_proj.{{kind}}", GATE_UP), *feedforward_rules(down="down_proj"))
 
 
 @register("family", "glm")
 class Glm(Llama):
-    """GLM-4: half of each head turns, interleaved; biases of queries, keys and values; gate and up are one matrix."""
+    """GLM-4: interleaved rotation of half of each head; query, key and value biases; gate and up in one matrix."""
 
     model_types = ("glm",)
     heads = heads_of("Glm")
@@ -44,10 +44,10 @@ class Glm(Llama):
 
 @register("family", "glm4")
 class Glm4(Glm):
-    """GLM-4-0414: the same with norms after the sublayers too."""
+    """GLM-4-0414: GLM-4 with norms before and after each sublayer."""
 
     model_types = ("glm4",)
-    base = laid(Glm.base, {"layer.residual.type": "sandwich"})
+    base = merged(Glm.base, {"layer.residual.type": "sandwich"})
     heads = heads_of("Glm4")
     rules = (
         *ENDS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import Family, lay
-from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.family import Family, override
+from tfkit.interop.huggingface.layer_types import layers_of
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -17,7 +17,7 @@ TRANSPOSED = "width out -> out width"
 
 @register("family", "gpt2")
 class GPT2(Family):
-    """GPT-2: weights of linear layers are transposed, query, key and value one matrix."""
+    """GPT-2: transposed weights; query, key and value in one matrix."""
 
     model_types = ("gpt2",)
     base = {
@@ -68,26 +68,26 @@ class GPT2(Family):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        lay(model, {"layer.feedforward.d_ff": config.get("n_inner") or 4 * model["d_model"]})
+        override(model, {"layer.feedforward.d_ff": config.get("n_inner") or 4 * model["d_model"]})
         if model["head"] is not None:
-            lay(model, {"head.tied": config.get("tie_word_embeddings", True)})
+            override(model, {"head.tied": config.get("tie_word_embeddings", True)})
         scaled = config.get("scale_attn_weights", True)
         if config.get("scale_attn_by_inverse_layer_idx", False):
             whole = (model["d_model"] // look(model, "layer.attention.num_heads")) ** -0.5 if scaled else 1.0
-            lay(model, {"layer.attention.scale": {"per_layer": _by_depth(whole, model["num_layers"])}})
+            override(model, {"layer.attention.scale": {"per_layer": _by_depth(whole, model["num_layers"])}})
         elif not scaled:
-            lay(model, {"layer.attention.scale": 1.0})
+            override(model, {"layer.attention.scale": 1.0})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
-        layers = spelled_layers(model)
+        layers = layers_of(model)
         config["n_inner"] = layers[0]["feedforward"]["d_ff"]
         scales = [layer["attention"]["scale"] for layer in layers]
         by_depth = len(set(scales)) > 1
         config["scale_attn_by_inverse_layer_idx"] = by_depth
         config["scale_attn_weights"] = scales[0] != 1.0
         if by_depth and scales != _by_depth(scales[0], len(scales)):
-            raise DataError("scales of attention that do not fall as 1, 1/2, 1/3, ... have no word there")
+            raise DataError("config.json can express attention scales per layer only as 1, 1/2, 1/3, ...")
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied"))
 
 

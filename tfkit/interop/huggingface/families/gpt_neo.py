@@ -16,12 +16,12 @@ from tfkit.interop.huggingface.families.decoders import (
     heads_of,
     named,
 )
-from tfkit.interop.huggingface.family import laid, lay
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
+from tfkit.interop.huggingface.family import merged, override
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING, layers_of, set_kinds
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
-THEIRS = "h.{layer}"
+CHECKPOINT = "h.{layer}"
 # GPT's "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 SIZES = (
@@ -40,19 +40,19 @@ SIZES = (
 
 @register("family", "openai_gpt")
 class OpenAIGPT(ClassicDecoder):
-    """GPT, the first: the norm after each sublayer, none at the end."""
+    """GPT: post-norm, without a final norm."""
 
     model_types = ("openai-gpt",)
-    base: ClassVar = laid(ClassicDecoder.base, {"layer.residual.type": "post_norm"})
+    base: ClassVar = merged(ClassicDecoder.base, {"layer.residual.type": "post_norm"})
     heads: ClassVar = heads_of("OpenAIGPT", "LMHeadModel")
     settings = amended(SIZES, Setting("afn", "layer.feedforward.activation", "gelu", FIRST_WORDS), n_positions=512)
     rules = (
         Rule("tokens_embed.weight", "decoder.embedding.tokens.weight"),
         Rule("positions_embed.weight", "decoder.position.0.table.weight"),
-        Rule(f"{THEIRS}.attn.c_attn.{{kind}}", QKV, "width slot -> slot width"),
-        *named(THEIRS, TRANSPOSED, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
-        *named(THEIRS, TRANSPOSED, attention__output="attn.c_proj"),
-        *named(THEIRS, attention_norm="ln_1", feedforward_norm="ln_2"),
+        Rule(f"{CHECKPOINT}.attn.c_attn.{{kind}}", QKV, "width slot -> slot width"),
+        *named(CHECKPOINT, TRANSPOSED, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        *named(CHECKPOINT, TRANSPOSED, attention__output="attn.c_proj"),
+        *named(CHECKPOINT, attention_norm="ln_1", feedforward_norm="ln_2"),
         Rule("lm_head.weight", "head.output.weight"),
     )
     prefix, unprefixed = "transformer.", ("lm_head.",)
@@ -67,10 +67,10 @@ class OpenAIGPT(ClassicDecoder):
 
 @register("family", "ctrl")
 class CTRL(ClassicDecoder):
-    """CTRL: fixed positions, tokens times the root of the width, a bias of the output."""
+    """CTRL: sinusoidal positions, embeddings scaled by sqrt(d_model), an output bias."""
 
     model_types = ("ctrl",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {
             "embedding": {"scale": "sqrt_d_model"},
@@ -89,14 +89,14 @@ class CTRL(ClassicDecoder):
     rules = (
         Rule("w.weight", "decoder.embedding.tokens.weight"),
         *named(
-            f"{THEIRS}.multi_head_attention",
+            f"{CHECKPOINT}.multi_head_attention",
             attention__query="Wq",
             attention__key="Wk",
             attention__value="Wv",
             attention__output="dense",
         ),
-        *named(THEIRS, feedforward__up="ffn.0", feedforward__down="ffn.2"),
-        *named(THEIRS, attention_norm="layernorm1", feedforward_norm="layernorm2"),
+        *named(CHECKPOINT, feedforward__up="ffn.0", feedforward__down="ffn.2"),
+        *named(CHECKPOINT, attention_norm="layernorm1", feedforward_norm="layernorm2"),
         Rule("layernorm.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.{kind}", "head.output.{kind}"),
     )
@@ -119,10 +119,10 @@ class CTRL(ClassicDecoder):
 
 @register("family", "gpt_neo")
 class GPTNeo(ClassicDecoder):
-    """GPT-Neo: scores that are not scaled; every other layer sees a window."""
+    """GPT-Neo: unscaled scores, a window in every other layer."""
 
     model_types = ("gpt_neo",)
-    base: ClassVar = laid(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
+    base: ClassVar = merged(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
     heads: ClassVar = heads_of("GPTNeo")
     settings = (
         Setting("vocab_size", "vocab_size"),
@@ -142,14 +142,14 @@ class GPTNeo(ClassicDecoder):
         Rule("wte.weight", "decoder.embedding.tokens.weight"),
         Rule("wpe.weight", "decoder.position.0.table.weight"),
         *named(
-            f"{THEIRS}.attn.attention",
+            f"{CHECKPOINT}.attn.attention",
             attention__query="q_proj",
             attention__key="k_proj",
             attention__value="v_proj",
             attention__output="out_proj",
         ),
-        *named(THEIRS, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
-        *named(THEIRS, attention_norm="ln_1", feedforward_norm="ln_2"),
+        *named(CHECKPOINT, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        *named(CHECKPOINT, attention_norm="ln_1", feedforward_norm="ln_2"),
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.weight", "head.output.weight"),
     )
@@ -163,27 +163,28 @@ class GPTNeo(ClassicDecoder):
         periods = config.get("attention_types") or [[["global", "local"], 12]]
         names = [name for period, count in periods for name in period * count]
         if config.get("attention_layers") not in (None, names):
-            raise DataError("config.json: attention_types and attention_layers contradict one another")
+            raise DataError("config.json: attention_types and attention_layers contradict each other")
         types = [SLIDING if name == "local" else FULL for name in names]
         if len(types) != model["num_layers"]:
-            raise DataError(f"config.json: attention_types: says {len(types)} layers, num_layers {model['num_layers']}")
+            count = model["num_layers"]
+            raise DataError(f"config.json: attention_types covers {len(types)} layers, num_layers is {count}")
         window = {"mask": {"type": "window", "size": config.get("window_size", 256)}}
-        lay_kinds(model, types, {SLIDING: window, FULL: {}})
+        set_kinds(model, types, {SLIDING: window, FULL: {}})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        masks = [layer["mask"] for layer in spelled_layers(model)]
+        masks = [layer["mask"] for layer in layers_of(model)]
         sizes = {mask["size"] for mask in masks if mask}
         if len(sizes) > 1:
-            raise DataError("windows of several sizes have no word there")
+            raise DataError("config.json cannot express windows of several sizes")
         config["attention_types"] = [[["local" if mask else "global" for mask in masks], 1]]
         config["window_size"] = next(iter(sizes), 256)
 
 
 @register("family", "gpt_bigcode")
 class GPTBigCode(ClassicDecoder):
-    """SantaCoder and StarCoder: a GPT-2 with one key-value head for all."""
+    """SantaCoder and StarCoder: GPT-2 with multi-query attention."""
 
     model_types = ("gpt_bigcode",)
     base: ClassVar = ClassicDecoder.base
@@ -197,9 +198,9 @@ class GPTBigCode(ClassicDecoder):
     rules = (
         Rule("wte.weight", "decoder.embedding.tokens.weight"),
         Rule("wpe.weight", "decoder.position.0.table.weight"),
-        Rule(f"{THEIRS}.attn.c_attn.{{kind}}", QKV, GROUPED, GROUPED),
-        *named(THEIRS, attention__output="attn.c_proj", attention_norm="ln_1", feedforward_norm="ln_2"),
-        *named(THEIRS, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
+        Rule(f"{CHECKPOINT}.attn.c_attn.{{kind}}", QKV, GROUPED, GROUPED),
+        *named(CHECKPOINT, attention__output="attn.c_proj", attention_norm="ln_1", feedforward_norm="ln_2"),
+        *named(CHECKPOINT, feedforward__up="mlp.c_fc", feedforward__down="mlp.c_proj"),
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.weight", "head.output.weight"),
     )
@@ -211,18 +212,18 @@ class GPTBigCode(ClassicDecoder):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         if config.get("multi_query", True):
-            lay(model, {"layer.attention.num_kv_heads": 1})
+            override(model, {"layer.attention.num_kv_heads": 1})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         groups = look(model, "layer.attention.num_kv_heads") or config["n_head"]
         if groups not in (1, config["n_head"]):
-            raise DataError(f"{groups} key-value heads have no word there: 1, or as many as heads")
+            raise DataError(f"config.json cannot express {groups} key-value heads; only 1, or as many as num_heads")
         config["multi_query"] = groups == 1
 
 
 def _check_inner(model: ModelSection) -> None:
     """Raise DataError if the config cannot express the width of the feed-forward."""
     if look(model, INNER) != 4 * model["d_model"]:
-        raise DataError("a feed-forward that is not four times as wide has no word there")
+        raise DataError("config.json cannot express a feed-forward other than 4 * d_model")

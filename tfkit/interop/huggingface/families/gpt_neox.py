@@ -7,29 +7,29 @@ from typing import ClassVar
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, LAYER, QKV, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import laid, lay
-from tfkit.interop.huggingface.layer_types import lay_kinds, spelled_layers
+from tfkit.interop.huggingface.family import merged, override
+from tfkit.interop.huggingface.layer_types import layers_of, set_kinds
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
-THEIRS = "layers.{layer}"
-FEEDFORWARD = named(f"{THEIRS}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h")
-NORMS = named(THEIRS, attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
+CHECKPOINT = "layers.{layer}"
+FEEDFORWARD = named(f"{CHECKPOINT}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h")
+NORMS = named(CHECKPOINT, attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
 
 
 def attention_rules(name: str) -> tuple[Rule, ...]:
     """Return the rules for the fused query, key and value matrix and the output."""
-    qkv = Rule(f"{THEIRS}.{name}.query_key_value.{{kind}}", QKV, GROUPED, GROUPED)
-    return (qkv, *named(f"{THEIRS}.{name}", attention__output="dense"))
+    qkv = Rule(f"{CHECKPOINT}.{name}.query_key_value.{{kind}}", QKV, GROUPED, GROUPED)
+    return (qkv, *named(f"{CHECKPOINT}.{name}", attention__output="dense"))
 
 
 @register("family", "gpt_neox")
 class GPTNeoX(ClassicDecoder):
-    """GPT-NeoX: attention and feed-forward side by side, each with its norm; a quarter of each head turns."""
+    """GPT-NeoX: parallel attention and feed-forward with separate norms; rotation of a quarter of each head."""
 
     model_types = ("gpt_neox",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base, {"position": {"type": "rotary"}, "layer": {"residual": {"type": "parallel_two_norms"}}}
     )
     heads: ClassVar = heads_of("GPTNeoX")
@@ -67,7 +67,7 @@ class GPTNeoX(ClassicDecoder):
         super().to_recipe(model, config)
         model["position"] = cls.rope.read(config)
         if not cls.side_by_side(config):
-            lay(model, {"layer.residual.type": "pre_norm"})
+            override(model, {"layer.residual.type": "pre_norm"})
 
     @classmethod
     def side_by_side(cls, config: ConfigJson) -> bool:
@@ -83,10 +83,10 @@ class GPTNeoX(ClassicDecoder):
 
 @register("family", "gpt_neox_japanese")
 class GPTNeoXJapanese(GPTNeoX):
-    """GPT-NeoX, Japanese: one sublayer after the other, no bias but that of the last attention's output."""
+    """GPT-NeoX Japanese: sequential sublayers, without biases except that of the last attention's output."""
 
     model_types = ("gpt_neox_japanese",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         GPTNeoX.base,
         {"layer": {"residual": {"type": "pre_norm"}, "attention": {"bias": False}, "feedforward": {"bias": False}}},
     )
@@ -97,16 +97,16 @@ class GPTNeoXJapanese(GPTNeoX):
         without=("attention_bias", "intermediate_size"),
         attention_dropout=0.1,
     )
-    rules = (Rule(f"{THEIRS}.attention.dense_bias", f"{LAYER}.attention.output.bias"), *GPTNeoX.rules)
+    rules = (Rule(f"{CHECKPOINT}.attention.dense_bias", f"{LAYER}.attention.output.bias"), *GPTNeoX.rules)
     prefix = "gpt_neox_japanese."
     ties, rope = True, Rope(partial=True)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        lay(model, {INNER: model["d_model"] * (config.get("intermediate_multiple_size") or 4)})
+        override(model, {INNER: model["d_model"] * (config.get("intermediate_multiple_size") or 4)})
         super().to_recipe(model, config)
         kinds = ["inner"] * (model["num_layers"] - 1) + ["last"]
-        lay_kinds(model, kinds, {"last": {"attention": {"bias": ["output"]}}})
+        set_kinds(model, kinds, {"last": {"attention": {"bias": ["output"]}}})
 
     @classmethod
     def side_by_side(cls, config: ConfigJson) -> bool:
@@ -116,5 +116,5 @@ class GPTNeoXJapanese(GPTNeoX):
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         del config["use_parallel_residual"]
-        last = spelled_layers(model)[-1]
+        last = layers_of(model)[-1]
         config["intermediate_multiple_size"] = last["feedforward"]["d_ff"] // model["d_model"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, LAYER, NORMS, THEIRS, heads_of
+from tfkit.interop.huggingface.families.llama import ATTENTION, CHECKPOINT, ENDS, LAYER, NORMS, heads_of
 from tfkit.interop.huggingface.families.sparse import APART, BASE, FEEDFORWARD, SHELL, STACKS, Sparse
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Fixed, Setting, amended
@@ -14,10 +14,10 @@ from tfkit.interop.huggingface.tensors import Rule
 
 @register("family", "gpt_oss")
 class GptOss(Sparse):
-    """GPT-OSS: every second layer sees a window, sinks take weight to nothing, a clipped SwiGLU with biases."""
+    """GPT-OSS: a window in every second layer, attention sinks, a clipped SwiGLU with biases."""
 
     model_types = ("gpt_oss",)
-    base = laid(
+    base = merged(
         BASE,
         {
             "layer": {
@@ -40,24 +40,24 @@ class GptOss(Sparse):
     fixed = (Fixed("swiglu_alpha", (1.702,)), Fixed("hidden_act", ("silu",)))  # never read
     rules = (
         *(*ENDS, *NORMS, *ATTENTION),
-        Rule(f"{THEIRS}.self_attn.sinks", f"{LAYER}.attention.sinks"),
-        Rule(f"{THEIRS}.mlp.router.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}"),
+        Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks"),
+        Rule(f"{CHECKPOINT}.mlp.router.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}"),
         Rule(
-            f"{THEIRS}.mlp.experts.gate_up_proj",
+            f"{CHECKPOINT}.mlp.experts.gate_up_proj",
             (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"),
             "expert width (inner slot) -> slot expert inner width",
             APART,
             axes={"slot": 2},
         ),
         Rule(
-            f"{THEIRS}.mlp.experts.gate_up_proj_bias",
+            f"{CHECKPOINT}.mlp.experts.gate_up_proj_bias",
             (f"{STACKS}.gate.bias", f"{STACKS}.up.bias"),
             "expert (inner slot) -> slot expert inner",
             "expert inner -> 1 expert inner",
             axes={"slot": 2},
         ),
-        Rule(f"{THEIRS}.mlp.experts.down_proj", f"{STACKS}.down.weight", "expert inner out -> expert out inner"),
-        Rule(f"{THEIRS}.mlp.experts.down_proj_bias", f"{STACKS}.down.bias"),
+        Rule(f"{CHECKPOINT}.mlp.experts.down_proj", f"{STACKS}.down.weight", "expert inner out -> expert out inner"),
+        Rule(f"{CHECKPOINT}.mlp.experts.down_proj_bias", f"{STACKS}.down.bias"),
     )
     rope = Rope(theta=150000.0)
     listed, period, window = True, (SLIDING, FULL), 128

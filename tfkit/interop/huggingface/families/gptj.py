@@ -9,19 +9,19 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import LAYER, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
-THEIRS = "h.{layer}"
+CHECKPOINT = "h.{layer}"
 
 
 @register("family", "gptj")
 class GPTJ(ClassicDecoder):
-    """GPT-J: attention and feed-forward side by side, the first channels of each head turn, a bias of the output."""
+    """GPT-J: parallel attention and feed-forward, partial rotary positions, an output bias."""
 
     model_types = ("gptj",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {
             "position": {"type": "rotary", "layout": "interleaved"},
@@ -45,9 +45,9 @@ class GPTJ(ClassicDecoder):
     )
     rules = (
         Rule("wte.weight", "decoder.embedding.tokens.weight"),
-        *named(f"{THEIRS}.attn", attention__query="q_proj", attention__key="k_proj", attention__value="v_proj"),
-        *named(THEIRS, norm="ln_1", feedforward__up="mlp.fc_in", feedforward__down="mlp.fc_out"),
-        *named(THEIRS, attention__output="attn.out_proj"),
+        *named(f"{CHECKPOINT}.attn", attention__query="q_proj", attention__key="k_proj", attention__value="v_proj"),
+        *named(CHECKPOINT, norm="ln_1", feedforward__up="mlp.fc_in", feedforward__down="mlp.fc_out"),
+        *named(CHECKPOINT, attention__output="attn.out_proj"),
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.{kind}", "head.output.{kind}"),
     )
@@ -65,9 +65,11 @@ class GPTJ(ClassicDecoder):
         super().to_recipe(model, config)
         turned, dim = look(config, "rotary_dim", 64), model["d_model"] // look(model, "layer.attention.num_heads")
         if turned is None:
-            raise DataError("config.json says no rotary_dim")
+            raise DataError("config.json: rotary_dim is required")
         fraction = turned / dim
-        lay(model, {"position.fraction": fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)})
+        override(
+            model, {"position.fraction": fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)}
+        )
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -77,14 +79,18 @@ class GPTJ(ClassicDecoder):
 
 @register("family", "codegen")
 class CodeGen(GPTJ):
-    """CodeGen: a GPT-J whose queries, values and keys are one matrix, cut for four devices."""
+    """CodeGen: GPT-J with queries, values and keys in one matrix, partitioned for four devices."""
 
     model_types = ("codegen",)
     heads: ClassVar = heads_of("CodeGen", classifies=False, bias=True)
     rules = (
-        *(rule for rule in GPTJ.rules if "_proj" not in rule.their_names[0] or "out_proj" in rule.their_names[0]),
+        *(
+            rule
+            for rule in GPTJ.rules
+            if "_proj" not in rule.checkpoint_names[0] or "out_proj" in rule.checkpoint_names[0]
+        ),
         Rule(
-            f"{THEIRS}.attn.qkv_proj.weight",
+            f"{CHECKPOINT}.attn.qkv_proj.weight",
             tuple(f"{LAYER}.attention.{name}.weight" for name in ("query", "value", "key")),
             "(shard slot part) width -> (slot shard part) width",
         ),

@@ -1,4 +1,4 @@
-"""Granite (IBM 2024) and HyperCLOVA X (NAVER 2025): multipliers everywhere."""
+"""Granite (IBM 2024) and HyperCLOVA X (NAVER 2025): Llama with multipliers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import NORMS, Llama, head_width, heads_of, norm_rules
-from tfkit.interop.huggingface.family import lay, spelled
+from tfkit.interop.huggingface.family import override, value_of
 from tfkit.interop.huggingface.settings import ConfigJson, Factor, Power, Setting, amended
 
 MULTIPLIERS = (
@@ -18,20 +18,20 @@ MULTIPLIERS = (
 )
 
 
-def say_scale(config: Tree, model: ModelSection) -> None:
+def write_scale(config: Tree, model: ModelSection) -> None:
     """Write the factor on the scores, which a recipe may omit for the default by head width.
 
     Raises DataError for a head without a factor, as the implementation always divides by one.
     """
     if config.get("logits_scaling", 1) is None:
-        raise DataError("logits_scaling has no word for None")
+        raise DataError("config.json cannot express logits without a scale")
     if config["attention_multiplier"] is None:
         config["attention_multiplier"] = head_width(model) ** -0.5
 
 
 @register("family", "granite")
 class Granite(Llama):
-    """Granite: a Llama with factors on token vectors, scores, what sublayers add, and logits."""
+    """Granite: Llama with factors on embeddings, scores, sublayer outputs and logits."""
 
     model_types = ("granite",)
     heads = heads_of("Granite")
@@ -41,12 +41,12 @@ class Granite(Llama):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        say_scale(config, model)
+        write_scale(config, model)
 
 
 @register("family", "hyperclovax")
 class HyperClovaX(Granite):
-    """HyperCLOVA X: Granite's factors, and norms after the sublayers too."""
+    """HyperCLOVA X: Granite with norms before and after each sublayer."""
 
     model_types = ("hyperclovax",)
     heads = heads_of("HyperCLOVAX")
@@ -65,10 +65,10 @@ class HyperClovaX(Granite):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         layout = "sandwich" if config.get("use_post_norm", True) else "pre_norm"
-        lay(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # keeps branch_scale
+        override(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # keeps branch_scale
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["use_post_norm"] = spelled(model, "layer.residual.type") == "sandwich"
+        config["use_post_norm"] = value_of(model, "layer.residual.type") == "sandwich"

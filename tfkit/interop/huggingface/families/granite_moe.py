@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.families.granite import MULTIPLIERS, Granite, say_scale
-from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, NORMS, THEIRS, heads_of
+from tfkit.interop.huggingface.families.granite import MULTIPLIERS, Granite, write_scale
+from tfkit.interop.huggingface.families.llama import ATTENTION, CHECKPOINT, ENDS, NORMS, heads_of
 from tfkit.interop.huggingface.families.sparse import (
     APART,
     BASE,
@@ -16,21 +16,21 @@ from tfkit.interop.huggingface.families.sparse import (
     Sparse,
     expert_settings,
 )
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.settings import ConfigJson, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
-BLOCK = f"{THEIRS}.block_sparse_moe"
+BLOCK = f"{CHECKPOINT}.block_sparse_moe"
 BOTH = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
 SHARED = f"{FEEDFORWARD}.shared_expert"
 
 
 @register("family", "granitemoe")
 class GraniteMoe(Sparse):
-    """Granite with experts: Granite's factors, and a softmax over the chosen experts alone."""
+    """Granite with experts: Granite's factors, a softmax over the selected experts."""
 
     model_types = ("granitemoe",)
-    base = laid(BASE, {"layer.feedforward.router.over": "chosen"})
+    base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
     heads = heads_of("GraniteMoe")
     settings = (
         *amended(SHELL, *MULTIPLIERS, without=("head_dim",)),
@@ -52,28 +52,28 @@ class GraniteMoe(Sparse):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        say_scale(config, model)
+        write_scale(config, model)
 
 
 @register("family", "granitemoeshared")
 class GraniteMoeShared(GraniteMoe):
-    """Granite with experts and one that every token passes."""
+    """Granite with routed experts and a shared one."""
 
     model_types = ("granitemoeshared",)
     heads = heads_of("GraniteMoeShared")
     rules = (
         *GraniteMoe.rules,
-        Rule(f"{THEIRS}.shared_mlp.input_linear.weight", (f"{SHARED}.gate.weight", f"{SHARED}.up.weight")),
-        Rule(f"{THEIRS}.shared_mlp.output_linear.weight", f"{SHARED}.down.weight"),
+        Rule(f"{CHECKPOINT}.shared_mlp.input_linear.weight", (f"{SHARED}.gate.weight", f"{SHARED}.up.weight")),
+        Rule(f"{CHECKPOINT}.shared_mlp.output_linear.weight", f"{SHARED}.down.weight"),
     )
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("shared_intermediate_size"):
-            lay(model, {"layer.feedforward.shared_expert.d_ff": config["shared_intermediate_size"]})
+            override(model, {"layer.feedforward.shared_expert.d_ff": config["shared_intermediate_size"]})
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["shared_intermediate_size"] = look(spelled(model, "layer.feedforward.shared_expert") or {}, "d_ff", 0)
+        config["shared_intermediate_size"] = look(value_of(model, "layer.feedforward.shared_expert") or {}, "d_ff", 0)

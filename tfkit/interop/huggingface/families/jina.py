@@ -8,7 +8,7 @@ from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import Bert, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.roberta import Roberta
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
@@ -26,7 +26,7 @@ FIRST_FILES = {  # layer names in the original files
 class Turning(BertLike):
     """Base of post-norm encoders with rotary positions."""
 
-    base: ClassVar[ModelSection] = laid(BertLike.base, {"position.type": "rotary"})
+    base: ClassVar[ModelSection] = merged(BertLike.base, {"position.type": "rotary"})
     fixed = (Fixed("tie_word_embeddings", (True,)),)
     rope: ClassVar[Rope] = Rope()
 
@@ -43,7 +43,7 @@ class Turning(BertLike):
 
 @register("family", "jina_embeddings_v3")
 class JinaEmbeddingsV3(Turning):
-    """Jina embeddings v3: an XLM-RoBERTa with rotary positions, for long texts; its adapters cannot be brought in."""
+    """Jina embeddings v3: XLM-RoBERTa with rotary positions, for long texts; its adapters are not supported."""
 
     model_types = ("jina_embeddings_v3",)
     heads: ClassVar = heads_of("JinaEmbeddingsV3")
@@ -73,10 +73,10 @@ class JinaEmbeddingsV3(Turning):
 
 @register("family", "gte")
 class Gte(Turning):
-    """GTE: rotary positions and gated layers, for long texts; a text's vector is its first token's."""
+    """GTE: rotary positions and a gated feed-forward, for long texts; the text embedding is the first token's state."""
 
     model_types = ("gte",)
-    base: ClassVar = laid(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
+    base: ClassVar = merged(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
         BertLike.settings,
@@ -113,10 +113,10 @@ class Gte(Turning):
 
 @register("family", "nomic_bert")
 class NomicBert(Turning):
-    """Nomic BERT: gated layers without biases."""
+    """Nomic BERT: a gated feed-forward, no biases."""
 
     model_types = ("nomic_bert",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         Turning.base, {"layer": {"attention": {"bias": False}, "feedforward": {"type": "glu", "bias": False}}}
     )
     heads: ClassVar = {**heads_of("NomicBert", answers=False), "NomicBertModel": {"head": "none"}}

@@ -9,25 +9,25 @@ from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bart import ENDS, LAYERS, ONE_TABLE, PLAIN, Bart, heads_of
 from tfkit.interop.huggingface.families.bert import renamed
 from tfkit.interop.huggingface.families.longformer import window_sizes, windows_of
-from tfkit.interop.huggingface.family import laid, spelled
-from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.family import merged, value_of
+from tfkit.interop.huggingface.layer_types import layers_of
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-OURS, THEIRS = "encoder.layers.{layer}.attention", "encoder.layers.{layer}.self_attn"
+OWN, CHECKPOINT = "encoder.layers.{layer}.attention", "encoder.layers.{layer}.self_attn"
 PROJECTIONS = [f"{name}{end}" for name in ("query", "key", "value") for end in ("", "_global")]
 ENCODER = renamed(
-    {f"{THEIRS}.longformer_self_attn.{name}": f"{OURS}.{name}" for name in PROJECTIONS}
-    | {f"{THEIRS}.output": f"{OURS}.output"}
+    {f"{CHECKPOINT}.longformer_self_attn.{name}": f"{OWN}.{name}" for name in PROJECTIONS}
+    | {f"{CHECKPOINT}.output": f"{OWN}.output"}
 )
 
 
 @register("family", "led")
 class LED(Bart):
-    """LED: a BART for long texts, whose encoder has a window for all tokens and a view of everything for a few."""
+    """LED: BART for long texts; the encoder has windowed attention with global tokens."""
 
     model_types = ("led",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         PLAIN, {"embedding": {"norm": True}, "encoder": {"layer": {"attention": {"type": "longformer"}}}}
     )
     heads: ClassVar = heads_of("LED", ["ForQuestionAnswering"], bias="frozen")
@@ -50,5 +50,5 @@ class LED(Bart):
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         encoder = model["encoder"]
-        masks = [layer["mask"] or spelled(encoder, "mask") for layer in spelled_layers(encoder)]
+        masks = [layer["mask"] or value_of(encoder, "mask") for layer in layers_of(encoder)]
         config["attention_window"] = window_sizes(masks)

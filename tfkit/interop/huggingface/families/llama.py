@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023), and the base of the many families that differ from it in a few settings."""
+"""Llama (Touvron et al. 2023), and the base of many similar families."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY, register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import Family, lay, spelled
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING, lay_kinds, spelled_layers
+from tfkit.interop.huggingface.family import Family, override, value_of
+from tfkit.interop.huggingface.layer_types import FULL, SLIDING, layers_of, set_kinds
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
-LAYER, THEIRS = "decoder.layers.{layer}", "layers.{layer}"
+LAYER, CHECKPOINT = "decoder.layers.{layer}", "layers.{layer}"
 
 
 def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k_norm")) -> tuple[Rule, ...]:
@@ -22,22 +22,24 @@ def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k
     names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": output}
     names |= dict(zip(("query_norm", "key_norm"), norms, strict=False))
     return tuple(
-        Rule(f"{THEIRS}.self_attn.{theirs}.{{kind}}", f"{LAYER}.attention.{ours}.{{kind}}")
-        for ours, theirs in names.items()
+        Rule(f"{CHECKPOINT}.self_attn.{checkpoint}.{{kind}}", f"{LAYER}.attention.{own}.{{kind}}")
+        for own, checkpoint in names.items()
     )
 
 
 def feedforward_rules(**names: str) -> tuple[Rule, ...]:
     """Return the rules for the feed-forward's projections: tfkit name = checkpoint name."""
     return tuple(
-        Rule(f"{THEIRS}.mlp.{theirs}.{{kind}}", f"{LAYER}.feedforward.{ours}.{{kind}}")
-        for ours, theirs in names.items()
+        Rule(f"{CHECKPOINT}.mlp.{checkpoint}.{{kind}}", f"{LAYER}.feedforward.{own}.{{kind}}")
+        for own, checkpoint in names.items()
     )
 
 
 def norm_rules(**names: str) -> tuple[Rule, ...]:
     """Return the rules for a layer's norms: tfkit name = checkpoint name."""
-    return tuple(Rule(f"{THEIRS}.{theirs}.{{kind}}", f"{LAYER}.{ours}.{{kind}}") for ours, theirs in names.items())
+    return tuple(
+        Rule(f"{CHECKPOINT}.{checkpoint}.{{kind}}", f"{LAYER}.{own}.{{kind}}") for own, checkpoint in names.items()
+    )
 
 
 def end_rules(norm: str = "norm") -> tuple[Rule, ...]:
@@ -63,7 +65,7 @@ ENDS = end_rules()
 
 @register("family", "llama")
 class Llama(Family):
-    """Llama: norms without a mean, rotary positions, a gated feed-forward, few key-value heads, no biases.
+    """Llama: RMS norms, rotary positions, a gated feed-forward, few key-value heads, no biases.
 
     Similar families set positions and layer types in class variables.
     """
@@ -122,10 +124,10 @@ class Llama(Family):
         for name, position in positions.items():
             if position != model["position"]:
                 kinds[name]["position"] = position
-        lay_kinds(model, types, kinds, cls.once)
+        set_kinds(model, types, kinds, cls.once)
         if model["head"] is not None:
-            lay(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
-            lay(model, {row.keys[0]: row.read(config) for row in cls.head_settings})
+            override(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
+            override(model, {row.keys[0]: row.read(config) for row in cls.head_settings})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -133,12 +135,12 @@ class Llama(Family):
         for key, value in (("num_key_value_heads", heads), ("head_dim", config["hidden_size"] // heads)):
             if key in config and config[key] is None:
                 config[key] = value
-        layers = spelled_layers(model)
-        cls.say_types(config, layers)
-        cls.say_positions(config, layers)
+        layers = layers_of(model)
+        cls.write_types(config, layers)
+        cls.write_positions(config, layers)
         config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
         for row in cls.head_settings if model["head"] else ():
-            config[row.theirs] = row.write(look(model, row.keys[0]))
+            config[row.config_key] = row.write(look(model, row.keys[0]))
 
     @classmethod
     def types(cls, config: ConfigJson, count: int) -> list[str]:
@@ -172,30 +174,30 @@ class Llama(Family):
         return cls.rope.read(config, look(config, "rope_parameters") or look(config, "rope_scaling") or cls.stretched)
 
     @classmethod
-    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
         """Write the layer types and the window size. Raise DataError if the config cannot express them."""
         types = types_of(layers)
         sizes = {layer["mask"]["size"] for layer in layers if layer["mask"]}
         if len(sizes) > 1 or (sizes and cls.period == (FULL,) and not cls.listed):
-            raise DataError("windows of these sizes have no word there")
+            raise DataError("config.json cannot express windows of these sizes")
         if cls.listed:
             config["layer_types"] = types
         elif len(set(types)) > 1:
-            raise DataError("all layers have a window there, or none")
+            raise DataError("config.json can express a window only for all layers or none")
         if cls.listed or cls.period != (FULL,):
             # the implementation creates a window mask if types are listed, even if none is windowed
             config["sliding_window"] = next(iter(sizes), cls.window if cls.listed else None)
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
         """Write the layers' positions; reading them back checks that all layers agree."""
         config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
 
 
 def head_width(model: ModelSection) -> int:
     """Return the head width of a spelled-out model."""
-    heads: int = spelled(model, "layer.attention.num_heads")
-    return int(spelled(model, "layer.attention.head_dim") or spelled(model, "d_model") // heads)
+    heads: int = value_of(model, "layer.attention.num_heads")
+    return int(value_of(model, "layer.attention.head_dim") or value_of(model, "d_model") // heads)
 
 
 def types_of(layers: Sequence[Tree]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import Tree
-from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, NORMS, THEIRS, heads_of
+from tfkit.interop.huggingface.families.llama import ATTENTION, CHECKPOINT, ENDS, NORMS, heads_of
 from tfkit.interop.huggingface.families.sparse import (
     APART,
     BASE,
@@ -18,23 +18,23 @@ from tfkit.interop.huggingface.families.sparse import (
     Sparse,
     expert_settings,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, look
 from tfkit.interop.huggingface.tensors import Rule
 
 CHUNKED = "chunked_attention"  # layer type with rotary positions and chunks
-BLOCK = f"{THEIRS}.feed_forward"
+BLOCK = f"{CHECKPOINT}.feed_forward"
 PARTS = ("gate", "up", "down")
 
 
 @register("family", "llama4")
 class Llama4(Sparse):
-    """Llama 4: three layers that turn and see a chunk to one that does neither; weights multiply what experts read."""
+    """Llama 4: three chunked rotary layers for each full layer without positions; weights scale the experts' inputs."""
 
     model_types = ("llama4_text",)
-    base = laid(BASE, {"layer.feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}})
+    base = merged(BASE, {"layer.feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}})
     heads = heads_of("Llama4")
     settings = (*SHELL, *expert_settings("num_local_experts", d_ff="intermediate_size"))
     fixed = (Fixed("router_jitter_noise", (0.0, 0, None)),)
@@ -94,14 +94,14 @@ class Llama4(Sparse):
         return (layer + 1) % step != 0 if named is None else layer not in named
 
     @classmethod
-    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         config["moe_layers"] = [layer for layer, each in enumerate(dense) if not each]
 
     @classmethod
-    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
         sizes = {layer["mask"]["size"] for layer in layers if layer["mask"]}
         if len(sizes) > 1:
-            raise DataError("chunks of several sizes have no word there")
+            raise DataError("config.json cannot express chunks of several sizes")
         turns = [bool(layer["mask"]) for layer in layers]
         config["layer_types"] = [CHUNKED if turn else FULL for turn in turns]
         config["no_rope_layers"] = [int(turn) for turn in turns]
@@ -109,9 +109,9 @@ class Llama4(Sparse):
         config["use_qk_norm"] = any(look(layer, "attention.qk_norm") for layer in layers)
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
         turning = [layer for layer in layers if look(layer, "position.type") == "rotary"]
-        super().say_positions(config, turning)
+        super().write_positions(config, turning)
         still = next((layer["position"] for layer in layers if layer not in turning and layer["position"]), None)
         config["attn_temperature_tuning"] = still is not None
         if still is not None:

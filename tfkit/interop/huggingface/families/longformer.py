@@ -10,23 +10,26 @@ from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Options, Tree
 from tfkit.interop.huggingface.families.bert import heads_of, renamed
 from tfkit.interop.huggingface.families.roberta import Roberta
-from tfkit.interop.huggingface.family import laid
-from tfkit.interop.huggingface.layer_types import spelled_layers
+from tfkit.interop.huggingface.family import merged
+from tfkit.interop.huggingface.layer_types import layers_of
 from tfkit.interop.huggingface.settings import ConfigJson
 
-LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
 GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name in ("query", "key", "value")}
 
 
 @register("family", "longformer")
 class Longformer(Roberta):
-    """Longformer: a RoBERTa for long texts, with a window for all tokens and a view of everything for a few."""
+    """Longformer: RoBERTa for long texts, with windowed attention and global tokens."""
 
     model_types = ("longformer",)
-    base: ClassVar = laid(Roberta.base, {"layer.attention.type": "longformer"})
+    base: ClassVar = merged(Roberta.base, {"layer.attention.type": "longformer"})
     heads: ClassVar = heads_of("Longformer")
     settings = Roberta.settings
-    rules = (*Roberta.rules, *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in GLOBAL.items()}))
+    rules = (
+        *Roberta.rules,
+        *renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in GLOBAL.items()}),
+    )
     prefix = "longformer."
 
     @classmethod
@@ -37,7 +40,7 @@ class Longformer(Roberta):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        masks = [layer["mask"] or model["mask"] for layer in spelled_layers(model)]
+        masks = [layer["mask"] or model["mask"] for layer in layers_of(model)]
         config["attention_window"] = window_sizes(masks)
 
 
@@ -46,9 +49,7 @@ def window_sizes(masks: Sequence[Sequence[Options]]) -> list[int]:
     sizes: list[int] = [mask[0]["size"] for mask in masks]
     odd = [size for size in sizes if max(sizes) % size]
     if odd:
-        raise DataError(
-            f"attention_window has no word for {odd[0]} beside {max(sizes)}: texts are padded to the latter"
-        )
+        raise DataError(f"attention_window cannot express {odd[0]} besides {max(sizes)}, to which texts are padded")
     return sizes
 
 

@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.families.bart import (
     Bart,
     heads_of,
 )
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -26,10 +26,10 @@ FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "sk
 
 @register("family", "marian")
 class Marian(Bart):
-    """Marian: the original Transformer with a fixed output bias; both sides may have a vocabulary of their own."""
+    """Marian: the original Transformer with a constant output bias and, optionally, separate vocabularies."""
 
     model_types = ("marian",)
-    base: ClassVar = laid(PLAIN, SINES)
+    base: ClassVar = merged(PLAIN, SINES)
     heads: ClassVar = {
         "MarianMTModel": {"head": {"type": "language_model", "bias": "frozen"}},
         "MarianModel": {"head": "none"},
@@ -44,7 +44,7 @@ class Marian(Bart):
         super().to_recipe(model, config)
         if not config.get("share_encoder_decoder_embeddings", True):
             del model["embedding"]["shared"]
-            lay(model, {"decoder.vocab_size": config.get("decoder_vocab_size") or model["vocab_size"]})
+            override(model, {"decoder.vocab_size": config.get("decoder_vocab_size") or model["vocab_size"]})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -56,10 +56,10 @@ class Marian(Bart):
 
 @register("family", "m2m_100")
 class M2M100(Bart):
-    """M2M-100, NLLB: fixed positions that leave padding out, the norm before each sublayer."""
+    """M2M-100, NLLB: pre-norm, sinusoidal positions that skip padding."""
 
     model_types = ("m2m_100",)
-    base: ClassVar = laid(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
+    base: ClassVar = merged(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
     heads: ClassVar = heads_of("M2M100")
     settings = amended(Bart.settings, activation_function="relu", attention_dropout=0.1, scale_embedding=True)
     ignored = (*Bart.ignored, "{side}.embed_positions.weights", "{side}.embed_positions.weight")
@@ -68,7 +68,7 @@ class M2M100(Bart):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
         pad = config.get("pad_token_id", 1)
-        lay(model, {"position.offset": pad + 1})
+        override(model, {"position.offset": pad + 1})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -78,10 +78,10 @@ class M2M100(Bart):
 
 @register("family", "fsmt")
 class FSMT(M2M100):
-    """FSMT: the original Transformer as fairseq has it, with two vocabularies and an output of its own."""
+    """FSMT: the original Transformer of fairseq, with two vocabularies and an untied output."""
 
     model_types = ("fsmt",)
-    base: ClassVar = laid(PLAIN, {"embedding": {"shared": False}, "position": FAIRSEQ})
+    base: ClassVar = merged(PLAIN, {"embedding": {"shared": False}, "position": FAIRSEQ})
     heads: ClassVar = {"FSMTForConditionalGeneration": {"head": {"type": "language_model"}}}
     settings = amended(
         M2M100.settings,
@@ -93,7 +93,7 @@ class FSMT(M2M100):
     rules = (
         *TWO_TABLES,
         Rule("decoder.output_projection.weight", "head.output.weight"),
-        *(rule for rule in ENDS if rule.theirs != "lm_head.weight"),
+        *(rule for rule in ENDS if rule.checkpoint != "lm_head.weight"),
         *LAYERS,
     )
     unprefixed = ()

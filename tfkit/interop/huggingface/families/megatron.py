@@ -19,17 +19,17 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import ConfigJson, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
 @register("family", "megatron_bert")
 class MegatronBert(Bert):
-    """Megatron-BERT: the norm before each sublayer, none over the embeddings (Shoeybi et al. 2019)."""
+    """Megatron-BERT: pre-norm BERT without an embedding norm (Shoeybi et al. 2019)."""
 
     model_types = ("megatron-bert",)
-    base: ClassVar = laid(Bert.base, PRE_NORM)
+    base: ClassVar = merged(Bert.base, PRE_NORM)
     heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     settings = amended(
         Bert.settings,
@@ -39,7 +39,7 @@ class MegatronBert(Bert):
 
 @register("family", "bert_generation")
 class BertGeneration(BertLike):
-    """A BERT that writes: the future hidden, no token types, a head without a dense layer (Rothe et al. 2019)."""
+    """BERT-Generation: causal BERT without token types, its head without a dense layer (Rothe et al. 2019)."""
 
     model_types = ("bert-generation",)
     heads: ClassVar = {
@@ -47,10 +47,9 @@ class BertGeneration(BertLike):
         "BertGenerationEncoder": {"head": "none"},
     }
     settings = amended(MegatronBert.settings, without=("type_vocab_size",))
-    fixed = tuple(row for row in BertLike.fixed if row.theirs != "is_decoder")
+    fixed = tuple(row for row in BertLike.fixed if row.config_key != "is_decoder")
     rules = tuple(
-        replace(rule, ours=str(rule.ours).replace("encoder.", "{side}.", 1))
-        for rule in (*table_rules(), *layer_rules())
+        replace(rule, own=str(rule.own).replace("encoder.", "{side}.", 1)) for rule in (*table_rules(), *layer_rules())
     )
     head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
     prefix, unprefixed = "bert.", ("lm_head.",)
@@ -65,9 +64,7 @@ class BertGeneration(BertLike):
         if config.get("is_decoder", False):
             model["type"] = "decoder"
         elif model["head"] is not None:
-            raise DataError(
-                "config.json: is_decoder: a BertGenerationDecoder that sees the future cannot be brought in"
-            )
+            raise DataError("config.json: is_decoder: a bidirectional BertGenerationDecoder is not supported")
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

@@ -20,7 +20,7 @@ SIZES = (
 
 @register("family", "mistral")
 class Mistral(Llama):
-    """Mistral: a Llama whose layers all see a window."""
+    """Mistral: Llama with a window in all layers."""
 
     model_types = ("mistral",)
     heads = heads_of("Mistral")
@@ -31,7 +31,7 @@ class Mistral(Llama):
 
 @register("family", "ministral")
 class Ministral(Mistral):
-    """Ministral: a Mistral in which a list says which layers see a window."""
+    """Ministral: Mistral with a list of the windowed layers."""
 
     model_types = ("ministral",)
     heads = heads_of("Ministral")
@@ -40,7 +40,7 @@ class Ministral(Mistral):
 
 @register("family", "ministral3")
 class Ministral3(Mistral):
-    """Ministral 3: rotary positions stretched by yarn, and scores that grow with the logarithm of the position."""
+    """Ministral 3: YaRN rotary positions; scores scaled by the logarithm of the position."""
 
     model_types = ("ministral3",)
     heads = heads_of("Ministral3")
@@ -75,7 +75,7 @@ class Ministral3(Mistral):
         return [turned, {"type": "log_temperature", "beta": float(beta), "length": length}]
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
         position = layers[0]["position"]
         turned, *grown = position if isinstance(position, list) else [position]
         config["rope_parameters"] = cls.rope.write(turned, config)

@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
@@ -32,10 +32,10 @@ BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # gate, up and d
 
 @register("family", "mixtral")
 class Mixtral(Sparse):
-    """Mixtral: experts in every layer, a softmax over all of them, the weights of the chosen ones normalised."""
+    """Mixtral: experts in every layer; a softmax over all, renormalized over the selected ones."""
 
     model_types = ("mixtral",)
-    base = laid(BASE, {"layer.feedforward.router.normalized": True})
+    base = merged(BASE, {"layer.feedforward.router.normalized": True})
     heads = heads_of("Mixtral")
     settings = (
         *amended(SHELL, without=("attention_bias",), rms_norm_eps=1e-5),
@@ -48,7 +48,7 @@ class Mixtral(Sparse):
 
 
 class QwenMoe(Sparse):
-    """Base of Qwen2-MoE and Qwen3-MoE: dense layers by a step, or by number."""
+    """Base of Qwen2-MoE and Qwen3-MoE: dense layers at a regular step, or listed."""
 
     fixed = (Fixed("use_sliding_window", (False,)),)
     derived = ("sliding_window", "max_window_layers", "layer_types")
@@ -59,17 +59,17 @@ class QwenMoe(Sparse):
         return layer in named or (layer + 1) % int(config.get("decoder_sparse_step", 1)) != 0
 
     @classmethod
-    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         config["mlp_only_layers"] = [layer for layer, each in enumerate(dense) if each]
         config["decoder_sparse_step"] = 1
 
 
 @register("family", "qwen2_moe")
 class Qwen2Moe(QwenMoe):
-    """Qwen1.5-MoE and Qwen2-MoE: a gated expert that every token passes, biases of queries, keys and values."""
+    """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert; biases of queries, keys and values."""
 
     model_types = ("qwen2_moe",)
-    base = laid(BASE, {"layer.feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}})
+    base = merged(BASE, {"layer.feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}})
     heads = heads_of("Qwen2Moe")
     settings = (
         *amended(
@@ -89,32 +89,32 @@ class Qwen2Moe(QwenMoe):
 
 @register("family", "qwen3_moe")
 class Qwen3Moe(QwenMoe):
-    """Qwen3-MoE: a norm of each query and key head, many small experts and none that every token passes."""
+    """Qwen3-MoE: per-head norms of queries and keys; many small experts, none of them shared."""
 
     model_types = ("qwen3_moe",)
-    base = laid(BASE, {"layer.attention.qk_norm": True})
+    base = merged(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Qwen3Moe")
     settings = (*SHELL, *expert_settings(), NORMALIZED)
 
 
 @register("family", "olmoe")
 class Olmoe(Sparse):
-    """OLMoE: queries and keys are normed over all heads at once."""
+    """OLMoE: norms of queries and keys over all heads together."""
 
     model_types = ("olmoe",)
-    base = laid(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
+    base = merged(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
-    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm there, before it here
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm, in tfkit before it
     rules = (*ENDS, *NORMS, *ATTENTION, *expert_rules())
 
 
 @register("family", "flex_olmo")
 class FlexOlmo(Olmoe):
-    """FlexOlmo: OLMoE with the norm after each sublayer, before it enters the residual stream."""
+    """FlexOlmo: OLMoE with norms of the sublayer outputs."""
 
     model_types = ("flex_olmo",)
-    base = laid(Olmoe.base, {"layer.residual": "branch_norm"})
+    base = merged(Olmoe.base, {"layer.residual": "branch_norm"})
     heads = heads_of("FlexOlmo")
     fixed = ()
     rules = (
@@ -126,15 +126,15 @@ class FlexOlmo(Olmoe):
 
 @register("family", "minimax_m2")
 class MiniMaxM2(Sparse):
-    """MiniMax-M2: sigmoid scores with a bias that only chooses, part of each head turns, norms over all heads."""
+    """MiniMax-M2: sigmoid scores with a selection bias, partial rotary positions, norms over all heads."""
 
     model_types = ("minimax_m2",)
-    base = laid(
+    base = merged(
         BASE,
         {
             "layer": {
                 "attention": {"qk_norm": True, "qk_norm_at": "width"},
-                "feedforward": laid(SIGMOID, {"router.normalized": True}),
+                "feedforward": merged(SIGMOID, {"router.normalized": True}),
             }
         },
     )

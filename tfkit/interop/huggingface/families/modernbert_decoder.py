@@ -8,8 +8,8 @@ from typing import Any
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.by_type import ByType
-from tfkit.interop.huggingface.families.llama import LAYER, THEIRS, Llama
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.families.llama import CHECKPOINT, LAYER, Llama
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended
@@ -21,10 +21,10 @@ GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"
 
 @register("family", "modernbert_decoder")
 class ModernBertDecoder(ByType):
-    """A decoder of ModernBERT's parts: normed token vectors, GEGLU, windows in two of three layers, BERT's head."""
+    """ModernBERT decoder: an embedding norm, GEGLU, windows in two of three layers, BERT's head."""
 
     model_types = ("modernbert-decoder",)
-    base = laid(
+    base = merged(
         Llama.base,
         {
             "embedding": {"norm": True},
@@ -49,14 +49,14 @@ class ModernBertDecoder(ByType):
     rules = (
         Rule("embeddings.tok_embeddings.weight", "decoder.embedding.tokens.weight"),
         Rule("embeddings.norm.{kind}", "decoder.embedding.norm.{kind}"),
-        Rule(f"{THEIRS}.attn_norm.{{kind}}", f"{LAYER}.attention_norm.{{kind}}"),
-        Rule(f"{THEIRS}.attn.q_proj.{{kind}}", f"{LAYER}.attention.query.{{kind}}"),
-        Rule(f"{THEIRS}.attn.k_proj.{{kind}}", f"{LAYER}.attention.key.{{kind}}"),
-        Rule(f"{THEIRS}.attn.v_proj.{{kind}}", f"{LAYER}.attention.value.{{kind}}"),
-        Rule(f"{THEIRS}.attn.Wo.{{kind}}", f"{LAYER}.attention.output.{{kind}}"),
-        Rule(f"{THEIRS}.mlp_norm.{{kind}}", f"{LAYER}.feedforward_norm.{{kind}}"),
-        Rule(f"{THEIRS}.mlp.Wi.{{kind}}", GATE_UP),
-        Rule(f"{THEIRS}.mlp.Wo.{{kind}}", f"{LAYER}.feedforward.down.{{kind}}"),
+        Rule(f"{CHECKPOINT}.attn_norm.{{kind}}", f"{LAYER}.attention_norm.{{kind}}"),
+        Rule(f"{CHECKPOINT}.attn.q_proj.{{kind}}", f"{LAYER}.attention.query.{{kind}}"),
+        Rule(f"{CHECKPOINT}.attn.k_proj.{{kind}}", f"{LAYER}.attention.key.{{kind}}"),
+        Rule(f"{CHECKPOINT}.attn.v_proj.{{kind}}", f"{LAYER}.attention.value.{{kind}}"),
+        Rule(f"{CHECKPOINT}.attn.Wo.{{kind}}", f"{LAYER}.attention.output.{{kind}}"),
+        Rule(f"{CHECKPOINT}.mlp_norm.{{kind}}", f"{LAYER}.feedforward_norm.{{kind}}"),
+        Rule(f"{CHECKPOINT}.mlp.Wi.{{kind}}", GATE_UP),
+        Rule(f"{CHECKPOINT}.mlp.Wo.{{kind}}", f"{LAYER}.feedforward.down.{{kind}}"),
         Rule("final_norm.{kind}", "decoder.final_norm.{kind}"),
         *(Rule(f"lm_head.{name}.{{kind}}", f"head.{name}.{{kind}}") for name in ("dense", "norm")),
         Rule("decoder.{kind}", "head.output.{kind}"),
@@ -73,12 +73,12 @@ class ModernBertDecoder(ByType):
         super().to_recipe(model, config)
         if model["head"] is not None:
             biases = (("dense", config.get("classifier_bias", False)), ("output", config.get("decoder_bias", True)))
-            lay(model, {"head.bias": [name for name, has in biases if has]})
+            override(model, {"head.bias": [name for name, has in biases if has]})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        biases = spelled(model, "head.bias", [])
+        biases = value_of(model, "head.bias", [])
         config["classifier_bias"], config["decoder_bias"] = "dense" in biases, "output" in biases
 
     @classmethod
@@ -94,7 +94,7 @@ class ModernBertDecoder(ByType):
     def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         if name == FIRST:
             return {**cls.over_layer(config, cls._listed(config, 1)[0]), "attention_norm": None}
-        size = config.get("local_attention", 128) // 2  # the other half is in the future
+        size = config.get("local_attention", 128) // 2  # the future half is masked
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod
@@ -102,6 +102,6 @@ class ModernBertDecoder(ByType):
         return super().position(config, cls._listed(config, 1)[0] if name == FIRST else name)
 
     @classmethod
-    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_types(config, layers)
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_types(config, layers)
         config["local_attention"] = 2 * (config.pop("sliding_window") or 64)

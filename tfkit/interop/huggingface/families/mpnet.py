@@ -11,7 +11,7 @@ from tfkit.interop.huggingface.families.roberta import Offset, Roberta
 from tfkit.interop.huggingface.settings import Fixed, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-LAYER, THEIRS = "encoder.layers.{layer}", "encoder.layer.{layer}"
+LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
 NAMES = {
     "attention.attn.q": "attention.query",
     "attention.attn.k": "attention.key",
@@ -26,7 +26,7 @@ NAMES = {
 
 @register("family", "mpnet")
 class MPNet(Offset):
-    """MPNet: a RoBERTa without token types, with a learned bias for each range of distances beside its places."""
+    """MPNet: RoBERTa without token types, with relative position buckets besides learned positions."""
 
     model_types = ("mpnet",)
     base: ClassVar[ModelSection] = {
@@ -47,7 +47,7 @@ class MPNet(Offset):
     rules = (
         *table_rules(),
         Rule("encoder.relative_attention_bias.weight", "encoder.position.1.table.weight"),
-        *renamed({f"{THEIRS}.{theirs}": f"{LAYER}.{ours}" for theirs, ours in NAMES.items()}),
+        *renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in NAMES.items()}),
     )
     head_rules: ClassVar = Roberta.head_rules
     prefix, unprefixed, tied, dropped = "mpnet.", Roberta.unprefixed, Roberta.tied, Roberta.dropped

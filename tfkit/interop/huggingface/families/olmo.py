@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.by_type import ByType
 from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, Llama, heads_of, norm_rules
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import Setting, amended
@@ -15,20 +15,20 @@ SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"))
 
 @register("family", "olmo")
 class Olmo(Llama):
-    """OLMo: norms with nothing to learn, queries, keys and values kept within bounds."""
+    """OLMo: norms without weights; clipped queries, keys and values."""
 
     model_types = ("olmo",)
-    base = laid(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
+    base = merged(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
     heads = heads_of("Olmo")
     settings = amended(SETTINGS, Setting("clip_qkv", "layer.attention.clip", None), without=("rms_norm_eps",))
 
 
 @register("family", "olmo2")
 class Olmo2(Llama):
-    """OLMo 2: norms of what the sublayers give and not of what they read, queries and keys normed over all heads."""
+    """OLMo 2: norms of the sublayer outputs only; query and key norms over all heads."""
 
     model_types = ("olmo2",)
-    base = laid(
+    base = merged(
         Llama.base,
         {"layer": {"residual": {"type": "branch_norm"}, "attention": {"qk_norm": True, "qk_norm_at": "width"}}},
     )
@@ -44,7 +44,7 @@ class Olmo2(Llama):
 
 @register("family", "olmo3")
 class Olmo3(ByType, Olmo2):
-    """OLMo 3: three layers with a window to one without, which alone is stretched to longer texts."""
+    """OLMo 3: three windowed layers for each full layer; only full layers have scaled rotary positions."""
 
     model_types = ("olmo3",)
     heads = heads_of("Olmo3")

@@ -8,7 +8,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.decoders import INNER, ClassicDecoder, heads_of, named
-from tfkit.interop.huggingface.family import laid, lay
+from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, look
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -32,10 +32,10 @@ END = Rule("layer_norm.{kind}", "decoder.final_norm.{kind}")
 
 @register("family", "opt")
 class OPT(ClassicDecoder):
-    """OPT: learned positions that leave padding out; that of 350M has narrow tokens and a norm after each sublayer."""
+    """OPT: learned positions that skip padding; OPT-350M is post-norm with a narrow token table."""
 
     model_types = ("opt",)
-    base: ClassVar = laid(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
+    base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("OPT")
     settings = (
         Setting("vocab_size", "vocab_size"),
@@ -67,11 +67,11 @@ class OPT(ClassicDecoder):
         narrow = config.get("word_embed_proj_dim") or model["d_model"]
         if narrow != model["d_model"]:
             if not look(model, "head.tied"):
-                raise DataError("config.json: word_embed_proj_dim can be brought in only with a head that is tied")
+                raise DataError("config.json: word_embed_proj_dim is supported only with a tied head")
             model["embedding"] |= {"d_embedding": narrow, "project_tokens": True, "projection_bias": False}
         before, bare = config.get("do_layer_norm_before", True), config.get("_remove_final_layer_norm", False)
         if not before:
-            lay(model, {"layer.residual.type": "post_norm"})
+            override(model, {"layer.residual.type": "post_norm"})
         elif bare:
             model["final_norm"] = "none"
 
@@ -86,10 +86,10 @@ class OPT(ClassicDecoder):
 
 @register("family", "xglm")
 class XGLM(ClassicDecoder):
-    """XGLM: fixed positions that count from 2, tokens times the root of the width."""
+    """XGLM: sinusoidal positions counted from 2, embeddings scaled by sqrt(d_model)."""
 
     model_types = ("xglm",)
-    base: ClassVar = laid(
+    base: ClassVar = merged(
         ClassicDecoder.base,
         {"position": {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "offset": 2}},
     )
@@ -117,10 +117,10 @@ class XGLM(ClassicDecoder):
 
 @register("family", "biogpt")
 class BioGPT(ClassicDecoder):
-    """BioGPT: learned positions that leave padding out, tokens times the root of the width."""
+    """BioGPT: learned positions that skip padding, embeddings scaled by sqrt(d_model)."""
 
     model_types = ("biogpt",)
-    base: ClassVar = laid(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
+    base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("BioGpt")
     # the implementation ignores layer_norm_eps
     settings = (

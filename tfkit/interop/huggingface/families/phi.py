@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import (
+    CHECKPOINT,
     ENDS,
     LAYER,
     NORMS,
-    THEIRS,
     Llama,
     attention_rules,
     end_rules,
     feedforward_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
@@ -33,7 +33,7 @@ DROPOUTS = (
 
 @register("family", "phi3")
 class Phi3(Llama):
-    """Phi-3: a Llama with query, key and value in one matrix, gate and up in another; windows in all layers."""
+    """Phi-3: Llama with query, key and value in one matrix, gate and up in another; a window in all layers."""
 
     model_types = ("phi3",)
     heads = heads_of("Phi3")
@@ -47,26 +47,26 @@ class Phi3(Llama):
     rules = (
         *ENDS,
         *NORMS,
-        Rule(f"{THEIRS}.self_attn.qkv_proj.{{kind}}", QKV),
-        Rule(f"{THEIRS}.self_attn.o_proj.{{kind}}", f"{LAYER}.attention.output.{{kind}}"),
-        Rule(f"{THEIRS}.mlp.gate_up_proj.{{kind}}", GATE_UP),
+        Rule(f"{CHECKPOINT}.self_attn.qkv_proj.{{kind}}", QKV),
+        Rule(f"{CHECKPOINT}.self_attn.o_proj.{{kind}}", f"{LAYER}.attention.output.{{kind}}"),
+        Rule(f"{CHECKPOINT}.mlp.gate_up_proj.{{kind}}", GATE_UP),
         *feedforward_rules(down="down_proj"),
     )
     rope, period = Rope(partial=True), (SLIDING,)
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_positions(config, layers)
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_positions(config, layers)
         length = config["rope_parameters"].get("original_max_position_embeddings")
         config["original_max_position_embeddings"] = length or config["max_position_embeddings"]
 
 
 @register("family", "phi")
 class Phi(Llama):
-    """Phi 1 and 2: attention and feed-forward at once from one norm, biases everywhere, half of each head turns."""
+    """Phi 1 and 2: parallel attention and feed-forward after one norm, all biases, rotation of half of each head."""
 
     model_types = ("phi",)
-    base = laid(
+    base = merged(
         Llama.base,
         {
             "layer": {
@@ -87,7 +87,7 @@ class Phi(Llama):
     )
     rules = (
         *end_rules("final_layernorm"),
-        Rule(f"{THEIRS}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}"),
+        Rule(f"{CHECKPOINT}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}"),
         *attention_rules("dense", ("q_layernorm", "k_layernorm")),
         *feedforward_rules(up="fc1", down="fc2"),
     )
@@ -96,10 +96,10 @@ class Phi(Llama):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("qk_layernorm", False):
-            lay(model, {"layer.attention.qk_norm": True})
+            override(model, {"layer.attention.qk_norm": True})
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["qk_layernorm"] = spelled(model, "layer.attention.qk_norm") is not None
+        config["qk_layernorm"] = value_of(model, "layer.attention.qk_norm") is not None

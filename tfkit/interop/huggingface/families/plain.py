@@ -11,31 +11,31 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    CHECKPOINT,
     ENDS,
     LAYER,
     NORMS,
     PLAIN,
-    THEIRS,
     Llama,
     feedforward_rules,
     heads_of,
     norm_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-BASE = laid(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first word is written
+BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first name is written
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
 
 
 @register("family", "arcee")
 class Arcee(Llama):
-    """AFM 4.5B (Arcee 2025): a Llama with a squared ReLU and no gate."""
+    """AFM 4.5B (Arcee 2025): Llama with a squared ReLU and no gate."""
 
     model_types = ("arcee",)
     base = BASE
@@ -51,10 +51,10 @@ class Arcee(Llama):
 
 @register("family", "apertus")
 class Apertus(Llama):
-    """Apertus (Swiss AI 2025): xIELU, norms of queries and keys, rotary positions stretched as in Llama 3.1."""
+    """Apertus (Swiss AI 2025): xIELU, norms of queries and keys, rotary scaling of Llama 3.1."""
 
     model_types = ("apertus",)
-    base = laid(BASE, {"layer.attention.qk_norm": True})
+    base = merged(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Apertus")
     settings = amended(
         Llama.settings,
@@ -68,11 +68,11 @@ class Apertus(Llama):
         *norm_rules(attention_norm="attention_layernorm", feedforward_norm="feedforward_layernorm"),
         *ATTENTION,
         *PLAIN,
-        Rule(f"{THEIRS}.mlp.act_fn.alpha_p", f"{LAYER}.feedforward.activation.positive"),
-        Rule(f"{THEIRS}.mlp.act_fn.alpha_n", f"{LAYER}.feedforward.activation.negative"),
+        Rule(f"{CHECKPOINT}.mlp.act_fn.alpha_p", f"{LAYER}.feedforward.activation.positive"),
+        Rule(f"{CHECKPOINT}.mlp.act_fn.alpha_n", f"{LAYER}.feedforward.activation.negative"),
     )
     # two constants; "beta" would be taken for the old spelling of a bias
-    ignored = (*Llama.ignored, *(f"{THEIRS}.mlp.act_fn.{name}" for name in ("beta", "bias", "eps")))
+    ignored = (*Llama.ignored, *(f"{CHECKPOINT}.mlp.act_fn.{name}" for name in ("beta", "bias", "eps")))
     rope = Rope(theta=12000000.0)
     stretched = {
         "rope_type": "llama3",
@@ -96,10 +96,10 @@ class Apertus(Llama):
 
 @register("family", "nemotron")
 class Nemotron(Llama):
-    """Nemotron 4 (Parmar et al. 2024): layer norms whose weight counts from 1, squared ReLU, half a head turns."""
+    """Nemotron 4 (Parmar et al. 2024): layer norms with weights offset by 1, squared ReLU, rotation of half a head."""
 
     model_types = ("nemotron",)
-    base = laid(BASE, {"layer.norm": {"type": "layer_norm", "weight_offset": 1.0}})
+    base = merged(BASE, {"layer.norm": {"type": "layer_norm", "weight_offset": 1.0}})
     heads = heads_of("Nemotron")
     settings = amended(
         Llama.settings,
@@ -115,10 +115,10 @@ class Nemotron(Llama):
 
 @register("family", "jais2")
 class Jais2(Llama):
-    """Jais 2 (Inception 2025): layer norms, biases everywhere, squared ReLU."""
+    """Jais 2 (Inception 2025): layer norms, all biases, squared ReLU."""
 
     model_types = ("jais2",)
-    base = laid(BASE, {"layer.norm.type": "layer_norm"})
+    base = merged(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Jais2")
     settings = amended(
         Llama.settings,
@@ -137,7 +137,7 @@ class StarCoder2(Llama):
     """StarCoder 2 (Lozhkov et al. 2024): layer norms, biases, GELU, a window in all layers, a tied head."""
 
     model_types = ("starcoder2",)
-    base = laid(BASE, {"layer.norm.type": "layer_norm"})
+    base = merged(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Starcoder2")
     settings = amended(
         Llama.settings,

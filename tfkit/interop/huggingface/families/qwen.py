@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from tfkit.core.registry import register
 from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import Llama, heads_of
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
 
 @register("family", "qwen2")
 class Qwen2(Llama):
-    """Qwen 2: a Llama with biases of queries, keys and values; the upper layers may see a window."""
+    """Qwen 2: Llama with biases of queries, keys and values; the upper layers may have a window."""
 
     model_types = ("qwen2",)
-    base = laid(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})
+    base = merged(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})
     heads = heads_of("Qwen2")
     settings = amended(
         Llama.settings,
@@ -37,8 +37,8 @@ class Qwen2(Llama):
         return [SLIDING if index >= below else FULL for index in range(count)]
 
     @classmethod
-    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_types(config, layers)
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_types(config, layers)
         config["use_sliding_window"] = SLIDING in config["layer_types"]
 
 
@@ -47,7 +47,7 @@ class Qwen3(Qwen2):
     """Qwen 3: norms of queries and keys in place of the biases."""
 
     model_types = ("qwen3",)
-    base = laid(Llama.base, {"layer.attention.qk_norm": True})
+    base = merged(Llama.base, {"layer.attention.qk_norm": True})
     heads = heads_of("Qwen3")
     settings = amended(
         Qwen2.settings,

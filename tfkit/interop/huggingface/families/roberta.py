@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import ConfigJson, amended
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -27,7 +27,7 @@ FINAL_NORM = "encoder.final_norm"
 class Offset(BertLike):
     """A position table that starts after the padding row; max_position_embeddings counts all of its rows."""
 
-    base: ClassVar[ModelSection] = laid(BertLike.base, {"position.skip_padding": True})
+    base: ClassVar[ModelSection] = merged(BertLike.base, {"position.skip_padding": True})
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
@@ -52,13 +52,13 @@ class Offset(BertLike):
     def positions(cls, model: ModelSection) -> Tree:
         """Return the learned position part."""
         parts = model["position"] if isinstance(model["position"], list) else [model["position"]]
-        found: Tree = next(part for part in parts if part["type"] == "learned")
-        return found
+        learned: Tree = next(part for part in parts if part["type"] == "learned")
+        return learned
 
 
 @register("family", "roberta")
 class Roberta(Offset):
-    """RoBERTa: a BERT of bytes, trained longer and without pairs; places are counted by real tokens."""
+    """RoBERTa: byte-level BERT without next-sentence prediction; positions count real tokens."""
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Roberta")
@@ -83,7 +83,7 @@ class Roberta(Offset):
 
 @register("family", "xlm_roberta")
 class XLMRoberta(Roberta):
-    """XLM-RoBERTa: a RoBERTa of a hundred languages (Conneau et al. 2019)."""
+    """XLM-RoBERTa: multilingual RoBERTa (Conneau et al. 2019)."""
 
     model_types = ("xlm-roberta",)
     heads: ClassVar = heads_of("XLMRoberta")
@@ -92,7 +92,7 @@ class XLMRoberta(Roberta):
 
 @register("family", "camembert")
 class Camembert(XLMRoberta):
-    """CamemBERT: a RoBERTa of French (Martin et al. 2019)."""
+    """CamemBERT: French RoBERTa (Martin et al. 2019)."""
 
     model_types = ("camembert",)
     heads: ClassVar = heads_of("Camembert")
@@ -100,7 +100,7 @@ class Camembert(XLMRoberta):
 
 @register("family", "data2vec_text")
 class Data2VecText(XLMRoberta):
-    """data2vec, of texts: a RoBERTa that learned to predict its own states (Baevski et al. 2022)."""
+    """data2vec for text: RoBERTa trained to predict its own states (Baevski et al. 2022)."""
 
     model_types = ("data2vec-text",)
     heads: ClassVar = heads_of("Data2VecText")
@@ -109,10 +109,10 @@ class Data2VecText(XLMRoberta):
 
 @register("family", "roberta_prelayernorm")
 class RobertaPreLayerNorm(Roberta):
-    """RoBERTa with the norm before each sublayer, and one over the embeddings (Ott et al. 2019, fairseq)."""
+    """Pre-norm RoBERTa with an embedding norm (Ott et al. 2019, fairseq)."""
 
     model_types = ("roberta-prelayernorm",)
-    base: ClassVar = laid(Roberta.base, {"layer": PRE_NORM["layer"]})
+    base: ClassVar = merged(Roberta.base, {"layer": PRE_NORM["layer"]})
     heads: ClassVar = heads_of("RobertaPreLayerNorm")
     rules = (
         *table_rules(),
@@ -124,10 +124,10 @@ class RobertaPreLayerNorm(Roberta):
 
 @register("family", "xlm_roberta_xl")
 class XLMRobertaXL(Roberta):
-    """XLM-RoBERTa, XL: a far larger one, the norm before each sublayer (Goyal et al. 2021)."""
+    """XLM-RoBERTa-XL: larger, pre-norm (Goyal et al. 2021)."""
 
     model_types = ("xlm-roberta-xl",)
-    base: ClassVar = laid(Roberta.base, PRE_NORM)
+    base: ClassVar = merged(Roberta.base, PRE_NORM)
     heads: ClassVar = heads_of("XLMRobertaXL")
     settings = amended(
         Roberta.settings,

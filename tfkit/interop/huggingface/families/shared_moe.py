@@ -8,7 +8,15 @@ from itertools import pairwise
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import Tree
-from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, NORMS, THEIRS, attention_rules, heads_of
+from tfkit.interop.huggingface.families.llama import (
+    ATTENTION,
+    CHECKPOINT,
+    ENDS,
+    GATED,
+    NORMS,
+    attention_rules,
+    heads_of,
+)
 from tfkit.interop.huggingface.families.sparse import (
     APART,
     BASE,
@@ -20,7 +28,7 @@ from tfkit.interop.huggingface.families.sparse import (
     expert_settings,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import laid
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule, spellings
@@ -32,10 +40,10 @@ UNSTACKED = "1 expert -> expert"
 
 @register("family", "hunyuan_v1_moe")
 class HunyuanMoe(Sparse):
-    """Hunyuan-Large: queries and keys are normed after they are turned, one expert for every token."""
+    """Hunyuan-Large: norms of rotated queries and keys, a shared expert."""
 
     model_types = ("hunyuan_v1_moe",)
-    base = laid(
+    base = merged(
         BASE,
         {
             "layer": {
@@ -65,16 +73,16 @@ def _agreed(value: object, key: str) -> object:
     if not isinstance(value, list):
         return value
     if len(set(value)) > 1:
-        raise DataError(f"config.json: {key} differs between layers ({value}), which cannot be brought in")
+        raise DataError(f"config.json: {key} differs between layers ({value}), which is not supported")
     return value[0]
 
 
 @register("family", "ernie4_5_moe")
 class Ernie45Moe(Sparse):
-    """ERNIE 4.5 with experts: softmax scores with a bias that only chooses, experts in some of the layers."""
+    """ERNIE 4.5 with experts in some layers: softmax scores with a selection bias."""
 
     model_types = ("ernie4_5_moe",)
-    base = laid(BASE, {"layer.feedforward.router": {"selection_bias": True, "normalized": True}})
+    base = merged(BASE, {"layer.feedforward.router": {"selection_bias": True, "normalized": True}})
     heads = heads_of("Ernie4_5_Moe")
     settings = (
         *amended(SHELL, without=("attention_bias", "attention_dropout")),
@@ -85,7 +93,7 @@ class Ernie45Moe(Sparse):
         *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules()),
         *spellings(
             *(
-                Rule(f"{THEIRS}.{name}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias", UNSTACKED)
+                Rule(f"{CHECKPOINT}.{name}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias", UNSTACKED)
                 for name in ("mlp.moe_statics", "mlp.gate.moe_statics")
             )
         ),
@@ -101,7 +109,7 @@ class Ernie45Moe(Sparse):
         return not inside or (layer + 1) % int(config.get("moe_layer_interval", 1)) != 0
 
     @classmethod
-    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         sparse = [layer for layer, each in enumerate(dense) if not each]
         steps = {after - before for before, after in pairwise(sparse)}
         config["moe_layer_interval"] = steps.pop() if len(steps) == 1 else 1
@@ -111,10 +119,10 @@ class Ernie45Moe(Sparse):
 
 @register("family", "aria_text")
 class AriaText(Sparse):
-    """The decoder of Aria: a softmax over the chosen experts alone, whose weights are stored transposed."""
+    """Aria's decoder: a softmax over the selected experts, transposed expert weights."""
 
     model_types = ("aria_text",)
-    base = laid(BASE, {"layer.feedforward.router.over": "chosen"})
+    base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
     heads = heads_of("AriaText")
     settings = (
         *SHELL,
@@ -125,16 +133,24 @@ class AriaText(Sparse):
     fixed = (Fixed("mlp_bias", (False,)), Fixed("hidden_act", ("silu", "swish")))
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),
-        Rule(f"{THEIRS}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
+        Rule(f"{CHECKPOINT}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
         *spellings(
             *(
-                Rule(f"{THEIRS}.mlp.experts.{name}", GATE_UP, "expert width (slot inner) -> " + SLOTS, APART, axes=TWO)
+                Rule(
+                    f"{CHECKPOINT}.mlp.experts.{name}",
+                    GATE_UP,
+                    "expert width (slot inner) -> " + SLOTS,
+                    APART,
+                    axes=TWO,
+                )
                 for name in ("fc1.weight", "gate_up_proj")
             )
         ),
         *spellings(
             *(
-                Rule(f"{THEIRS}.mlp.experts.{name}", f"{STACKS}.down.weight", "expert inner out -> expert out inner")
+                Rule(
+                    f"{CHECKPOINT}.mlp.experts.{name}", f"{STACKS}.down.weight", "expert inner out -> expert out inner"
+                )
                 for name in ("fc2.weight", "down_proj")
             )
         ),

@@ -11,11 +11,11 @@ from tfkit.interop.huggingface.families.deepseek import GROUPS, MIXTURE_RULES, N
 from tfkit.interop.huggingface.families.gemma import every
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    CHECKPOINT,
     ENDS,
     GATED,
     LAYER,
     NORMS,
-    THEIRS,
     heads_of,
     norm_rules,
 )
@@ -30,17 +30,17 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-HEAD_NORMS = laid(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforward": SIGMOID}})
+HEAD_NORMS = merged(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforward": SIGMOID}})
 
 
 @register("family", "dots1")
 class Dots1(Grouped):
-    """dots.llm1: a norm of each query and key head; upper layers may see a window."""
+    """dots.llm1: per-head norms of queries and keys; the upper layers may have a window."""
 
     model_types = ("dots1",)
     base = HEAD_NORMS
@@ -68,13 +68,13 @@ class LocalTurns(Sparse):
         return None if still else super().position(config, name)
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_positions(config, [layer for layer in layers if layer["position"]])
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_positions(config, [layer for layer in layers if layer["position"]])
 
 
 @register("family", "exaone_moe")
 class ExaoneMoe(LocalTurns, Grouped):
-    """K-EXAONE: three layers that turn and see a window to one that does neither."""
+    """K-EXAONE: three windowed rotary layers for each full layer without positions."""
 
     model_types = ("exaone_moe",)
     base = HEAD_NORMS
@@ -95,10 +95,10 @@ class ExaoneMoe(LocalTurns, Grouped):
 
 @register("family", "afmoe")
 class Afmoe(LocalTurns):
-    """Trinity (Arcee 2025): a gate on what heads give, norms before and after each sublayer."""
+    """Trinity (Arcee 2025): gated head outputs, norms before and after each sublayer."""
 
     model_types = ("afmoe",)
-    base = laid(
+    base = merged(
         HEAD_NORMS,
         {
             "layer": {
@@ -118,8 +118,8 @@ class Afmoe(LocalTurns):
             feedforward_norm="pre_mlp_layernorm",
             feedforward_output_norm="post_mlp_layernorm",
         ),
-        Rule(f"{THEIRS}.self_attn.gate_proj.{{kind}}", f"{LAYER}.attention.gate.projection.{{kind}}"),
-        Rule(f"{THEIRS}.mlp.expert_bias", f"{FEEDFORWARD}.router.selection_bias"),
+        Rule(f"{CHECKPOINT}.self_attn.gate_proj.{{kind}}", f"{LAYER}.attention.gate.projection.{{kind}}"),
+        Rule(f"{CHECKPOINT}.mlp.expert_bias", f"{FEEDFORWARD}.router.selection_bias"),
     )
     window, shared_key = 1024, "num_shared_experts"
 
@@ -132,16 +132,16 @@ class Afmoe(LocalTurns):
         return layer < int(config.get("num_dense_layers", 1))
 
     @classmethod
-    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         config["num_dense_layers"] = list(dense).index(False) if False in dense else len(dense)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         if config.get("mup_enabled"):
-            lay(model, {"embedding.scale": "sqrt_d_model"})
+            override(model, {"embedding.scale": "sqrt_d_model"})
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["mup_enabled"] = spelled(model, "embedding.scale") == "sqrt_d_model"
+        config["mup_enabled"] = value_of(model, "embedding.scale") == "sqrt_d_model"

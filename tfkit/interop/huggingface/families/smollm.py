@@ -17,7 +17,7 @@ UNPLACED = "_without_position"  # suffix of a layer type
 
 @register("family", "smollm3")
 class SmolLM3(Llama):
-    """SmolLM 3: a Llama in which every fourth layer has no positions; those may see a window."""
+    """SmolLM 3: Llama without positions in every fourth layer; the others may have a window."""
 
     model_types = ("smollm3",)
     heads = heads_of("SmolLM3")
@@ -51,11 +51,11 @@ class SmolLM3(Llama):
         return None if name.endswith(UNPLACED) else super().position(config, name)
 
     @classmethod
-    def say_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_types(config, layers)
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_types(config, layers)
         config["use_sliding_window"] = SLIDING in types_of(layers)
         config["no_rope_layers"] = [int(layer["position"] is not None) for layer in layers]
 
     @classmethod
-    def say_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().say_positions(config, [layer for layer in layers if layer["position"]])
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_positions(config, [layer for layer in layers if layer["position"]])

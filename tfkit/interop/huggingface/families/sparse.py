@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.families.llama import ATTENTION, ENDS, GATED, LAYER, NORMS, THEIRS, Llama
-from tfkit.interop.huggingface.family import laid, spelled
-from tfkit.interop.huggingface.layer_types import KINDS, lay_kinds, spelled_layers
+from tfkit.interop.huggingface.families.llama import ATTENTION, CHECKPOINT, ENDS, GATED, LAYER, NORMS, Llama
+from tfkit.interop.huggingface.family import merged, value_of
+from tfkit.interop.huggingface.layer_types import KINDS, layers_of, set_kinds
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
@@ -19,7 +19,7 @@ APART = "expert inner width -> 1 expert inner width"
 # Llama's settings without the feed-forward's
 SHELL = amended(Llama.settings, without=("intermediate_size", "hidden_act", "mlp_bias"))
 EXPERTS: Tree = {"type": "experts", "expert": {"type": "glu", "bias": False}, "router": {"type": "softmax"}}
-BASE = laid(Llama.base, {"layer.feedforward": EXPERTS})
+BASE = merged(Llama.base, {"layer.feedforward": EXPERTS})
 # sigmoid scores with a selection bias
 SIGMOID: Tree = {"router": {"type": "sigmoid", "selection_bias": True}}
 
@@ -43,10 +43,10 @@ def expert_rules(
     block: str = "mlp", gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj", router: str = "gate"
 ) -> tuple[Rule, ...]:
     """Return the rules for the router and its experts, separate or, in memory, stacked with gate and up fused."""
-    each = f"{THEIRS}.{block}.experts.{{expert}}"
+    each = f"{CHECKPOINT}.{block}.experts.{{expert}}"
     both = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
     routers = (
-        Rule(f"{THEIRS}.{name}.{router}.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}")
+        Rule(f"{CHECKPOINT}.{name}.{router}.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}")
         for name in dict.fromkeys((block, "mlp"))
     )
     return (
@@ -55,8 +55,8 @@ def expert_rules(
         Rule(f"{each}.{up}.weight", f"{STACKS}.up.weight"),
         Rule(f"{each}.{down}.weight", f"{STACKS}.down.weight"),
         *read_only(
-            Rule(f"{THEIRS}.mlp.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
-            Rule(f"{THEIRS}.mlp.experts.down_proj", f"{STACKS}.down.weight"),
+            Rule(f"{CHECKPOINT}.mlp.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
+            Rule(f"{CHECKPOINT}.mlp.experts.down_proj", f"{STACKS}.down.weight"),
         ),
     )
 
@@ -64,7 +64,7 @@ def expert_rules(
 def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
     """Return the rules for the shared expert."""
     return tuple(
-        Rule(f"{THEIRS}.mlp.{name}.{part}_proj.{{kind}}", f"{FEEDFORWARD}.shared_expert.{part}.{{kind}}")
+        Rule(f"{CHECKPOINT}.mlp.{name}.{part}_proj.{{kind}}", f"{FEEDFORWARD}.shared_expert.{part}.{{kind}}")
         for part in ("gate", "up", "down")
     )
 
@@ -72,7 +72,10 @@ def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
 def selection_rules(*blocks: str) -> tuple[Rule, ...]:
     """Return the rules for the selection bias; the first block is written, the others are read only."""
     return spellings(
-        *(Rule(f"{THEIRS}.{block}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias") for block in blocks)
+        *(
+            Rule(f"{CHECKPOINT}.{block}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias")
+            for block in blocks
+        )
     )
 
 
@@ -105,17 +108,17 @@ class Sparse(Llama):
         if windows:
             types = cls.types(config, count)
             kinds = [f"{KINDS[name]}+{kind}" for name, kind in zip(types, kinds, strict=True)]
-        lay_kinds(model, kinds, {})
+        set_kinds(model, kinds, {})
         model["layers"] = {**windows, "dense": {"feedforward": plain}, "sparse": {}}
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if cls.shared_key:
-            config[cls.shared_key] = spelled(model, "layer.feedforward.num_shared", 0)
-        layers = spelled_layers(model)
+            config[cls.shared_key] = value_of(model, "layer.feedforward.num_shared", 0)
+        layers = layers_of(model)
         dense = [look(layer, "feedforward.type") != "experts" for layer in layers]
-        cls.say_dense(config, dense)
+        cls.write_dense(config, dense)
         widths = [look(layer, "feedforward.d_ff") for layer, plain in zip(layers, dense, strict=True) if plain]
         if widths:
             config[cls.dense_key] = widths[0]
@@ -126,7 +129,7 @@ class Sparse(Llama):
         return False
 
     @classmethod
-    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         """Write to `config` which layers have a plain feed-forward."""
 
 
@@ -143,7 +146,7 @@ class FirstDense(Sparse):
         return layer < int(config.get("first_k_dense_replace", cls.dense_layers))
 
     @classmethod
-    def say_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         if cls.listed_dense:
             config["mlp_layer_types"] = ["dense" if each else "sparse" for each in dense]
         # other dense layers read back as another architecture, so the family does not match

@@ -6,23 +6,32 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.cohere import each_head
-from tfkit.interop.huggingface.families.llama import ENDS, GATED, LAYER, NORMS, THEIRS, Llama, attention_rules, heads_of
-from tfkit.interop.huggingface.family import laid, lay, spelled
+from tfkit.interop.huggingface.families.llama import (
+    CHECKPOINT,
+    ENDS,
+    GATED,
+    LAYER,
+    NORMS,
+    Llama,
+    attention_rules,
+    heads_of,
+)
+from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-JOINED = ("", "(number dim) -> number dim")  # the norms of all heads in one
-PARALLEL = Rule(f"{THEIRS}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}")
+JOINED = ("", "(number dim) -> number dim")  # norms of all heads in one tensor
+PARALLEL = Rule(f"{CHECKPOINT}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}")
 BIASES = {True: ["query", "key", "value"], False: False}
 
 
 @register("family", "stablelm")
 class StableLM(Llama):
-    """StableLM 2: layer norms, a quarter of each head turns; each head may have norms of its own."""
+    """StableLM 2: layer norms, rotation of a quarter of each head, optional norms per head."""
 
     model_types = ("stablelm",)
-    base = laid(Llama.base, {"layer.norm.type": "layer_norm"})
+    base = merged(Llama.base, {"layer.norm.type": "layer_norm"})
     heads = heads_of("StableLm")
     settings = amended(
         Llama.settings,
@@ -38,8 +47,10 @@ class StableLM(Llama):
         *NORMS,
         *attention_rules(norms=()),
         *(
-            Rule(f"{THEIRS}.self_attn.{theirs}.norms.{{head}}.weight", f"{LAYER}.attention.{ours}.weight", *JOINED)
-            for theirs, ours in (("q_layernorm", "query_norm"), ("k_layernorm", "key_norm"))
+            Rule(
+                f"{CHECKPOINT}.self_attn.{checkpoint}.norms.{{head}}.weight", f"{LAYER}.attention.{own}.weight", *JOINED
+            )
+            for checkpoint, own in (("q_layernorm", "query_norm"), ("k_layernorm", "key_norm"))
         ),
         *GATED,
     )
@@ -55,11 +66,11 @@ class StableLM(Llama):
         if config.get("qk_layernorm", False):
             each_head(model)
         if config.get("use_parallel_residual", False):
-            lay(model, {"layer.residual.type": "parallel"})
+            override(model, {"layer.residual.type": "parallel"})
         super().to_recipe(model, config)
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["qk_layernorm"] = spelled(model, "layer.attention.qk_norm") is not None
-        config["use_parallel_residual"] = spelled(model, "layer.residual.type") == "parallel"
+        config["qk_layernorm"] = value_of(model, "layer.attention.qk_norm") is not None
+        config["use_parallel_residual"] = value_of(model, "layer.residual.type") == "parallel"

@@ -11,9 +11,9 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.classes import bring_classes, say_classes
+from tfkit.interop.huggingface.classes import read_classes, write_classes
 from tfkit.interop.huggingface.families.bart import HEAD_RULES, OF_TEXTS
-from tfkit.interop.huggingface.family import Family, laid, lay
+from tfkit.interop.huggingface.family import Family, merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Names, Rule
 
@@ -31,10 +31,10 @@ SCALED: Tree = {"scale": "1/sqrt_d_model"}
 GATED_GELU = "gated-gelu"  # its gelu is the tanh approximation
 
 
-def sublayer_rules(side: str, place: int, theirs: str, ours: str, names: Mapping[Names, Names]) -> tuple[Rule, ...]:
+def sublayer_rules(side: str, place: int, checkpoint: str, own: str, names: Mapping[Names, Names]) -> tuple[Rule, ...]:
     """Return the rules for a sublayer's projections and norm; `place` is its index in a checkpoint layer."""
-    block, layer = f"{side}.block.{{layer}}.layer.{place}", f"{side}.layers.{{layer}}.{ours}"
-    projections = (Rule(_below(f"{block}.{theirs}", name), _below(layer, part)) for name, part in names.items())
+    block, layer = f"{side}.block.{{layer}}.layer.{place}", f"{side}.layers.{{layer}}.{own}"
+    projections = (Rule(_below(f"{block}.{checkpoint}", name), _below(layer, part)) for name, part in names.items())
     return (*projections, Rule(f"{block}.layer_norm.weight", f"{layer}_norm.weight"))
 
 
@@ -59,7 +59,7 @@ ENDS = (
 
 @register("family", "t5")
 class T5(Family):
-    """T5: norms without a mean, no biases, a learned bias for each range of distances; 1.1: gated, another output."""
+    """T5: RMS norms, no biases, relative position buckets; version 1.1: a gated feed-forward, an untied output."""
 
     model_types = ("t5",)
     base: ClassVar = {
@@ -110,21 +110,21 @@ class T5(Family):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        _say_feedforward(model, config, config.get("feed_forward_proj") or cls.projection)
+        _set_feedforward(model, config, config.get("feed_forward_proj") or cls.projection)
         attention = model["layer"]["attention"]
         if attention["head_dim"] * attention["num_heads"] == model["d_model"]:
             del attention["head_dim"]
-        bring_classes(model, config)
+        read_classes(model, config)
         if look(model, "head.type") == "language_model":
             model["head"] |= cls.output(config)
         elif model["head"] is not None:
-            lay(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
+            override(model, {"head.dropout": config.get("classifier_dropout", 0.0)})
         if model["type"] == "encoder":
             model["num_layers"] = model.pop("encoder")["num_layers"]
             del model["embedding"]["shared"]
             model.pop("decoder", None)
         elif config.get("num_decoder_layers") is None:
-            lay(model, {"decoder.num_layers": model["encoder"]["num_layers"]})
+            override(model, {"decoder.num_layers": model["encoder"]["num_layers"]})
 
     @classmethod
     def output(cls, config: ConfigJson) -> Tree:
@@ -137,9 +137,9 @@ class T5(Family):
         return {"tied": True} if config.get("scale_decoder_outputs") is False else {"tied": True, **SCALED}
 
     @classmethod
-    def to_stored(cls, model: Tree, theirs: Mapping[str, Tensor]) -> list[str]:
+    def to_stored(cls, model: Tree, checkpoint: Mapping[str, Tensor]) -> list[str]:
         """Untie the head if the files contain an output that differs from the token table."""
-        own, table = (theirs.get(name) for name in ("lm_head.weight", "shared.weight"))
+        own, table = (checkpoint.get(name) for name in ("lm_head.weight", "shared.weight"))
         tied = look(model, "head.tied")
         if not tied or own is None or table is None or torch.equal(own, table):
             return []
@@ -156,11 +156,11 @@ class T5(Family):
         config |= {"is_gated_act": gated, "dense_act_fn": activation, "is_encoder_decoder": model["type"] != "encoder"}
         if config["d_kv"] is None:
             config["d_kv"] = config["d_model"] // config["num_heads"]
-        cls.say_output(config, model["head"] or {})
-        say_classes(config, model)
+        cls.write_output(config, model["head"] or {})
+        write_classes(config, model)
 
     @classmethod
-    def say_output(cls, config: Tree, head: Mapping[str, object]) -> None:
+    def write_output(cls, config: Tree, head: Mapping[str, object]) -> None:
         """Write the config keys that `output` reads."""
         config["tie_word_embeddings"] = bool(head.get("tied", True))
         config["scale_decoder_outputs"] = bool(head.get("scale") if head else True)
@@ -168,7 +168,7 @@ class T5(Family):
 
 @register("family", "mt5")
 class MT5(T5):
-    """mT5: a T5 1.1 for a hundred languages."""
+    """mT5: multilingual T5 1.1."""
 
     model_types = ("mt5",)
     heads: ClassVar = {name.replace("T5", "MT5"): over for name, over in T5.heads.items()}
@@ -180,16 +180,16 @@ class MT5(T5):
         return {} if config.get("tie_word_embeddings") is False else {"tied": True}
 
     @classmethod
-    def say_output(cls, config: Tree, head: Mapping[str, object]) -> None:
+    def write_output(cls, config: Tree, head: Mapping[str, object]) -> None:
         config["tie_word_embeddings"] = bool(head.get("tied"))
 
 
 @register("family", "umt5")
 class UMT5(MT5):
-    """umT5: a mT5 with a bias of its own in every layer."""
+    """umT5: mT5 with separate position buckets in each layer."""
 
     model_types = ("umt5",)
-    base: ClassVar = laid({**T5.base, "position": "none"}, {"layer.position.type": "t5_bias"})
+    base: ClassVar = merged({**T5.base, "position": "none"}, {"layer.position.type": "t5_bias"})
     heads: ClassVar = {name.replace("T5", "UMT5"): over for name, over in T5.heads.items()}
     settings = amended(
         MT5.settings,
@@ -203,10 +203,10 @@ class UMT5(MT5):
         return super().output(config) | SCALED  # as in the implementation, regardless of the files
 
 
-def _say_feedforward(model: Tree, config: ConfigJson, projection: str) -> None:
+def _set_feedforward(model: Tree, config: ConfigJson, projection: str) -> None:
     """Set the type and activation of the feed-forward; stored keys take precedence over `projection`."""
     activation = "gelu_new" if projection == GATED_GELU else projection.rpartition("-")[2]
     gated = projection.startswith("gated-")
     activation_name = look(config, "dense_act_fn") or activation
     model["layer"]["feedforward"]["type"] = "glu" if look(config, "is_gated_act", gated) else "mlp"
-    lay(model, {ACTIVATION.keys[0]: ACTIVATION.read({"dense_act_fn": activation_name})})
+    override(model, {ACTIVATION.keys[0]: ACTIVATION.read({"dense_act_fn": activation_name})})

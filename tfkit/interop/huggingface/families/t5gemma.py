@@ -1,4 +1,4 @@
-"""T5Gemma (Zhang et al. 2025): an encoder and a decoder made of Gemma 2."""
+"""T5Gemma (Zhang et al. 2025): an encoder-decoder of Gemma 2 layers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.gemma import Gemma2
-from tfkit.interop.huggingface.family import Family, lay
+from tfkit.interop.huggingface.family import Family, override
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.tensors import Rule
 
-OURS, THEIRS = "{side}.layers.{layer}", "{side}.layers.{layer}"
+OWN, CHECKPOINT = "{side}.layers.{layer}", "{side}.layers.{layer}"
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
 SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross_attention", "feedforward": "feedforward"}
 DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "final_dropout")
@@ -22,7 +22,7 @@ DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "
 
 @register("family", "t5gemma")
 class T5Gemma(Family):
-    """T5Gemma: Gemma 2's layers on both sides, those of the decoder with attention to the encoder between."""
+    """T5Gemma: Gemma 2's layers on both sides; the decoder's have cross-attention."""
 
     model_types = ("t5gemma",)
     base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
@@ -30,17 +30,17 @@ class T5Gemma(Family):
     rules = (
         Rule("{side}.embed_tokens.weight", "{side}.embedding.tokens.weight"),
         *(
-            Rule(f"{THEIRS}.{theirs}.{name}.{{kind}}", f"{OURS}.{ours}.{projection}.{{kind}}")
-            for theirs, ours in list(SUBLAYERS.items())[:2]
+            Rule(f"{CHECKPOINT}.{checkpoint}.{name}.{{kind}}", f"{OWN}.{own}.{projection}.{{kind}}")
+            for checkpoint, own in list(SUBLAYERS.items())[:2]
             for name, projection in PROJECTIONS.items()
         ),
         *(
-            Rule(f"{THEIRS}.mlp.{name}_proj.{{kind}}", f"{OURS}.feedforward.{name}.{{kind}}")
+            Rule(f"{CHECKPOINT}.mlp.{name}_proj.{{kind}}", f"{OWN}.feedforward.{name}.{{kind}}")
             for name in ("gate", "up", "down")
         ),
         *(
-            Rule(f"{THEIRS}.{when}_{theirs}_layernorm.weight", f"{OURS}.{ours}_{norm}.weight")
-            for theirs, ours in SUBLAYERS.items()
+            Rule(f"{CHECKPOINT}.{when}_{checkpoint}_layernorm.weight", f"{OWN}.{own}_{norm}.weight")
+            for checkpoint, own in SUBLAYERS.items()
             for when, norm in (("pre", "norm"), ("post", "output_norm"))
         ),
         Rule("{side}.norm.weight", "{side}.final_norm.weight"),
@@ -53,15 +53,15 @@ class T5Gemma(Family):
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         for side in ("encoder", "decoder"):
             if not isinstance(config.get(side), Mapping):
-                raise DataError(f"config.json says no {side}")
+                raise DataError(f"config.json: {side} is required")
             ties = config.get("tie_word_embeddings", True)
             more = {"tie_word_embeddings": ties, "architectures": ["Gemma2ForCausalLM"]}
             stack = Gemma2.recipe(ChainMap(more, config[side]))  # a view, so that reads are recorded
             head, model["init"] = stack.pop("head"), stack.pop("init")
             del stack["type"]
-            lay(stack, {"layer.attention.dropout": config.get("attention_dropout", 0.0)})
+            override(stack, {"layer.attention.dropout": config.get("attention_dropout", 0.0)})
             for key in DROPOUTS:
-                lay(stack, {key: config.get("dropout_rate", 0.0)})
+                override(stack, {key: config.get("dropout_rate", 0.0)})
             model[side] = stack
         model["head"] = head
         _scale_windows(model["encoder"], 2)

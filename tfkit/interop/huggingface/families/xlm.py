@@ -8,7 +8,7 @@ from typing import ClassVar
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
-from tfkit.interop.huggingface.family import lay
+from tfkit.interop.huggingface.family import override
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -28,7 +28,7 @@ NAMES = {
 
 @register("family", "xlm")
 class XLM(BertLike):
-    """XLM of one language: a BERT without token types, its head the tied table and a bias."""
+    """XLM, monolingual: BERT without token types; a tied head with a bias."""
 
     model_types: ClassVar[tuple[str, ...]] = ("xlm",)
     reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # used to compute text lengths
@@ -71,12 +71,12 @@ class XLM(BertLike):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        lay(model, {"layer.feedforward.d_ff": 4 * model["d_model"]})
+        override(model, {"layer.feedforward.d_ff": 4 * model["d_model"]})
 
 
 @register("family", "flaubert")
 class Flaubert(XLM):
-    """FlauBERT: an XLM of French; the norm before each sublayer, of its large one, cannot be brought in."""
+    """FlauBERT: French XLM; the pre-norm of its large version is not supported."""
 
     model_types = ("flaubert",)
     heads: ClassVar = {name.replace("XLM", "Flaubert"): over for name, over in XLM.heads.items()}

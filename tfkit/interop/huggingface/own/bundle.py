@@ -40,19 +40,19 @@ def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
     for part in parts:
         if not is_shipped(part):
             waiting += _imports(_own_text(part), "parts")
-    found: set[str] = set()
+    needed: set[str] = set()
     while waiting:
         name = waiting.pop()
         path = _path(name)
-        if name in found or path is None:
+        if name in needed or path is None:
             continue
-        found.add(name)
+        needed.add(name)
         if "." in name:
             waiting.append(name.rpartition(".")[0])
         if not _is_catalogue(name):
             waiting += _imports(path.read_text(encoding="utf-8"), name)
-    unused = {name: f'"""{_title(name)} This model has none of them."""\n' for name in SLOTS.values()}
-    return unused | {name: _text(name, found) for name in found}
+    unused = {name: f'"""{_title(name)} None of them is used by this model."""\n' for name in SLOTS.values()}
+    return unused | {name: _text(name, needed) for name in needed}
 
 
 def _imports(text: str, name: str) -> Iterator[str]:
@@ -84,13 +84,13 @@ def _homes(catalogue: str) -> dict[str, str]:
     return {alias.asname or alias.name: str(node.module) for node in froms for alias in node.names}
 
 
-def _text(name: str, found: set[str]) -> str:
-    """The text of a module; a catalogue names only what was found."""
+def _text(name: str, needed: set[str]) -> str:
+    """Return the text of a module; a catalogue is reduced to the needed names."""
     if not _is_catalogue(name):
         path = _path(name)
         return "" if path is None else path.read_text(encoding="utf-8")
-    homes = [(each, home) for each, home in _homes(name).items() if home in found]
-    lines = [f'"""{_title(name)} Only what this model has of them."""\n', "from __future__ import annotations\n"]
+    homes = [(each, home) for each, home in _homes(name).items() if home in needed]
+    lines = [f'"""{_title(name)} Reduced to those used by this model."""\n', "from __future__ import annotations\n"]
     return "\n".join([*lines, *(f"from {home} import {each}" for each, home in homes)]) + "\n"
 
 
@@ -139,7 +139,7 @@ def _own_text(part: type[Component]) -> str:
         return Path(file or "").read_text(encoding="utf-8")
     except OSError:
         name = f"{part.part_slot} '{part.part_name}'"
-        raise UsageError(f"{name} cannot be written out: its code is in no file; put it in one") from None
+        raise UsageError(f"{name} cannot be exported: its code is not in a file; move it to one") from None
 
 
 def _literal(sources: dict[str, str]) -> str:

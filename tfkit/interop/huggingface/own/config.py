@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.classes import SEVERAL, named_classes, say_classes
+from tfkit.interop.huggingface.classes import SEVERAL, named_classes, write_classes
 from tfkit.interop.huggingface.settings import look
 from tfkit.models.base import Model
 from tfkit.recipe.text.source import LANGUAGE
@@ -41,7 +41,7 @@ def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> Tr
     return {
         "architectures": [head[1] if head else "TfkitModel"],
         "model_type": "tfkit",
-        "auto_map": {theirs: f"{MODULE}.{ours}" for theirs, ours in classes.items()},
+        "auto_map": {auto: f"{MODULE}.{exported}" for auto, exported in classes.items()},
         **_sizes(blueprint),
         **_outputs(labels, model),
         "tie_word_embeddings": bool(tied),
@@ -72,7 +72,7 @@ def _sizes(blueprint: Blueprint) -> dict[str, int]:
 def _outputs(labels: Sequence[str], model: ModelSection) -> Tree:
     """Return the class names and the problem_type; empty for a head without classes."""
     entries: Tree = {}
-    say_classes(entries, model)
+    write_classes(entries, model)
     if look(model, "head.independent"):
         entries["problem_type"] = SEVERAL
     return entries | (named_classes(labels) if entries and labels else {})

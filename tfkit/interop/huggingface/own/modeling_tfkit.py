@@ -85,7 +85,7 @@ def takes(*names: str) -> Callable[[Forward], Callable[..., Result]]:
 
 
 class TfkitConfig(PreTrainedConfig):
-    """`recipe` is the architecture in tfkit's recipe language, fully spelled out."""
+    """Config whose `recipe` is the architecture in tfkit's recipe language, with every value explicit."""
 
     model_type = "tfkit"
 

@@ -35,7 +35,7 @@ class FamilyConfig:
     config: Tree
 
 
-def as_theirs(
+def matching_family(
     blueprint: Blueprint,
     first: Sequence[str] = (),
     ids: Mapping[str, int | None] | None = None,
@@ -142,15 +142,15 @@ def _with_ids(family: type[Family], config: ConfigJson, ids: Mapping[str, int | 
 
 
 def _warn(
-    found: FamilyConfig | None, first: Sequence[str], why: Mapping[str, Exception], known: Mapping[str, type[Family]]
+    match: FamilyConfig | None, first: Sequence[str], why: Mapping[str, Exception], known: Mapping[str, type[Family]]
 ) -> None:
     """Warn of families that should have matched but failed, with the reasons in `why`."""
     if first and first[0] not in known:
         message = f"this run was imported as '{first[0]}', a family that is not registered; pass its file to --import"
         warnings.warn(message, TfkitWarning, stacklevel=3)
     for name, error in why.items():
-        failed = found is None and not isinstance(error, TfkitError) and not is_shipped(known[name])
-        if failed or (name in first and (found is None or found.family.part_name != name)):
+        failed = match is None and not isinstance(error, TfkitError) and not is_shipped(known[name])
+        if failed or (name in first and (match is None or match.family.part_name != name)):
             reason = str(error) if isinstance(error, TfkitError) else f"{type(error).__name__}: {error}{_place(error)}"
             warnings.warn(f"not written as '{name}': {' '.join(reason.split())}", TfkitWarning, stacklevel=3)
 

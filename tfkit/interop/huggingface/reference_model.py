@@ -15,7 +15,7 @@ from tfkit.core.extras import optional
 from tfkit.interop.huggingface.files import CONFIG, read_config
 
 
-def load_theirs(folder: Path, trust: bool) -> nn.Module:
+def load_reference(folder: Path, trust: bool) -> nn.Module:
     """Load the model in float32."""
     transformers = optional("transformers", "hf", "verify needs")
     config = read_config(folder)
@@ -38,11 +38,11 @@ def load_theirs(folder: Path, trust: bool) -> nn.Module:
     return loaded
 
 
-def reply_of(theirs: nn.Module, call: dict[str, Tensor], folder: Path) -> object:
+def reply_of(reference: nn.Module, call: dict[str, Tensor], folder: Path) -> object:
     """Run the model. Raise DataError if it rejects the input."""
-    own = theirs.config.model_type == "tfkit"  # type: ignore[union-attr]  # exported classes return no layer states
+    own = reference.config.model_type == "tfkit"  # type: ignore[union-attr]  # exported classes return no layer states
     try:
-        return theirs(**call) if own else theirs(**call, output_hidden_states=True)
+        return reference(**call) if own else reference(**call, output_hidden_states=True)
     except Exception as error:  # the model's code may raise anything
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
@@ -58,16 +58,17 @@ def logits_of(out: Any) -> Tensor | None:
     return logits
 
 
-def their_ids(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
+def tokenizer_difference(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
     """Return a note if the folder's tokenizer encodes the text differently."""
     import transformers
 
     with quiet(transformers):
         try:
-            theirs = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+            reference = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         except Exception:  # no tokenizer, or missing packages
             return ["its tokenizer cannot be loaded; the tokens are this run's"]
-    return [] if theirs == list(ids) else [f"the tokenizers differ: {list(ids)} here, {theirs} there"]
+    same = reference == list(ids)
+    return [] if same else [f"the tokenizers differ: {list(ids)} in the run, {reference} in the folder"]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,80 @@
+"""Memory that is not enough: the message names what was tried, what fits, and the checkpoint that is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.small import small, trained
+from tests.training.test_processes import recipe
+from tfkit.training import out_of_memory
+from tfkit.training.division import Division
+from tfkit.training.out_of_memory import Demand, OutOfMemory, is_out_of_memory
+from tfkit.training.progress import Reporter
+from tfkit.training.setup import prepare
+
+CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+ERRORS = [RuntimeError(f"{CPU} 8 bytes"), torch.OutOfMemoryError("CUDA out of memory."), MemoryError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_failed_allocation_says_what_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    backward, calls = Division.backward, []
+
+    def failing(*given: object) -> object:
+        calls.append(1)
+        if len(calls) == 6:
+            raise error
+        return backward(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Division, "backward", failing)
+    values = {"steps": 8, "checkpoint_every": 2, "evaluate_every": 8}
+    loaded = recipe(tmp_path, {"data.batch": {"size": 8}}, **values)
+    with pytest.raises(OutOfMemory) as caught:
+        trained(loaded, tmp_path / "run")
+    said = str(caught.value)
+    assert said.startswith("step 6: out of memory on cpu: a batch of 8 rows of 9 tokens and 528 parameters take ")
+    assert "weights 0.0 GiB, gradients 0.0 GiB, optimizer 0.0 GiB, activations 0.0 GiB" in said
+    assert "data.batch.size: 4 with train.accumulate: 2, a step of as many examples" in said
+    assert "or train.recompute: all" in said
+    assert said.endswith("The checkpoint of step 4 is whole, and --resume continues from it, with the same data.batch.")
+    monkeypatch.undo()
+    again = recipe(
+        tmp_path, {"data.batch": {"size": 8}}, steps=8, checkpoint_every=2, evaluate_every=8, recompute="all"
+    )
+    run = trained(again, tmp_path / "run", resume=True)
+    assert len((run.folder / "metrics.jsonl").read_text().splitlines()) == 8
+
+
+def test_other_errors_are_left_alone() -> None:
+    assert not any(map(is_out_of_memory, (RuntimeError("shapes differ"), ValueError("out of memory"))))
+
+
+def test_a_batch_larger_than_the_machine_is_refused_beforehand(tmp_path: Path) -> None:
+    """A real one: the scores of 2 x 65,536 x 65,536 alone are 32 GiB and more."""
+    (tmp_path / "train.txt").write_text("one two three four five six\n" * 12_000)
+    values = {"model.max_length": 65_536, "data.batch": {"size": 1}, "objective.join": True}
+    with pytest.raises(OutOfMemory, match=r"a batch of 1 row of 65,536 tokens .* activations \d+.* cpu has ") as caught:
+        trained(small(tmp_path, values, evaluate_every=3), tmp_path / "run")
+    assert "Nothing smaller fits: use a smaller model." in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_fits_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = prepare(recipe(tmp_path, {"data.batch": {"size": 16}, "model.num_layers": 4}), Reporter())
+    demand = Demand(task)
+    memory = demand.memory
+    assert memory is not None and demand.is_small
+    wanted = memory.fixed + memory.activations // 4
+    assert demand.advice(wanted).startswith("What fits: data.batch.size: 4 with train.accumulate: 4, ")
+    again = demand.with_settings(task.settings.model_copy(update={"recompute": "all"}))
+    assert again is not None and again.total < memory.total
+    assert "train.recompute: all" in demand.advice(again.total)
+    assert demand.advice(memory.fixed) == "Nothing smaller fits: use a smaller model."
+    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: memory.gradients + memory.optimizer)
+    with pytest.raises(OutOfMemory, match=r"and cpu has 0.0 GiB"):
+        out_of_memory.check_fits(task, 1)

@@ -1,0 +1,82 @@
+"""`tfkit plan`: memory of a training on several devices."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.options import EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
+from tfkit.cli.terminal import echo, echo_json
+from tfkit.core.bounds import COUNT
+
+if TYPE_CHECKING:
+    from tfkit.training.planning import TrainingPlan
+
+UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SIZE = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)})")
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size with a unit: 80GB. Raise BadParameter for other texts."""
+    match = SIZE.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise click.BadParameter(f"expected a size such as 80GB, 24GiB or 500MB, got {text[:40]!r}")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+@click.command("plan")
+@click.argument("recipe")
+@click.option("--devices", type=Whole(COUNT), default=1, show_default=True, help="Number of devices.")
+@click.option("--memory", type=size, metavar="SIZE", required=True, help="Memory of each device, such as 80GB.")
+@click.option("--length", type=Whole(COUNT), help="Tokens of a row.  [default: the recipe's longest row]")
+@EXACT_JSON
+@reads_recipe
+def command(recipe: str, devices: int, memory: int, length: int | None, as_json: bool, reading: ReadOptions) -> None:
+    """Show the memory that training RECIPE (a shipped name or a path) takes on each device, and the largest batch.
+
+    Nothing is allocated or read: a training step runs on tensors without numbers. Each device holds the whole model;
+    temporary tensors of kernels come on top, usually a few percent.
+    """
+    from tfkit.training.planning import plan_training
+
+    loaded = reading.recipe(recipe)
+    loaded.tell_warnings()
+    found = plan_training(loaded, devices, memory, length)
+    if as_json:
+        echo_json(found.as_data())
+    else:
+        _print(found, vocabulary_note(loaded))
+
+
+def _print(plan: TrainingPlan, note: str | None) -> None:
+    from tfkit.core.output import counted
+
+    settings = plan.recipe.train
+    echo(f"{plan.recipe.name}: {counted(plan.parameters, 'parameter')}, rows of {counted(plan.length, 'token')}")
+    where = f"{counted(plan.devices, 'device')} of {_size(plan.room)}"
+    echo(f"{settings.optimizer.part.part_name}, {settings.precision}, {where}")
+    fixed = plan.layouts[0].memory
+    for name, count in (("weights", fixed.weights), ("gradients", fixed.gradients), ("optimizer", fixed.optimizer)):
+        echo(f"{name:<12}{_size(count):>12}   on each device")
+    for one in plan.layouts:
+        echo(f"train.recompute: {one.recompute}")
+        echo(f"{'  first row':<12}{_size(one.memory.activations):>12}   {_size(one.row)} for each further row")
+        tokens = f"{counted(one.rows, 'row')} over all devices, {one.rows * plan.length:,} tokens"
+        lacking = f"{_size(one.memory.total - plan.room)} too much for one row"
+        echo(f"{'  largest':<12}{'' if one.rows else 'none':>12}   {tokens if one.rows else lacking}")
+    if note is not None:
+        echo(f"note: {note}")
+    if plan.chosen is None:
+        echo("Nothing fits: each device holds the whole model, and train.parallel divides no weights.")
+    elif plan.command:
+        echo(plan.command)
+    else:
+        echo("The recipe has no data: it describes a model, and a recipe of a task can extend it.")
+
+
+def _size(count: int) -> str:
+    """Format bytes with a decimal unit."""
+    unit = next((unit for unit in ("TB", "GB", "MB") if count >= UNITS[unit]), "kB")
+    return f"{count / UNITS.get(unit, 1000):,.1f} {unit}"

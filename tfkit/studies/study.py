@@ -1,0 +1,138 @@
+"""A study from Python: run it, and read its results as data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfkit.core.blame import parts_named
+from tfkit.core.bounds import JOBS
+from tfkit.core.console import Console
+from tfkit.core.errors import UsageError
+from tfkit.core.extras import optional
+from tfkit.storage.files import written_to
+from tfkit.studies.arms import StudySource
+from tfkit.studies.compare import study_report
+from tfkit.studies.page import check_packages
+from tfkit.studies.plan import EXACT, Plan
+from tfkit.studies.plan_file import keep_plan, read_plan
+from tfkit.studies.planning import make_plan
+from tfkit.studies.report import StudyReport
+from tfkit.studies.results import Results
+from tfkit.studies.runner import Runner
+from tfkit.studies.watching import Watcher, announce
+from tfkit.training.interrupt import Interrupted
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A study's folder and report; `table` and `runs` are pandas data frames."""
+
+    folder: Path
+    report: StudyReport
+
+    @property
+    def results(self) -> Results:
+        """Results, with all comparisons and claims."""
+        return self.report.results
+
+    @property
+    def page(self) -> Path:
+        """Path of the page, report.html."""
+        return self.folder / self.report.HTML
+
+    @property
+    def table(self) -> DataFrame:
+        """Row for each measure and variant: mean, spread, difference from the baseline with interval, p and verdict."""
+        return _frame(list(self._rows())).set_index(["measure", "variant"])
+
+    @property
+    def runs(self) -> DataFrame:
+        """Row for each run: its variant, seed, state, folder and scores."""
+        heads, rows = self.report.runs()
+        return _frame([dict(zip(heads, row, strict=True)) for row in rows]).set_index(["variant", "seed"])
+
+    def _rows(self) -> Iterator[dict[str, object]]:
+        comparisons = {(one.measure, one.arm): one for one in self.results.comparisons}
+        for measure in self.results.measure:
+            for arm in self.results.own:
+                spread, one = arm.spread(measure), comparisons.get((measure, arm.name))
+                is_exact = measure in EXACT
+                yield {
+                    "measure": measure,
+                    "variant": arm.name,
+                    "n": 0 if spread is None else spread.n,
+                    "mean": float(arm.exact(measure)) if is_exact else None if spread is None else spread.mean,
+                    "sd": None if is_exact or spread is None else spread.sd,
+                    "difference": None if one is None else one.mean,
+                    "low": None if one is None else one.low,
+                    "high": None if one is None else one.high,
+                    "p": None if one is None else one.p_holm,
+                    "verdict": ("" if is_exact else "baseline") if one is None else one.words(),
+                }
+
+    def _repr_html_(self) -> str:
+        return str(self.table.to_html())
+
+    def __repr__(self) -> str:
+        return f"StudyRun({str(self.folder)!r}): {self.report.summary()}"
+
+
+def _frame(rows: Sequence[dict[str, object]]) -> DataFrame:
+    frame: DataFrame = optional("pandas", "pandas", "data frames need").DataFrame(rows)
+    return frame
+
+
+@parts_named()
+def study(
+    source: str | Path,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    progress: bool = True,
+    sets: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    trust: bool = False,
+) -> StudyRun:
+    """Train the variants of a recipe with `study:` (a shipped name or a path) as `tfkit study` does, and compare them.
+
+    Finished runs in the folder `out` (default: studies/<its name>) are not repeated. If `source` is the folder of a
+    study, read its results without training. Raise RecipeError with the faults of all variants, UsageError for invalid
+    arguments, RunError for a folder with other files, and Interrupted after Ctrl-C: the next call continues.
+    """
+    if not isinstance(source, str | Path):
+        raise UsageError("tfkit.study takes a name or path: each run is trained in a process that reads the file")
+    if type(jobs) is not int or not 1 <= jobs <= JOBS.most:
+        raise UsageError(f"jobs must be a whole number from 1 to {JOBS.most:,}, got {jobs!r}")
+    if (Path(source) / Plan.FILE).is_file():
+        if out is not None or sets:
+            raise UsageError(f"{source}: holds a study, which is read as it is; omit out and sets")
+        return StudyRun(Path(source), study_report(read_plan(Path(source), Plan), Path(source)))
+    check_packages()
+    read = StudySource(str(source), tuple(sets), tuple(map(str, imports)), trust)
+    recipe = read.recipe()
+    recipe.tell_warnings()
+    folder = Path(out) if out is not None else Path("studies") / recipe.name
+    with written_to(folder):
+        return _trained(read, folder, jobs, progress)
+
+
+def _trained(source: StudySource, folder: Path, jobs: int, progress: bool) -> StudyRun:
+    """Train the remaining runs of a study and write its report."""
+    plan = keep_plan(folder, make_plan(source, folder))
+    runner = Runner(source, plan, folder, jobs)
+    if progress:
+        announce(plan, jobs, Console())
+    with Watcher(Console()) if progress else nullcontext() as watcher:
+        finished = runner.run(watcher.show if watcher else lambda _: None)
+    if not finished:
+        raise Interrupted("the study was stopped; to continue, call tfkit.study again")
+    failed = {run.name: why for run, why in runner.progress.failed.items()}
+    report = study_report(runner.board.plan, folder, failed)
+    report.write(folder)
+    return StudyRun(folder, report)

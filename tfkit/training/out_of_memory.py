@@ -1,0 +1,143 @@
+"""Memory that is not enough: refused before the first step if known, and explained if an allocation fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tfkit.core.errors import TfkitError
+from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.output import counted
+from tfkit.recipe.settings.sections import Train
+from tfkit.training.division import piece_of, side_of
+from tfkit.training.memory import Memory, activations_of
+from tfkit.training.objective import Batch
+from tfkit.training.setup import Task
+
+SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # in messages of torch's allocators
+KEPT = 16  # vectors of d_model, and rows of scores, that most layers keep for a token
+MOMENTS = 2  # values per weight of most optimizers
+
+
+class OutOfMemory(TfkitError):
+    """A step that does not fit in memory; the message says what does."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory could not be allocated."""
+    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, RuntimeError) and any(saying in str(error) for saying in SAYINGS))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Memory of the largest batch of a task, in one of `processes`."""
+
+    task: Task
+    processes: int = 1
+
+    @cached_property
+    def batch(self) -> Batch:
+        """The batch with the most padded tokens, or the piece of it that one process computes."""
+        feed = self.task.train
+        plan, lengths = feed.plan(0), _lengths(self.task)
+        sizes = [len(one) * lengths[np.hstack(list(one))].max() for one in plan]
+        number = int(np.argmax(sizes))
+        return piece_of(feed.make(0, number, plan[number]), 0, self.processes).batch
+
+    @property
+    def is_small(self) -> bool:
+        """True if a rough bound is far below the free memory, so that nothing needs to be measured."""
+        config, free = self.task.train.config, free_memory(self.task.train.device)
+        longest = int(_lengths(self.task).max())
+        tokens = config.tokens or (config.size or 1) * longest
+        widths = sum((plan.d_model + longest) * plan.num_layers for plan in self.task.model.blueprint.stacks())
+        return free is None or 4 * KEPT * tokens * widths < free // 4
+
+    @cached_property
+    def memory(self) -> Memory | None:
+        """Memory of a step; None for parts that cannot be measured without numbers."""
+        return self.with_settings(self.task.settings)
+
+    def with_settings(self, settings: Train) -> Memory | None:
+        """Return the memory of a step with other settings, such as more recomputed layers."""
+        task = self.task
+        weights = sum(one.nbytes for one in (*task.trained.parameters(), *task.trained.buffers()))
+        learned = sum(one.nbytes for one in task.trained.parameters() if one.requires_grad)
+        try:
+            kept = activations_of(
+                task.model.blueprint,
+                lambda model, batch: task.objective.loss(model, batch, training=True),
+                self.batch,
+                settings,
+                task.train.device,
+            )
+        except (RuntimeError, TypeError):
+            return None
+        return Memory(weights, learned, MOMENTS * learned, kept)
+
+    def advice(self, room: int | None) -> str:
+        """Say what fits into `room` bytes: smaller batches, or recomputed layers."""
+        memory, settings, config = self.memory, self.task.settings, self.task.train.config
+        rows, found = len(side_of(self.batch)), []
+        key, value = ("tokens", config.tokens) if config.tokens else ("size", config.size or 1)
+        for parts in (2**power for power in range(1, rows.bit_length()) if 2**power <= rows):
+            needed = None if memory is None else memory.fixed + memory.activations // parts
+            if needed is None or room is None or needed <= room:
+                size = "" if needed is None else f" ({gigabytes(needed)})"
+                smaller = f"data.batch.{key}: {value // parts} with train.accumulate: {settings.accumulate * parts}"
+                found.append(f"{smaller}, a step of as many examples{size}")
+                break
+        if settings.recompute != "all" and not settings.compile:
+            again = self.with_settings(settings.model_copy(update={"recompute": "all"}))
+            if again is None or room is None or again.total <= room:
+                found.append("train.recompute: all" + ("" if again is None else f" ({gigabytes(again.total)})"))
+        return f"What fits: {'; or '.join(found)}." if found else "Nothing smaller fits: use a smaller model."
+
+    def describe(self) -> str:
+        """Describe the step: the batch, the weights and the memory that they take."""
+        rows, time = side_of(self.batch).shape[:2]
+        count = sum(one.numel() for one in self.task.trained.parameters())
+        tried = f"a batch of {counted(rows, 'row')} of {counted(time, 'token')} and {counted(count, 'parameter')}"
+        if self.memory is None:
+            return tried
+        kinds = ("weights", "gradients", "optimizer", "activations")
+        parts = ", ".join(f"{name} {gigabytes(getattr(self.memory, name))}" for name in kinds)
+        return f"{tried} take {gigabytes(self.memory.total)} ({parts})"
+
+
+def _lengths(task: Task) -> NDArray[np.int64]:
+    """Return the length of each item, on its longest side."""
+    sides = np.asarray(task.train.lengths, dtype=np.int64).reshape(len(task.train.items), -1)
+    longest: NDArray[np.int64] = sides.max(axis=1)
+    return longest
+
+
+def check_fits(task: Task, processes: int) -> None:
+    """Raise OutOfMemory before anything is written if a step surely takes more memory than there is."""
+    demand = Demand(task, processes)
+    if demand.is_small or demand.memory is None:
+        return
+    free = free_memory(task.train.device)
+    room = None if free is None else free + demand.memory.weights  # the weights are already there
+    if room is not None and demand.memory.total > room:
+        there = f"{task.train.device} has {gigabytes(room)}"
+        raise OutOfMemory(f"{demand.describe()}, and {there}. {demand.advice(room)}")
+
+
+def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfMemory:
+    """Return the error of a step whose allocation failed; `last` is the step of the last whole checkpoint."""
+    demand, device = Demand(task, processes), task.train.device
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    free, fixed = free_memory(device), 0 if demand.memory is None else demand.memory.fixed
+    room = None if free is None else free + fixed  # what is fixed may already be allocated
+    there = "" if free is None else f"; {gigabytes(free)} are free now"
+    goes_on = "is whole, and --resume continues from it, with the same data.batch"
+    kept = "" if last is None else f" The checkpoint of step {last:,} {goes_on}."
+    failed = f"step {step:,}: out of memory on {device}"
+    return OutOfMemory(f"{failed}: {demand.describe()}{there}. {demand.advice(room)}{kept}")

@@ -1,0 +1,119 @@
+"""A training on several devices before it exists: memory of each, the largest batch, and the line to type."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.errors import UsageError
+from tfkit.core.facts import Longest
+from tfkit.models import Model, build_model
+from tfkit.models.sample import meta_inputs
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.section_rules import longest_example
+from tfkit.recipe.settings.sections import Train
+from tfkit.training.initial import freeze
+from tfkit.training.memory import Memory, activations_of, state_of
+from tfkit.training.objective.base import token_loss
+
+UNKNOWN = 512  # tokens of a row if nothing limits it
+DEVICE = torch.device("cpu")  # kernels of a GPU keep about as much
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A way to train on the devices: bytes on each, and `rows` of a batch over all of them."""
+
+    recompute: int | str
+    memory: Memory  # with the activations of one row on each device
+    row: int  # bytes of each further row
+    rows: int  # of the largest batch over all devices; 0 if it does not fit
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """All layouts of a recipe that run, and the command of the first one that fits."""
+
+    recipe: Recipe
+    parameters: int
+    length: int
+    devices: int
+    room: int
+    layouts: tuple[Layout, ...]
+
+    @property
+    def chosen(self) -> Layout | None:
+        """The layout that fits the recipe's batch, or else any; the first recomputes least."""
+        whole = [one for one in self.layouts if one.rows * self.length >= self.tokens]
+        return next(iter(whole or [one for one in self.layouts if one.rows]), None)
+
+    @property
+    def tokens(self) -> int:
+        """Padded tokens of the recipe's batch."""
+        batch = None if self.recipe.data is None else self.recipe.data.batch
+        return self.length if batch is None else batch.tokens or (batch.size or 1) * self.length
+
+    @property
+    def command(self) -> str:
+        """The line that trains on these devices, with a smaller batch accumulated if needed; empty if none fits."""
+        if self.chosen is None or self.recipe.data is None:
+            return ""
+        nodes = -(-self.devices // 8)
+        line = f"torchrun --nnodes {nodes} --nproc-per-node {self.devices // nodes} -m tfkit train {self.recipe.name}"
+        line = line if self.devices > 1 else f"tfkit train {self.recipe.name}"
+        sets = [] if self.chosen.recompute == 0 else [f"train.recompute={self.chosen.recompute}"]
+        batch, parts = self.recipe.data.batch, -(-self.tokens // (self.chosen.rows * self.length))
+        if parts > 1:
+            key, value = ("tokens", batch.tokens) if batch.tokens else ("size", batch.size or 1)
+            sets += [f"data.batch.{key}={value // parts}", f"train.accumulate={self.recipe.train.accumulate * parts}"]
+        return " ".join([line, *(f"--set {one}" for one in sets)])
+
+    def as_data(self) -> dict[str, object]:
+        """Return the plan as plain data."""
+        layouts = [{**asdict(one), "tokens": one.rows * self.length} for one in self.layouts]
+        facts = {name: getattr(self, name) for name in ("parameters", "length", "devices", "room", "command")}
+        return {"recipe": self.recipe.name, **facts, "layouts": layouts}
+
+
+def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = None) -> TrainingPlan:
+    """Measure the layouts of a recipe for devices of `room` bytes, without allocating. Rows have `length` tokens."""
+    if recipe.train.adapter is not None:
+        raise UsageError("train.adapter: adapters are not planned; leave it out to plan a training of all weights")
+    blueprint, settings = recipe.blueprint(), recipe.train
+    model = build_model(blueprint, device="meta")
+    freeze(model, settings.freeze)
+    count = sum(weight.numel() for weight in model.parameters())
+    fixed, length = state_of(model, settings), length or _length(recipe, blueprint)
+    layouts = []
+    for recompute in dict.fromkeys([settings.recompute, "all"]):
+        one = settings.model_copy(update={"recompute": recompute})
+        kept, two = (_activations(blueprint, one, length, rows) for rows in (1, 2))
+        memory, row = replace(fixed, activations=kept), two - kept
+        rows = 0 if memory.total > room else 1 + (room - memory.total) // max(1, row)
+        layouts.append(Layout(recompute, memory, row, rows * devices))
+    return TrainingPlan(recipe, count, length, devices, room, tuple(layouts))
+
+
+def _length(recipe: Recipe, blueprint: Blueprint) -> int:
+    """Return the most tokens of a row: the block of the objective, or the limits of model and data."""
+    block = getattr(recipe.objective, "block", None)
+    longest: Longest | None = longest_example(blueprint, recipe.data)
+    return int(block or (UNKNOWN if longest is None else longest.tokens))
+
+
+def _activations(blueprint: Blueprint, settings: Train, length: int, rows: int) -> int:
+    """Return the bytes kept for rows of full length, with a target for each token if the head predicts tokens."""
+    sample = build_model(blueprint, device="meta")
+    inputs = meta_inputs(sample, length, rows)
+    labels = torch.empty(rows * length, dtype=torch.long, device="meta")
+
+    def compute(model: Model, batch: dict[str, Tensor]) -> object:
+        targets = batch.pop("labels")
+        if not hasattr(model.head, "loss"):
+            return model(**batch)
+        return token_loss(model, model(**batch, with_heads=False).hidden, {"labels": targets})
+
+    return activations_of(blueprint, compute, {**inputs, "labels": labels}, settings, DEVICE)
