@@ -75,6 +75,14 @@ def _parquet() -> dict[str, object]:
     return {"file": str(path), "fields": {"text": "sentence"}}
 
 
+def _datasets() -> dict[str, object]:
+    folder = _folder() / "datasets"
+    folder.mkdir(exist_ok=True)
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"sentence": list(LINES)}), folder / "rows.parquet")
+    return {"folder": str(folder), "fields": {"text": "sentence"}}
+
+
 def _conllu() -> dict[str, object]:
     blocks = []
     for line in LINES:
@@ -122,6 +130,7 @@ FILES: dict[tuple[str, str], Callable[[], dict[str, object]]] = {
     ("corpus", "json_lines"): _json_lines,
     ("corpus", "chat"): _chat,
     ("corpus", "parquet"): _parquet,
+    ("corpus", "datasets"): _datasets,
     ("corpus", "conllu"): _conllu,
     ("corpus", "npy"): _npy,
     ("corpus", "images"): _images,

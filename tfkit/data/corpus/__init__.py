@@ -12,6 +12,7 @@
 | `chat` | a conversation: messages with roles, in JSON lines | the objective `chat` |
 | `csv` | a row | data from a spreadsheet |
 | `parquet` | a row | data from a data set hub |
+| `datasets` | a row | a folder that the library datasets saved, or of Parquet files |
 | `phrases` | a generated pair | a first translation model, without files |
 | `docstrings` | a text of Python's own documentation | a first language model, without files |
 | `copying`, `reversal`, `sorting` | random symbols and their permutation | probe of positions |
@@ -35,6 +36,7 @@ option `fields` maps them to the names in the file.
 
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
 from tfkit.data.corpus.chat import Conversations
+from tfkit.data.corpus.datasets import Datasets
 from tfkit.data.corpus.docstrings import Docstrings
 from tfkit.data.corpus.drawn import Shapes, Tones
 from tfkit.data.corpus.mixture import Mixture
@@ -66,6 +68,7 @@ __all__ = [
     "Copying",
     "Corpus",
     "Csv",
+    "Datasets",
     "Depo",
     "Digits",
     "Docstrings",

@@ -207,7 +207,9 @@ class Contradictions:
         pack = at(self.root, "data", "batch", "pack")
         packed = pack if pack is not None and pack.value is True else None
         if packed is not None and "packing" not in objective.part.capabilities:
-            self.faults.add(packed, f"'{name}' cannot pack its batches; see {node.place}")
+            pairs = objective.part.reads == "encoder_decoder"
+            why = ": cross-attention cannot tell the sources of a row apart" if pairs else ""
+            self.faults.add(packed, f"'{name}' cannot pack its batches{why}; see {node.place}")
         parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
         for part in sorted(parts, key=lambda part: (part.part_slot, part.part_name)):
             for need in sorted(part.needs - gives):
