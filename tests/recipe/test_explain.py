@@ -408,6 +408,6 @@ def test_a_study_is_a_section_like_the_others() -> None:
     recipe = tfkit.load_recipe("glu-variants")
     seeds = explain(recipe, "study.seeds").answers[0]
     assert seeds.entries[0].value == 5 and seeds.sentence.startswith("number of seeds")
-    assert explain(recipe, "study.tune").answers[0].entries[0].origin.place is None, "a default"
+    assert explain(recipe, "study.equal_within").answers[0].entries[0].origin.place is None, "a default"
     with pytest.raises(UsageError, match=r"Did you mean 'study\.seeds'\?"):
         explain(recipe, "study.seds")
