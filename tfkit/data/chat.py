@@ -66,8 +66,8 @@ class ChatTemplate:
         if len(text) > LONGEST:
             raise ValueError(f"a chat template has at most {LONGEST:,} characters, got {len(text):,}")
         self.text = text
-        self._jinja = optional("jinja2", "study", "chat templates need")
-        sandbox = optional("jinja2.sandbox", "study", "chat templates need")
+        self._jinja = optional("jinja2", "chat", "chat templates need")
+        sandbox = optional("jinja2.sandbox", "chat", "chat templates need")
         environment = sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
