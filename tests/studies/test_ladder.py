@@ -269,7 +269,7 @@ def test_a_folder_of_anything_else_is_refused(copy: Path) -> None:
     (copy / "mine" / "notes.txt").write_text("mine")
     found = tfkit(*LINE, "--out", "mine", folder=copy)
     assert found.exit_code == 2
-    assert "mine: is not empty and holds no ladder; choose another --out" in " ".join(found.stderr.split())
+    assert "mine: is not empty and contains no ladder; choose another --out" in " ".join(found.stderr.split())
     for more in (["--seeds", 2], ["--budgets", 4], ["--set", "train.schedule.lr=0.02"]):
         found = tfkit(*LINE, *more, folder=copy)
         assert found.exit_code == 2

@@ -66,7 +66,7 @@ def test_a_budget_that_nothing_matches_is_refused_with_the_nearest(tmp_path: Pat
 
 def test_a_key_that_holds_no_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"model\.layer\.norm: the baseline has 'layer_norm'; solving requires a whole number"
+        UsageError, match=r"model\.layer\.norm: must be a positive whole number in the baseline; got 'layer_norm'"
     ):
         plan(tmp_path, compare=["wide"], match={"parameters": "model.layer.norm"})
 
@@ -231,7 +231,7 @@ def test_a_study_that_was_moved_is_the_same_one(tmp_path: Path) -> None:
     [
         ({"arms": []}, "arms: must not be empty"),
         ({"measure": []}, "measure: must not be empty"),
-        ({"format": 99}, "format: 99 is not known here"),
+        ({"format": 99}, "format: 99 is not supported"),
         ({"seeds": "x"}, "seeds"),
         ({"claims": [{"says": "a < b"}]}, "claims: 'a' is not compared"),
     ],
@@ -243,7 +243,7 @@ def test_a_plan_that_somebody_changed_is_told(change: dict[str, Any], message: s
     with pytest.raises(RunError, match=message):
         read_plan(tmp_path / "out", Plan)
     file.write_text("[]")
-    with pytest.raises(RunError, match="holds no plan"):
+    with pytest.raises(RunError, match="contains no plan"):
         read_plan(tmp_path / "out", Plan)
 
 

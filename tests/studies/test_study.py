@@ -252,7 +252,7 @@ def test_compare_groups_any_runs_by_what_they_say(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "there"], "nowhere: holds no run"),
+        (["nowhere", "there"], "nowhere: contains no run"),
         (["runs/baseline-s0"], "a single folder must be that of a study"),
         ([".", "runs/baseline-s0"], ".: is a study; compare it alone"),
         ([".", "--measure", "valid.loss"], "the metrics of a study are set in its recipe"),
@@ -277,7 +277,7 @@ def test_a_folder_holds_one_study(done: tuple[Path, Result], tmp_path: Path) -> 
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
     plan = make_plan(StudySource(str(tmp_path / "small.yaml")), tmp_path / "taken", timed=False)
-    with pytest.raises(RunError, match="is not empty and holds no study"):
+    with pytest.raises(RunError, match="is not empty and contains no study"):
         keep_plan(tmp_path / "taken", plan)
 
 
@@ -318,11 +318,11 @@ def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
     (out / "runs" / "norm=rms_norm-s0" / "mine.txt").write_text("not a run")
     assert runner.run(lambda progress: None)
     assert [run.name for run in runner.progress.failed] == ["norm=rms_norm-s0"]
-    assert "is not empty and holds no run" in next(iter(runner.progress.failed.values()))
+    assert "not empty and not a run of tfkit" in next(iter(runner.progress.failed.values()))
     assert runner.board.state(PlannedRun("baseline", 0)) == "done"
     report = study_report(plan, out, {run.name: why for run, why in runner.progress.failed.items()})
     report.write(out)
-    assert "is not empty and holds no run" in (out / "report.html").read_text()
+    assert "not empty and not a run of tfkit" in (out / "report.html").read_text()
     assert report.results.comparisons[0].words() == "failed in 1 of 1"
     assert study_report(plan, out).results.as_data() == report.results.as_data()
 

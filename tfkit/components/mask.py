@@ -1,14 +1,14 @@
-"""Mask rules. Limits are ANDed, openings ORed to them; padding and packed segments hold over all.
+"""Mask rules. Limits are ANDed, openings ORed to them; padding and packed segments always apply.
 
 | type | | choose it when |
 |---|---|---|
-| causal | limit | the model writes from left to right; a decoder begins with it |
+| causal | limit | the model writes from left to right; the default of decoders |
 | reverse_causal | limit | the model reads from right to left |
 | window | limit | long texts: each token sees its neighbours (Mistral, Gemma 2, ModernBERT, Longformer) |
 | chunk | limit | long texts in pieces that do not see one another (Llama 4) |
-| dilated | limit | a window is to reach further for the same work (Longformer's upper layers) |
-| prefix | opening | a prompt is to be read both ways by a model that writes (prefix-LM) |
-| global_tokens | opening | a few tokens hold the whole text together beside a window (Longformer) |
+| dilated | limit | a window must reach further at the same cost (Longformer's upper layers) |
+| prefix | opening | a generating model must read its prompt both ways (prefix-LM) |
+| global_tokens | opening | a few tokens must connect the whole text, in addition to a window (Longformer) |
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Chunk(Mask):
 
 @register("mask", "dilated")
 class Dilated(Mask):
-    """(query - key) mod dilation = 0: beside a window, it reaches as far for less (Beltagy et al. 2020, Longformer).
+    """(query - key) mod dilation = 0: with a window, the same reach at lower cost (Beltagy et al. 2020, Longformer).
 
     causal, dilation 2  both ways, window 4, dilation 2
     1 . . . .           1 . 1 . .

@@ -25,7 +25,7 @@ STEPS = 4
 
 
 def is_local(case: Case) -> bool:
-    """True unless the callback hands its numbers to a library."""
+    """True unless the callback forwards metrics to a tracking library."""
     return not issubclass(case.part, Tracker)
 
 

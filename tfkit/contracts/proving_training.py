@@ -54,7 +54,10 @@ def _real(ids: Tensor, mask: Tensor | None, lengths: Sequence[int]) -> list[Tens
 
 
 def training_promises(make: MakeTask) -> Iterator[Promise]:
-    """Measure the promises that need an objective and data; `make` returns equal tasks, or raises NotApplicable."""
+    """Measure the promises that need an objective and data.
+
+    `make` returns an identical task on each call, or raises NotApplicable.
+    """
     yield proved("accumulated = one batch", EQUAL, lambda: accumulated(make()))
     yield proved("resumed = unbroken", 0.0, lambda: resumed(make))
     yield proved("bfloat16 near float32", ROUNDED, lambda: rounded(make()))

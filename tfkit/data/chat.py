@@ -82,7 +82,7 @@ class ChatTemplate:
         raise self._jinja.TemplateError(message)
 
     def render(self, messages: Sequence[Message], special: Mapping[str, str], reply: bool = False) -> str:
-        """Write messages as one text, with the beginning of a reply if `reply`.
+        """Render messages as one text, ending with the start of a reply if `reply`.
 
         `special` are the special tokens by role. Raise DataError for a message that contains one, or that the template
         refuses.

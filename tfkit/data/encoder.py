@@ -1,7 +1,7 @@
 """Encoding of many texts by several processes.
 
 Each process runs this module: it reads the tokenizer, then batches of texts as lines of JSON, and answers with arrays.
-It ends with its input, thus with the process that started it.
+It exits at the end of its input, and so with the process that started it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AHEAD = 2  # batches per process that wait for their turn
 def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: int) -> Iterator[TokenIds]:
     """Yield the ids of each batch in order; raise DataError for a text that cannot be encoded.
 
-    One process: this one.
+    With one process, texts are encoded in the current one.
     """
     if processes < 2:
         for batch in batches:
@@ -51,7 +51,7 @@ def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: i
 
 
 class _Worker:
-    """A process that encodes."""
+    """Encoder in a subprocess."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -64,7 +64,7 @@ class _Worker:
         self._send(tokenizer.to_json())
 
     def encode(self, batch: Sequence[str]) -> TokenIds:
-        """Encode in the process; raise DataError."""
+        """Encode in the process; raise DataError if a text cannot be encoded."""
         self._send(list(batch))
         answer = self.process.stdout
         line = answer.readline() if answer is not None else b""

@@ -90,7 +90,7 @@ class Writer:
         ]
 
     def stream(self, read: Source) -> Generator[str, None, GeneratedText]:
-        """Yield the text for one prompt (or source) in pieces that are final.
+        """Stream the text for one prompt (or source) in pieces; a yielded piece never changes.
 
         The generator returns the candidate. Raises UsageError at once if the text cannot be written or streamed.
         Closing the iterator ends the search.

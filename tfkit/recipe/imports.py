@@ -89,7 +89,7 @@ def identity(name: str | Path) -> str:
 
 
 def hash_of(path: Path) -> str:
-    """Return the sha256 of a file, as recorded in runs; raise RunError."""
+    """Return the SHA-256 of a file, as recorded in runs; raise RunError if it is unreadable."""
     return sha256(read_bytes(path)).hexdigest()
 
 
@@ -129,7 +129,7 @@ def _in_place_of(older: ImportedCode | None, entries: Sequence[Registration]) ->
 
 
 def _source(path: Path) -> bytes:
-    """Return the source of a Python file; raise UsageError otherwise."""
+    """Read a Python file; raise UsageError if it is missing, unreadable or not a .py file."""
     if os.path.isdir(path):
         raise UsageError(f"{path}: is a folder; use a Python file in it, or an installed module")
     if not os.path.exists(path):

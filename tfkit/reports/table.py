@@ -1,4 +1,4 @@
-"""Output of `tfkit show` for any width, a pipe or a file."""
+"""Output of `tfkit show` to a terminal of any width, a pipe or a file."""
 
 from __future__ import annotations
 

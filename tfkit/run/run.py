@@ -310,10 +310,10 @@ class Run(StoredRun):
         return Scorer(self.model, self.objective, self.tokenizer, self._feed, self.generate)
 
     def inputs(self, path: str) -> list[Vectors]:
-        """Read arrays, pictures or sounds from a file or folder with the settings of training. Raise DataError."""
+        """Read arrays, pictures or sounds from a file or folder as in training. Raise DataError if unreadable."""
         corpus = self._data.train.build()
         if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
-            raise UsageError(f"{self.folder}: this model reads texts")
+            raise UsageError(f"{self.folder}: this model reads texts, not arrays; pass them to predict or generate")
         return list(corpus.inputs(path))
 
 

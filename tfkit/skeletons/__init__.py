@@ -1,1 +1,1 @@
-"""Parts to begin from: `tfkit new --part` writes them under a name of one's own. Nothing imports them."""
+"""Templates of parts: `tfkit new --part` writes them under a given name. They are never imported."""

@@ -1,4 +1,4 @@
-"""my_part: an activation of your own."""
+"""my_part: a custom activation."""
 
 # Axes: width (channels). Each forward maps [... width] to the same shape.
 

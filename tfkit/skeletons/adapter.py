@@ -1,4 +1,4 @@
-"""my_part: an adapter of your own, which trains few weights beside a frozen model."""
+"""my_part: a custom adapter, which trains a few weights added to a frozen model."""
 
 from __future__ import annotations
 

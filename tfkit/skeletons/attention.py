@@ -1,4 +1,4 @@
-"""my_part: an attention of your own."""
+"""my_part: a custom attention."""
 
 # Axes: batch, time, head, query and key (tokens), dim (channels of a head), d_model.
 

@@ -1,4 +1,4 @@
-"""my_part: a callback of your own, which observes the training."""
+"""my_part: a custom callback that observes training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""my_part: a corpus of your own, where examples come from."""
+"""my_part: a custom corpus, the source of examples."""
 
 from __future__ import annotations
 

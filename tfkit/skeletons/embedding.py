@@ -1,4 +1,4 @@
-"""my_part: an embedding of your own, from token ids to vectors."""
+"""my_part: a custom embedding, from token ids to vectors."""
 
 # Axes: batch, time, width (channels of the table), d_model.
 

@@ -1,4 +1,4 @@
-"""my_part: a feed-forward sublayer of your own, which works on each token by itself."""
+"""my_part: a custom feed-forward sublayer, applied to each token separately."""
 
 # Axes: batch, time, d_ff (inner channels), d_model.
 

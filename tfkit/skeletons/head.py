@@ -1,4 +1,4 @@
-"""my_part: a head of your own, what is computed from the last layer's states."""
+"""my_part: a custom head, which computes the outputs from the last layer's states."""
 
 # Axes: batch, time, num_values, d_model.
 

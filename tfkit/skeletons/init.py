@@ -1,4 +1,4 @@
-"""my_part: initial weights of your own."""
+"""my_part: a custom initialization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""my_part: a logits rule of your own, which changes the scores of the next token before one is chosen."""
+"""my_part: a custom logits rule, which changes the scores of the next token before it is chosen."""
 
 # Axes: rows (texts), time, vocab.
 

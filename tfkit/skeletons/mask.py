@@ -1,4 +1,4 @@
-"""my_part: a mask rule of your own, who may look at whom."""
+"""my_part: a custom mask rule: which tokens attend to which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""my_part: a metric of your own."""
+"""my_part: a custom metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""my_part: a mixer of your own, which mixes tokens by something other than attention."""
+"""my_part: a custom mixer, which combines tokens without attention."""
 
 # Axes: batch, time, query and key (tokens), width (channels of the mean), d_model.
 

@@ -1,4 +1,4 @@
-"""my_part: a norm of your own."""
+"""my_part: a custom norm."""
 
 # Axes: width (channels). Each forward maps [... width] to the same shape.
 

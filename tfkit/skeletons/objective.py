@@ -1,4 +1,4 @@
-"""my_part: an objective of your own, what a model is trained for."""
+"""my_part: a custom objective: what a model is trained for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""my_part: an optimizer of your own."""
+"""my_part: a custom optimizer."""
 
 from __future__ import annotations
 

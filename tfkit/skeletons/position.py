@@ -1,4 +1,4 @@
-"""my_part: a position part of your own, which says where a token stands."""
+"""my_part: a custom position part, which encodes the positions of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""my_part: a residual layout of your own, the wiring of sublayers and norms around the residual stream."""
+"""my_part: a custom residual layout, the wiring of sublayers and norms around the residual stream."""
 
 # Axes: batch, time, d_model. Each forward, and each branch, maps [batch time d_model] to the same shape.
 

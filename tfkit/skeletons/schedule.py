@@ -1,4 +1,4 @@
-"""my_part: a schedule of your own, the learning rate of each step."""
+"""my_part: a custom schedule, the learning rate of each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""my_part: a stop rule of your own, which says when a text is done."""
+"""my_part: a custom stop rule, which decides when a text is complete."""
 
 from __future__ import annotations
 

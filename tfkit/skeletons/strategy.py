@@ -1,4 +1,4 @@
-"""my_part: a strategy of your own, which says how the next token is chosen."""
+"""my_part: a custom strategy, which chooses the next token."""
 
 from __future__ import annotations
 

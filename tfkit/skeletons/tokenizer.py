@@ -1,4 +1,4 @@
-"""my_part: a tokenizer of your own, from texts to ids and back."""
+"""my_part: a custom tokenizer, from texts to ids and back."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_sums(folder: Path) -> Sums | None:
-    """Read the manifest of a folder; return None without one. Raise RunError for an invalid line."""
+    """Read the manifest of a folder; return None if it is missing. Raise RunError for an invalid line."""
     file = folder / SUMS
     if not file.exists():
         return None

@@ -1,4 +1,4 @@
-"""Reports on existing runs: of a study's folder, or of any runs, grouped by their recipes."""
+"""Reports on existing runs: those of a study, or any runs grouped by recipe."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def _trained(folder: RunFolder, trust: bool, imports: Sequence[str]) -> tuple[Re
     if (folder.path / Plan.FILE).is_file():
         raise UsageError(f"{folder}: is a study; compare it alone")
     if not folder.holds_run:
-        raise UsageError(f"{folder}: holds no run")
+        raise UsageError(f"{folder}: contains no run")
     history = read_history(folder)
     if history is None:
-        raise UsageError(f"{folder}: has no run.json, as runs of older versions; tfkit train --resume writes one")
+        raise UsageError(f"{folder}: run.json is missing, as in runs of older versions; tfkit train --resume writes it")
     return saved_recipe(folder, trust, imports), history
 
 

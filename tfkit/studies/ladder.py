@@ -79,7 +79,7 @@ class LadderPlan(Plan):
         return BACKWARD * self.size(arm).flops * self.tokens(arm)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return the heads and rows that describe each size on each budget before training."""
+        """Return the header and rows of a table of the planned sizes and budgets."""
         cells = []
         for arm in self.arms:
             size, seconds = self.size(arm), self.seconds(arm)
@@ -98,7 +98,7 @@ class LadderPlan(Plan):
 
     @property
     def problem(self) -> str:
-        """Fault of a plan, which may have been edited; empty if there is none."""
+        """First problem in the plan, whose file may have been edited; empty if it is valid."""
         agree = set(self.size_of) == {arm.name for arm in self.arms}
         agree = agree and set(self.size_of.values()) == {size.name for size in self.sizes}
         return super().problem or ("" if agree else "arms, sizes and size_of do not agree")

@@ -60,7 +60,7 @@ def start_value(recipe: Recipe, match: Match) -> int:
     if not is_whole(value) or value < 1:
         shown = "nothing" if node is None else repr(value)
         where = f"study.match.{match.what}: {match.key}"
-        raise UsageError(f"{where}: the baseline has {shown}; solving requires a whole number")
+        raise UsageError(f"{where}: must be a positive whole number in the baseline; got {shown}")
     return int(value)
 
 

@@ -169,16 +169,16 @@ class Plan:
 
     @property
     def problem(self) -> str:
-        """Fault of a plan, which may have been edited; empty if there is none."""
+        """First problem in the plan, whose file may have been edited; empty if it is valid."""
         if self.format != FORMAT:
-            return f"format: {self.format} is not known here, which reads {FORMAT}"
+            return f"format: {self.format} is not supported; this version reads {FORMAT}"
         empty = [name for name in ("arms", "seeds", "grid", "measure") if not getattr(self, name)]
         if empty:
             return f"{' and '.join(empty)}: must not be empty"
         known: set[str] = set()
         for arm in self.arms:
             if arm.same_as and arm.same_as not in known:
-                return f"arms: '{arm.name}' is the same as '{arm.same_as}', which does not come before it"
+                return f"arms: '{arm.name}' is the same as '{arm.same_as}', which must be listed before it"
             known.add(arm.name)
         unknown = [side for claim in self.claims for side in claim.sides if side not in known]
         unknown += [claim.on for claim in self.claims if claim.on not in self.measure]

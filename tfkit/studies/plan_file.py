@@ -24,10 +24,10 @@ def read_plan(folder: Path, kind: type[P]) -> P:
     """Read the plan in a folder; raise RunError if it is missing or invalid."""
     file = folder / kind.FILE
     if not file.is_file():
-        raise RunError(f"{file}: is missing: {folder} holds no {kind.KIND}")
+        raise RunError(f"{file}: is missing: {folder} contains no {kind.KIND}")
     data = read_json(file)
     if not isinstance(data, dict):
-        raise RunError(f"{file}: holds no plan of a {kind.KIND}")
+        raise RunError(f"{file}: contains no plan of a {kind.KIND}")
     try:
         plan = TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
@@ -53,7 +53,7 @@ def check_free(folder: Path, plan: Plan) -> None:
         if other:
             raise RunError(f"{folder}: holds {other}; choose another --out")
     elif folder.is_dir() and any(not path.name.startswith(".") and path.name != RUNS for path in folder.iterdir()):
-        raise RunError(f"{folder}: is not empty and holds no {plan.KIND}; choose another --out")
+        raise RunError(f"{folder}: is not empty and contains no {plan.KIND}; choose another --out")
 
 
 def keep_plan(folder: Path, plan: P) -> P:

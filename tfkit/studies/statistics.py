@@ -172,7 +172,7 @@ def pooled(values: Array, floor: float = 0.0) -> Pool:
 
 
 def standard_error(differences: Array, pool: Pool | None, fits: Any, floor: float = 0.0) -> tuple[Any, Any, Any]:
-    """Return the standard error of the mean of differences [..., seeds], its degrees of freedom, and if it is pooled.
+    """Return the standard error of mean differences [..., seeds], its degrees of freedom, and whether it is pooled.
 
     The pool is used if both arms are in it (`fits`) and their differences do not vary more than it says. Otherwise
     the error is the larger one of both, with the pair's own degrees of freedom. `floor` is the minimum standard
@@ -192,7 +192,7 @@ def standard_error(differences: Array, pool: Pool | None, fits: Any, floor: floa
 
 
 def two_sided(mean: Any, error: Any, freedom: Any) -> Any:
-    """Return the p of a mean of 0."""
+    """Return the two-sided p-value for a true mean of 0."""
     return 2 * _scipy_stats().t.sf(np.abs(mean) / error, freedom)
 
 
@@ -237,10 +237,11 @@ def compared(
 
 
 def anytime_p(mean: Array | float, error: Array | float, pairs: int) -> Array:
-    """Return the p of a mean of 0 that holds at any number of pairs.
+    """Return a p-value for a true mean of 0 that is valid at any number of pairs.
 
-    It is the inverse of the likelihood ratio of Student's t, mixed over differences with a variance of PRIOR (Robbins
-    1970, Lai 1976): with no difference, it falls below a level at any time with at most that probability.
+    It is the reciprocal of the likelihood ratio of Student's t under a mixture of differences with variance PRIOR
+    (Robbins 1970, Lai 1976). Without a difference, the probability that it ever falls below a level is at most that
+    level.
     """
     wide, squared = 1 + PRIOR * pairs, np.asarray((mean / error) ** 2 / (pairs - 1))
     ratio = pairs / 2 * (np.log1p(squared) - np.log1p(squared / wide)) - 0.5 * math.log(wide)
@@ -280,9 +281,9 @@ def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], 
 
 
 def score_step(scores: Sequence[float], examples: int = 0) -> float:
-    """Return the step of a score that is a percentage or fraction of the examples; 0 for other scores.
+    """Return the resolution of a score that is a percentage or fraction of the examples; 0 for other scores.
 
-    If the number of examples is unknown, it is the least that can have such scores.
+    If the number of examples is unknown, the smallest one consistent with the scores is assumed.
     """
     for whole in (100.0, 1.0) if examples or any(score > 1 for score in scores) else (1.0,):
         shares = [score / whole for score in scores]
@@ -299,7 +300,7 @@ def score_step(scores: Sequence[float], examples: int = 0) -> float:
 
 
 def step_of(measure: str, scores: Sequence[float], examples: int) -> float:
-    """Return the step of a measure with these scores; 0 for losses and costs."""
+    """Return the resolution of a measure with these scores; 0 for losses and costs."""
     return 0.0 if measure.endswith(".loss") or measure in COSTS else score_step(scores, examples)
 
 

@@ -162,12 +162,12 @@ class Ema(Callback):
 
 
 class Tracker(Callback):
-    """Base of callbacks that hand all numbers of metrics.jsonl to a library, under the same names."""
+    """Base of callbacks that forward the values of metrics.jsonl to a tracking library, under the same names."""
 
     class Config(Callback.Config):
         """Options of all trackers."""
 
-        every: PositiveInt = Field(1, description="steps between those handed over; validations always are")
+        every: PositiveInt = Field(1, description="steps between logged records; validations are always logged")
 
     library: ModuleType  # imported by `ready`
 

@@ -16,7 +16,7 @@ Fill = Mapping[str, Any]  # `token` as text, `id`, `probability`
 def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[GeneratedText]:
     """Return the most likely fillings of `text`, given ranked candidates for each mask.
 
-    Masks are independent: the log-probability of a filling is the sum over its masks.
+    Masks are treated as independent: the log-probability of a filling is the sum over its masks.
     """
     ways: list[tuple[tuple[Fill, ...], float]] = [((), 0.0)]
     for choices in fills:

@@ -19,7 +19,7 @@ def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
 
 
 def read_labels(folder: RunFolder) -> tuple[str, ...]:
-    """Read the labels of a run; return () without a file. Raise RunError naming a damaged file."""
+    """Read the labels of a run; return () if there are none. Raise RunError naming a damaged file."""
     if not (folder / LABELS).is_file():
         return ()
     labels = read_json(folder / LABELS)

@@ -102,7 +102,7 @@ def follow(recipe: Recipe, callbacks: Sequence[object] = ()) -> RunFolder:
         trainer = Trainer(task, folder, silent, callbacks=callbacks)
         checkpoint = trainer.checkpoints.last()
         if checkpoint is None:
-            raise RunError(f"{folder}: holds no checkpoint here; all processes need the same file system")
+            raise RunError(f"{folder}: contains no checkpoint on this machine; all processes need the same file system")
         trainer.restore(checkpoint)
         trainer.run()
     return folder

@@ -12,7 +12,7 @@ from tfkit.recipe.load import Recipe
 
 
 def recompute_layers(recipe: Recipe, trained: nn.Module) -> None:
-    """Set the layers that `train.recompute` names in all stacks. Raise RecipeError if it would change the gradients."""
+    """Apply `train.recompute` to all stacks. Raise RecipeError if it would change the gradients."""
     requested = recipe.train.recompute
     stacks = [module for module in trained.modules() if isinstance(module, Stack)]
     if requested and (problem := _problem(requested, stacks, trained)):

@@ -4,10 +4,10 @@
 |---|---|
 | multi_head | always, until you know better: multi-head, grouped-query, multi-query and single-head are its options |
 | latent | DeepSeek-V2, V3, MiniCPM3: a small decode cache, because keys and values come from one narrow latent |
-| differential | Diff Transformer: heads in pairs, what one attends to less what the other does, so that noise cancels |
-| longformer | Longformer: beside a window, a few marked tokens hold the text together, with projections of their own |
-| performer | long texts by random features that come near to softmax attention; decoding keeps one sum |
-| linear | the same by plain features, far from softmax: the cheapest, to compare with |
+| differential | Diff Transformer: heads in pairs, the attention of one minus that of the other, so that noise cancels |
+| longformer | Longformer: a window plus a few marked tokens that connect the text, with their own projections |
+| performer | long texts, with random features that approximate softmax attention; the decode state is one sum |
+| linear | the same with plain features, far from softmax: the cheapest baseline |
 """
 
 from tfkit.components.attention.base import Attention, KeyValueState

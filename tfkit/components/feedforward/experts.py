@@ -115,7 +115,7 @@ class Choice(NamedTuple):
 
 
 class Routing(nn.Module):
-    """Routes tokens [tokens width]. Scores are computed at least in float32, as rounding could change the choice."""
+    """Choice of experts for tokens [tokens width]. Scores are at least float32, as rounding could change the choice."""
 
     selection_bias: Tensor | None
 

@@ -123,8 +123,9 @@ class LearnedPosition(Position):
         return out
 
     def _check(self, positions: Tensor) -> None:
-        """Raise UsageError for positions beyond the table on devices where look-ups do not, without a GPU sync if
-        possible.
+        """Raise UsageError for positions beyond the table on devices whose look-ups do not raise.
+
+        The GPU is synchronized only if necessary.
         """
         if torch.compiler.is_compiling() or positions.device.type == "cpu":
             return

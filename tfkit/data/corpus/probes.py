@@ -184,7 +184,7 @@ class AssociativeRecall(Probe):
         shortest: Drawn = Field(4, description="minimum number of pairs in train, valid and test")
         length: Drawn = Field(8, description="maximum number of pairs in train, valid and test")
         longest: Drawn = Field(16, description="maximum number of pairs in longer (must exceed length)")
-        keys: Drawn = Field(32, description="number of keys, and of values")
+        keys: Drawn = Field(32, description="number of distinct keys, and of distinct values")
 
     config: Config
 

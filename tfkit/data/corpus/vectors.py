@@ -36,7 +36,7 @@ class VectorCorpus(Corpus):
     """Base of corpora of arrays."""
 
     def inputs(self, path: str) -> Iterator[Vectors]:
-        """Yield unlabelled arrays, as inputs of a trained model; raise DataError."""
+        """Yield unlabelled arrays, as inputs of a trained model; raise DataError for unreadable files."""
         yield from _rows(path, 1.0)
 
 
@@ -140,7 +140,7 @@ class FolderCorpus(VectorCorpus):
             yield Vectors(file, self.load(file))
 
     def load(self, path: str) -> Array:
-        """Load a file as an array; raise DataError."""
+        """Load a file as an array; raise DataError if it is invalid."""
         raise NotImplementedError(f"{type(self).__name__} has no load")
 
     def _check_shape(self, path: str, array: Array, first: str, like: Array) -> None:
@@ -256,7 +256,7 @@ def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: s
 
 
 def read_wav(path: str) -> tuple[Array, int]:
-    """Return the samples of a .wav file, from -1 to 1, and the sample rate; raise DataError."""
+    """Read a .wav file: samples from -1 to 1, and the sample rate; raise DataError if it is invalid."""
     try:
         with wave.open(io.BytesIO(files.read_bytes(path, MOST_BYTES)), "rb") as sound:
             width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()

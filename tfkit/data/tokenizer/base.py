@@ -158,7 +158,7 @@ class Tokenizer:
         return str(self.backend.to_str(pretty=True))
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json atomically; raise DataError with the file."""
+        """Write tokenizer.json atomically; raise DataError if that fails."""
         try:
             write_text(Path(path), self.to_json())
         except RunError as error:
@@ -173,7 +173,7 @@ class Tokenizer:
     def load(cls, path: str | Path, special: Mapping[str, str] | None = None) -> Tokenizer:
         """Read a tokenizer.json, from tfkit or a third party.
 
-        Roles come from `special` if given, else from the file, else from common names. Raise DataError with the file.
+        Roles come from `special` if given, else from the file, else from common names. DataErrors name the file.
         """
         try:
             text = read_text(path)
@@ -186,7 +186,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, special: Mapping[str, str] | None = None) -> Tokenizer:
-        """Parse the text of a tokenizer.json; raise DataError."""
+        """Parse the text of a tokenizer.json; raise DataError if it is invalid."""
         backend = read_backend(text)
         if special is None:
             written = roles_in(json.loads(backend.to_str())["post_processor"])

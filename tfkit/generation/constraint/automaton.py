@@ -229,7 +229,7 @@ def _trimmed(automaton: Automaton) -> Automaton:
 
 
 def _split_spans(sets: list[Spans]) -> tuple[Numbers, Numbers, list[list[int]]]:
-    """Split the code points into spans that no set cuts. Return their starts, their classes, and each set's classes."""
+    """Split the code points into spans that no set cuts. Return span starts, span classes, and each set's classes."""
     cuts = {0, CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
     begins = np.array(sorted(cuts)[:-1], dtype=np.int32)
     inside = np.zeros((len(sets) + 1, len(begins)), dtype=np.bool_)  # one extra row, for a pattern without characters

@@ -43,7 +43,7 @@ def guide_of(automaton: Automaton, tokenizer: Tokenizer, ends: frozenset[int]) -
 
 
 class Guide:
-    """Masks of allowed tokens after written ids, with caches for states and masks."""
+    """Mask of the tokens allowed after the ids written so far. States and masks are cached."""
 
     def __init__(self, automaton: Automaton, tokenizer: Tokenizer, ends: Collection[int]) -> None:
         """Raise UsageError if the tokenizer cannot write any match, or cannot signal the end of one."""

@@ -19,7 +19,7 @@ NEVER = float("-inf")  # logit of an excluded token
 
 
 class LogitsRule(Component):
-    """A logits rule. Rules are applied in order, each to the output of the one before it.
+    """Base of logits rules. Rules are applied in order, each to the output of the one before it.
 
     A row depends on its own tokens alone, and inputs are never modified in place.
     """

@@ -44,7 +44,7 @@ class Texts:
         return len(self.done) < len(self.prompts)
 
     def add(self, tokens: Tensor, gains: Tensor) -> None:
-        """Append a token to each row, [rows], with its log-probability, IMPOSSIBLE if no token was possible."""
+        """Append tokens [rows] with their log-probabilities [rows]; IMPOSSIBLE ends a row without a token."""
         seconds = self.search.seconds()
         for row, token, gain in zip(self.rows, tokens.tolist(), gains.tolist(), strict=True):
             if row not in self.done:

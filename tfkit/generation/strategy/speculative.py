@@ -35,7 +35,7 @@ class Drafter(Protocol):
         ...
 
     def settle(self, kept: int, token: int) -> None:
-        """Continue after the first `kept` guesses, followed by `token`."""
+        """Keep the first `kept` guesses and append `token`."""
         ...
 
 

@@ -52,7 +52,7 @@ def origin(run: Run) -> Mapping[str, object]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the SHA-256 of a run's tokenizer, joined with + for two; empty without one."""
+    """Return the SHA-256 of a run's tokenizer, or both joined with +; empty if there is none."""
     return "+".join(sha256_of(folder / name) for name in tokenizer_files(RunFolder(folder)))
 
 

@@ -207,8 +207,8 @@ def _check_loads(config: ConfigJson) -> None:
 def _essence(model: ModelSection, other: object, width: int | None = None) -> Tree:
     """Return the parts of a spelled-out model that affect its outputs; lengths only if `other` has one too.
 
-    Values equal to their defaults are normalized to None: the head width for the stack's `width`, the number of
-    key-value heads, the width of values, and the scale of scores.
+    Head widths (default: from the stack's `width`), value widths, numbers of key-value heads and score scales become
+    None if they equal their defaults.
     """
     width = model.get("d_model", width)
     kept: Tree = {}

@@ -117,12 +117,12 @@ class Rule:
 
 
 def read_only(*rules: Rule) -> tuple[Rule, ...]:
-    """Return the rules as alternative spellings that are never written."""
+    """Return the rules as alternatives used only for reading."""
     return tuple(replace(rule, read_only=True) for rule in rules)
 
 
 def spellings(*rules: Rule) -> tuple[Rule, ...]:
-    """Return rules for the same tfkit tensors: all are read, the first is written."""
+    """Combine alternative rules for the same tfkit tensors: all are tried for reading, only the first for writing."""
     return (*rules[:1], *read_only(*rules[1:]))
 
 

@@ -1,4 +1,4 @@
-"""Parts as written: contextual defaults (the stack's norm, paths relative to the file) and validation."""
+"""Preparation of part nodes: contextual defaults (the stack's norm, paths relative to the file) and validation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Preparer:
         return self._filled(child, option.schema(child))
 
     def _norm(self, child: Node | None, option: OptionFacts) -> Node | None:
-        """Return a norm outside `layer.norm`: true is that one; a name or mapping is merged over it."""
+        """Resolve a norm option other than `layer.norm`: true copies `layer.norm`, others are merged over it."""
         if child is None:
             return self.norm if option.has_default else None
         if child.value is True:

@@ -76,7 +76,7 @@ class Vocabulary:
     unknown: set[Side] = field(default_factory=set)  # stacks whose size is requested but unknown
 
     def ask(self, node: Node, side: Side) -> int | None:
-        """Return the size for a stack: an encoder reads sources, a decoder generates targets."""
+        """Return the vocabulary size of a stack, if known: of sources for an encoder, of targets for a decoder."""
         self.requests.append(node)
         size = self.size[side == "decoder"] if isinstance(self.size, tuple) else self.size
         self.unknown |= {side} if size is None else set()

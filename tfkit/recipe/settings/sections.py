@@ -117,7 +117,7 @@ class SideTokenizers(Section):
 
 
 def _tokenizer_form(value: object) -> str:
-    """Return "sides" for a mapping without a type that has a side as key, else "one"."""
+    """Return "sides" for a mapping with a `source` or `target` key and no `type`, else "one"."""
     named = isinstance(value, Mapping) and "type" not in value and bool(SideTokenizers.model_fields.keys() & value)
     return "sides" if named or isinstance(value, SideTokenizers) else "one"
 

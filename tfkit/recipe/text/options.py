@@ -90,7 +90,7 @@ def schema_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str
 
 
 class NamedPath(NamedTuple):
-    """A path in an option of `owner`, at the dotted path `at`."""
+    """A file path in the option of `owner` at the dotted key `at`."""
 
     at: str
     path: str
@@ -99,12 +99,12 @@ class NamedPath(NamedTuple):
 
 
 def path_values(config: BaseModel) -> tuple[str, ...]:
-    """Return the paths in the options of a part, including nested parts."""
+    """Return the file paths in the options of a part, including nested parts."""
     return tuple(dict.fromkeys(named.path for named in named_paths(config)))
 
 
 def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
-    """Yield the paths in a part or section at `at`, each with its place."""
+    """Yield the path options of the part or section at `at`, including nested parts."""
     for where, value, option in values_of(owner, at):
         if isinstance(value, BaseModel):
             yield from named_paths(value, where)

@@ -138,7 +138,7 @@ class Fills(Answers):
     rows: MaskedRows
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Return ranked `fills` of each mask with `probability`, and the text `filled` with the best ones.
+        """Return for each text the ranked `fills` of its masks (with `probability`) and the `filled` text.
 
         Raise UsageError for texts that are too long or have no mask.
         """

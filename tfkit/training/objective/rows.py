@@ -161,11 +161,11 @@ class Rows(RowsFacts):
         return list(ids)
 
     def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-        """Return the ids of the texts that a trained model reads, as it expects them."""
+        """Encode texts for a trained model, with the special tokens that it expects."""
         return [self.prompt(ids) for ids in tokenizer.encode_batch(texts)]
 
     def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
-        """Return the texts of an example that a tokenizer learns from."""
+        """Return the texts of an example for training a tokenizer."""
         return [example[field] for field in fields if field in example]
 
     def labels_in(self, example: Example) -> Sequence[str]:

@@ -127,7 +127,7 @@ class Seq2Seq(Objective):
         """Options of seq2seq."""
 
         label_smoothing: Share = Field(
-            0.0, description="fraction of the target distributed over the vocabulary, in training only"
+            0.0, description="probability moved from the target token to the whole vocabulary, in training only"
         )
         source_start: bool = Field(False, description="start the source with the start token, like the target")
         source_end: bool = Field(True, description="end the source with the end token, like the target")

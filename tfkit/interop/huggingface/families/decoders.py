@@ -22,7 +22,7 @@ INNER = "layer.feedforward.d_ff"
 
 
 def named(checkpoint: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
-    """Return rules from tfkit names within a layer, with __ for a dot, to checkpoint names below `checkpoint`."""
+    """Return rules that map tfkit names in a layer (__ for a dot) to checkpoint names below `checkpoint`."""
     return tuple(
         Rule(f"{checkpoint}.{name}.{{kind}}", f"{LAYER}.{own.replace('__', '.')}.{{kind}}", layout)
         for own, name in names.items()

@@ -39,7 +39,7 @@ class MegatronBert(Bert):
 
 @register("family", "bert_generation")
 class BertGeneration(BertLike):
-    """BERT-Generation: causal BERT without token types, its head without a dense layer (Rothe et al. 2019)."""
+    """BERT-Generation: causal BERT without token types or a dense layer in the head (Rothe et al. 2019)."""
 
     model_types = ("bert-generation",)
     heads: ClassVar = {
