@@ -217,7 +217,7 @@ _UNITS = (86_400, 3_600, 60, 1)
 
 
 def seconds_of(written: str) -> int:
-    """Return the seconds of a duration such as 8 h, 1 h 30 min or 90 s; raise ValueError."""
+    """Parse a duration such as 8 h, 1 h 30 min or 90 s to seconds; raise ValueError for other text."""
     found = _DURATION.fullmatch(written)
     seconds = 0 if found is None else sum(int(n or 0) * unit for n, unit in zip(found.groups(), _UNITS, strict=True))
     if not 0 < seconds <= bounds.COUNT.most:

@@ -12,7 +12,7 @@ from tfkit.data.corpus.watch import check_texts
 
 
 def record_values(line: str, fields: Sequence[str], place: str) -> tuple[tuple[str, ...], str | int | float | None]:
-    """Return the values of fields of a JSON line, and its id; raise DataError."""
+    """Return the values of `fields` in a JSON line, and its id; raise DataError for an invalid line."""
     record = parsed(line, place)
     values = pick(record, {name: name for name in fields}, place)
     check_texts(values, place)

@@ -166,7 +166,7 @@ class Recipe:
         return None if tokenizer is None else tokenizer.vocabulary_bound
 
     def evaluated(self, name: str) -> Recipe:
-        """Return the recipe of a trained model with an evaluation's values merged over it; raise RecipeError."""
+        """Return the recipe with an evaluation's values merged over it; raise RecipeError if these do not fit it."""
         problems: list[Fault] = []
         root = with_overrides(self.root, at(self.root, "train", "evaluations", name), problems)
         train = mapping(root)["train"]
@@ -185,7 +185,7 @@ class Recipe:
         return Fault(node.place, full, message)
 
     def check_steps(self, steps: int) -> None:
-        """Check rules that need the number of steps, once `train.epochs` is converted to steps; raise RecipeError."""
+        """Raise RecipeError if a rule about the number of steps is violated, once `train.epochs` is converted."""
         faults, train = Faults(), self.train.model_copy(update={"steps": steps})
         facts = facts_of(self.settings._replace(train=train), None, None)
         agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)

@@ -65,7 +65,7 @@ class StudySource:
         return count(blueprint, min(longest or 512, default_length(blueprint))).total
 
     def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
-        """Load the recipe with these variants, the overrides, and these values by key; raise RecipeError."""
+        """Load the recipe with these variants, the overrides, and these values by key."""
         overrides = (*self.sets, *texts_of(values or {}))
         cache, key = self._recipes, repr((tuple(variants), overrides))
         if cache is not None and key in cache:

@@ -98,7 +98,7 @@ def _inputs(model: Model) -> dict[str, Tensor]:
 
 
 def _loss(logits: Tensor | None) -> Tensor:
-    """Return a loss against random classes, or random numbers for scalar outputs; raise UsageError."""
+    """Return a loss against random targets: classes, or numbers for scalar outputs."""
     if logits is None:
         raise UsageError("the model has no head that gives logits")
     draw = torch.Generator().manual_seed(2)

@@ -26,7 +26,7 @@ class PrintedNumber:
 
     @classmethod
     def of(cls, text: str) -> PrintedNumber:
-        """Parse a measure and a number; raise UsageError."""
+        """Parse MEASURE=NUMBER; raise UsageError if it is malformed."""
         match = NUMBER.fullmatch(text)
         try:
             value = float(match[2]) if match else None

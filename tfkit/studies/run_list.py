@@ -207,7 +207,7 @@ class Condition:
 
     @classmethod
     def of(cls, text: str) -> Condition:
-        """Parse a condition; raise UsageError."""
+        """Parse a condition; raise UsageError if it is malformed."""
         match = CONDITION.fullmatch(text)
         if match is None:
             raise UsageError(f"--where {text!r}: write a key, one of {' '.join(OPERATORS)}, and a value: norm=rms_norm")

@@ -32,7 +32,7 @@ def file_hashes(data: Data) -> Hashes:
 
 
 def hash_of(file: str) -> str:
-    """SHA-256 of a file, computed once per process unless its size or time changes; raise RunError."""
+    """Return the SHA-256 of a file, cached until its size or modification time changes."""
     status = os.stat(file)
     return _hash_of(file, status.st_size, status.st_mtime_ns)
 
