@@ -275,7 +275,7 @@ class InitFacts(Component):
     """Declarations of initializations."""
 
     def std(self, shape: Sequence[int], is_table: bool) -> float:
-        """Return the standard deviation of a weight [out in] or table [rows width], for muP. Raises UsageError if undefined."""
+        """Return the standard deviation of a weight [out in] or table [rows width]; raise UsageError if undefined."""
         raise UsageError(self.without_std())
 
     @classmethod

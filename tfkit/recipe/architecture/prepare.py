@@ -156,7 +156,7 @@ def parts_of(slot: str, parts: Parts) -> tuple[Config, ...]:
 
 
 def part_at(slot: str, part: Part, place: str, path: str) -> Config:
-    """Return the Config of a part given at `place`, such as a command line option; raise RecipeError with all faults."""
+    """Return the Config of a part given at `place`, such as a command line option; raise RecipeError if invalid."""
     node, errors = from_value(part, Place(place), path)
     faults = Faults(errors)
     config = None if errors else Preparer(faults).config(node, slot)
