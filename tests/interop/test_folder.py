@@ -14,7 +14,7 @@ import pytest
 from tests.kills import fails, kills, shares
 from tests.training.small import RECIPE, small, trained
 from tfkit.core.errors import RunError, UsageError
-from tfkit.interop.huggingface import theirs
+from tfkit.interop.huggingface import matching
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.recipe.load import load_recipe
@@ -33,7 +33,7 @@ def quick() -> Iterator[None]:
     """Without waiting for the disk, and without asking transformers, which takes longer than the rest together."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(theirs, "_check_loads", lambda _: None)
+        patch.setattr(matching, "_check_loads", lambda _: None)
         yield
 
 

@@ -28,13 +28,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
 def test_a_number_leads_to_its_run_and_a_mean_to_its_variant(done: StudyRun) -> None:
     arm = done.results.arms[1]
     loss = arm.cells[1].scores["valid.loss"]
-    printed = tfkit("runs", done.folder, "--produced", f"valid.loss={loss:.6f}", folder=done.folder.parent)
+    printed = tfkit("runs", done.folder.name, "--produced", f"valid.loss={loss:.6f}", folder=done.folder.parent)
     assert printed.exit_code == 0, printed.output
     assert "wide-s1" in printed.stdout and "baseline-s0" not in printed.stdout
     spread = arm.spread("valid.loss")
     assert spread is not None
-    printed = tfkit("runs", done.folder, "--produced", f"valid.loss={spread.mean:.6f}", folder=done.folder.parent)
-    assert f"{done.folder}: wide: mean of 2 runs, {spread.mean:.6g}" in printed.stdout
+    printed = tfkit("runs", done.folder.name, "--produced", f"valid.loss={spread.mean:.6f}", folder=done.folder.parent)
+    assert f"{done.folder.name}: wide: mean of 2 runs, {spread.mean:.6g}" in printed.stdout
     moved = Path(shutil.copytree(done.folder / "runs", done.folder.parent / "alone"))
     printed = tfkit("runs", moved, "--produced", f"valid.loss={spread.mean:.6f}", folder=done.folder.parent)
     assert printed.exit_code == 0 and "mean of" not in printed.stdout

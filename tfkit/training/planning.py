@@ -18,6 +18,7 @@ from tfkit.recipe.settings.sections import Train
 from tfkit.training.initial import freeze
 from tfkit.training.memory import Memory, activations_of, state_of
 from tfkit.training.objective.base import token_loss
+from tfkit.training.objective.causal_lm import CausalLm
 
 UNKNOWN = 512  # tokens of a row if nothing limits it
 DEVICE = torch.device("cpu")  # kernels of a GPU keep about as much
@@ -99,7 +100,8 @@ def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = 
 
 def _length(recipe: Recipe, blueprint: Blueprint) -> int:
     """Return the most tokens of a row: the block of the objective, or the limits of model and data."""
-    block = getattr(recipe.objective, "block", None)
+    objective = recipe.objective
+    block = objective.block if isinstance(objective, CausalLm.Config) else None
     longest: Longest | None = longest_example(blueprint, recipe.data)
     return int(block or (UNKNOWN if longest is None else longest.tokens))
 
