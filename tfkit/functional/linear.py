@@ -63,7 +63,9 @@ class Linear(nn.Linear):
 
 
 def by_products(model: nn.Module) -> None:
-    """Make the plain linear layers of a model `Linear`, in place."""
+    """Make the plain linear layers of a model `Linear`, in place; raise UsageError for an unknown TFKIT_PRODUCTS."""
+    if FORCED in os.environ:
+        uses_onednn()
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Linear
