@@ -76,7 +76,7 @@ def test_the_same_line_ends_a_study_after_any_kill(tmp_path: Path, share: int) -
     assert share > 100 or seen == {0, 1, 2}
 
 
-@shares(401, 97)
+@shares(1201, 97)
 @pytest.mark.usefixtures("quick")
 def test_the_same_line_ends_a_ladder_after_any_kill(tmp_path: Path, share: int) -> None:
     """The forecast is never of a largest size that has begun."""
