@@ -189,6 +189,10 @@ LINES = {
     "tagged_text": ({"file": "huge", "tags": "huge"}, "a b\n"),
     "json_lines": ({"file": "huge", "fields": {"text": "a"}}, '{"a": "b"}\n'),
     "csv": ({"file": "huge", "fields": {"text": 0}, "header": False}, "a,b\n"),
+    "chat": (
+        {"file": "huge"},
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n',
+    ),
     "conllu": ({"file": "huge"}, "1\ta\tb\tc\td\te\tf\tg\th\ti\n\n"),
 }
 

@@ -46,7 +46,17 @@ CORPORA: dict[str, Callable[[str], dict[str, Any]]] = {
     "csv": lambda file: {"file": file, "fields": {"text": 0}, "header": False},
     "parquet": lambda file: {"file": file, "fields": {"text": "text"}},
     "conllu": lambda file: {"file": file},
+    "chat": lambda file: {"file": file},
+    "datasets": lambda file: {"folder": folder_of(file), "fields": {"text": "text"}},
+    "mixture": lambda file: {"of": [{"corpus": {"type": "text", "files": file}}] * 2},
 }
+
+
+def folder_of(file: str) -> str:
+    """A folder of data, made in the working directory, whose only file is that one."""
+    Path("rows").mkdir()
+    Path("rows/rows.parquet").symlink_to(file)
+    return "rows"
 
 
 def recipe(**sections: Any) -> dict[str, Any]:
@@ -110,10 +120,13 @@ def test_parts_of_ones_own(odd: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_a_corpus(name: str, odd: Path) -> None:
-    options = CORPORA[name](str(odd))
-    with pytest.raises(DataError, match=f"{odd}: is not a regular file"):
-        REGISTRY.get("corpus", name).Config.model_validate(options).build().examples()
+def test_a_corpus(name: str, odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = REGISTRY.get("corpus", name).Config.model_validate(CORPORA[name](str(odd)))
+    (file,) = set(config.files_read())
+    assert os.path.samefile(file, odd)
+    with pytest.raises(DataError, match=f"^{file}: is not a regular file"):
+        config.build().examples()
 
 
 def test_every_corpus_of_files_is_tried() -> None:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from tfkit.core.errors import DataError, RecipeError
 from tfkit.data.corpus import Corpus, Mixture
-from tfkit.recipe.load import load_recipe
 
 WEIGHTS = (5.0, 2.0, 0.5)
 
@@ -87,6 +86,9 @@ def test_corpora_of_other_fields_are_refused(texts: Path) -> None:
 
 
 def test_paths_within_a_mixture_are_those_of_the_recipe(texts: Path) -> None:
+    pytest.importorskip("torch", reason="recipes are read with torch")
+    from tfkit.recipe.load import load_recipe
+
     file = texts / "mine.yaml"
     of = "[{corpus: {type: text, files: a.txt}, weight: 2}, {corpus: {type: text, files: gone.txt}}]"
     file.write_text(f"extends: gpt-docstrings\ndata:\n  train: {{type: mixture, of: {of}}}\n")

@@ -75,6 +75,17 @@ def test_the_smallest_recipe_with_a_part_is_right_at_any_width(slot: str, name: 
         assert re.search(rf"\b{name}\b", text)
 
 
+@pytest.mark.parametrize(
+    "text", ["one {{ a + b }} of several words\n", "  two  blanks  'and' \"quotes\" \\ # \t: é ", "plain words only"]
+)
+def test_a_long_text_is_broken_between_words_and_read_the_same(text: str) -> None:
+    for width in (1, 10, 20, 40):
+        data = {"objective": {"type": "chat", "template": text, "weight": 1}}
+        written = recipe_text(data, width)
+        assert yaml.safe_load(written) == data
+        assert width < 40 or max(map(len, written.splitlines())) <= width
+
+
 @pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda word: word)
 def test_a_part_says_what_it_is(slot: str, name: str) -> None:
     about = data(slot, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -92,7 +93,9 @@ def recipe_text(data: Tree, width: int) -> str:
 def _lines(data: Options, indent: str, width: int) -> Iterator[str]:
     for key, value in data.items():
         line = f"{indent}{key}: {scalar(value)}"
-        if not isinstance(value, (Mapping, list)) or (len(line) <= width and not _nested(value)):
+        if isinstance(value, str) and len(line) > width:
+            yield from _folded(line, indent + "  ", width)
+        elif not isinstance(value, (Mapping, list)) or (len(line) <= width and not _nested(value)):
             yield line
         else:
             yield f"{indent}{key}:"
@@ -110,6 +113,19 @@ def _items(entries: Sequence[object], indent: str, width: int) -> Iterator[str]:
             yield from rest
         else:
             yield line
+
+
+def _folded(line: str, indent: str, width: int) -> Iterator[str]:
+    """Break a quoted text at single spaces, which YAML reads the same; longer words stay whole."""
+    first, *words = re.split(r"(?<=[^ ]) (?=[^ ])", line.lstrip(" "))
+    line = indent[:-2] + first
+    for word in words:
+        if len(line) + 1 + len(word) <= width:
+            line += f" {word}"
+        else:
+            yield line
+            line = indent + word
+    yield line
 
 
 def _nested(value: object) -> bool:

@@ -23,6 +23,10 @@ PAIRS: tuple[Any, ...] = (
     {"type": "json_lines", "file": "rows.jsonl", "fields": {"source": "source", "target": "target"}},
     {"type": "phrases", "train": 20, "valid": 5, "test": 5},
 )
+CONVERSATIONS: tuple[Any, ...] = (
+    {"type": "chat", "file": "chat.jsonl"},
+    {"type": "json_lines", "file": "rows.jsonl", "fields": {"source": "question", "target": "answer"}},
+)
 TEXTS: tuple[Any, ...] = (
     {"type": "text", "files": "text.txt"},
     {"type": "text", "files": ["text.txt", "paragraphs.txt"], "unit": "paragraph"},
@@ -64,6 +68,7 @@ BASES: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "replaced_token": ("encoder", "discriminator", TEXTS),
     "seq2seq": ("encoder_decoder", WORDS, PAIRS),
     "completion": ("decoder", WORDS, PAIRS),
+    "chat": ("decoder", WORDS, CONVERSATIONS),
     "denoising": ("encoder_decoder", WORDS, TEXTS),
     "span_corruption": ("encoder_decoder", WORDS, TEXTS),
     "classification": ("encoder", LABELS, LABELLED),
@@ -92,6 +97,8 @@ WRONG: tuple[Any, ...] = (
     {"type": "tagged_text", "file": "text.txt", "tags": "few_tags.txt"},
     {"type": "tagged_text", "file": "text.txt", "tags": "plain_tags.txt"},
     {"type": "json_lines", "file": "broken.jsonl", "fields": {"text": "text"}},
+    {"type": "chat", "file": "chat.jsonl"},
+    {"type": "chat", "file": "rows.jsonl"},
     {"type": "json_lines", "file": "other.jsonl", "fields": {"text": "text", "label": "number"}},
     {"type": "json_lines", "file": "other.jsonl", "fields": {"text": "text", "tags": "tags"}},
     {"type": "json_lines", "file": "rows.jsonl", "fields": {"text": "words"}},
@@ -251,6 +258,13 @@ OPTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "seq2seq": (("label_smoothing", 0.1), ("source_end", False), ("source_start", True)),
     "completion": (("type", "completion"),),  # it has no options
+    "chat": (
+        ("template", "{% for m in messages %}{{ bos_token + m.content + eos_token }}{% endfor %}{{ bos_token }}"),
+        ("template", "{{ bos_token }}{% for m in messages %}{{ m.content + eos_token }}{% endfor %}"),
+        ("template", "{% for m in messages %}{{ m.content }}{% endfor %}"),
+        ("template", "{{ raise_exception('none') }}"),
+        ("template", "{% for %}"),
+    ),
     "denoising": (("shuffle", False), ("probability", 0.9)),
     "span_corruption": (("probability", 0.9), ("mean_span", 1.0)),
     "classification": (("head", "kind"), ("label_smoothing", 0.1)),

@@ -56,6 +56,7 @@ def write(folder: Path) -> None:
         "few_tags.txt": [*[" ".join(TAGS)] * 3, "O O", *[" ".join(TAGS)] * (len(LINES) - 4)],
         "tree.conllu": [line for text in LINES for line in sentence(text)],
         "rows.jsonl": [json.dumps(row) for row in rows()],
+        "chat.jsonl": [json.dumps({"messages": conversation(row)}) for row in rows()],
         "broken.jsonl": [json.dumps(row) for row in rows()[:2]] + ["{"],
         "other.jsonl": [json.dumps(row | {"number": "many", "tags": "O"}) for row in rows()],
         "rows.csv": [",".join(COLUMNS), *(",".join(row[name] for name in COLUMNS) for row in rows())],
@@ -68,6 +69,13 @@ def write(folder: Path) -> None:
     (folder / "folder").mkdir()
     _parquet(folder / "rows.parquet")
     _runs(folder)
+
+
+def conversation(row: dict[str, str]) -> list[dict[str, str]]:
+    """A question and an answer; those of one label have a second turn."""
+    turns = [("user", row["question"]), ("assistant", row["answer"])]
+    turns += [("user", row["label"]), ("assistant", "it")] * (row["label"] == "bad")
+    return [{"role": role, "content": content} for role, content in turns]
 
 
 def sentence(text: str) -> list[str]:
