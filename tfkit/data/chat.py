@@ -70,7 +70,7 @@ class ChatTemplate:
         from tfkit.data.sandbox import Sandbox  # needs jinja2
 
         self._sandbox = Sandbox()
-        self._sandbox.filters["tojson"] = _as_json
+        self._sandbox.filters["tojson"] = self._sandbox.guarded(_as_json)
         self._sandbox.globals["raise_exception"] = self._refuse
         try:
             self._template = self._sandbox.from_string(text)
@@ -92,7 +92,7 @@ class ChatTemplate:
                 raise DataError(f"message {number} contains the special token {found}; remove it")
         tokens = {"bos_token": special.get("start", ""), "eos_token": special.get("end", "")}
         names = {**tokens, "pad_token": special.get("pad", ""), "unk_token": special.get("unknown", "")}
-        self._sandbox.start(sum(len(text) for message in messages for text in message.values()))
+        self._sandbox.start(messages)
         try:
             given = {"messages": messages, "add_generation_prompt": reply, **names}
             return self._sandbox.text_of(self._template, given)

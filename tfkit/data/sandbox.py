@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import wraps
 from typing import NoReturn
 
@@ -22,7 +22,7 @@ BITS = 4096  # of an integer
 WIDE = re.compile(r"%[-+ #0]*(\d*\.)?\d{6}|\{[^{}]*[:.][^{}]*\d{6}")  # a width in a format
 
 
-class _Generator(CodeGenerator):
+class _JinjaCode(CodeGenerator):
     """Code in which the environment joins the operands of `~`."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
@@ -37,21 +37,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """A sandbox with the options of transformers. What loops or grows beyond the limits raises DataError."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
-    code_generator_class = _Generator
+    code_generator_class = _JinjaCode
 
     def __init__(self) -> None:
         self._left = threading.local()  # of the rendering in a thread
-        self.start(0)
+        self.start([])
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], finalize=self._written
         )
         self.globals["range"] = self._range
         del self.globals["lipsum"]
-        self.filters = {name: self._guarded(function) for name, function in self.filters.items()}
+        for name in self.filters.keys() - {"length", "count", "first", "last"}:
+            self.filters[name] = self.guarded(self.filters[name])
 
-    def start(self, characters: int) -> None:
-        """Begin a rendering of messages with this many characters."""
+    def start(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Begin a rendering of messages."""
+        characters = sum(len(text) for message in messages for text in message.values())
         self._left.most = self._left.characters = TIMES * characters + MORE
+        self._left.given = {id(message) for message in messages}
         self._left.loops = self._left.numbers = LOOPS
 
     def text_of(self, template: Template, names: dict[str, object]) -> str:
@@ -72,6 +75,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def joined(self, values: tuple[object, ...]) -> object:
         """Return the operands of `~` as one text; raise DataError if it is too long."""
+        self._hold(values)
         return self._bounded(str_join(values))
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
@@ -90,13 +94,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         __self, __context: Context, __obj: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
         """Return the result of a function or method; raise DataError if it is too large."""
-        __self._check(getattr(__obj, "__self__", None), [*args, *kwargs.values()])
+        method = getattr(__obj, "__wrapped__", __obj)  # str.format is wrapped
+        __self._check(getattr(method, "__self__", None), [*args, *kwargs.values()])
         return __self._bounded(super().call(__context, __obj, *args, **kwargs))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """Parse a template; every pass of a loop and call of a macro begins with a `tick`."""
         tree = super()._parse(source, name, filename)
-        for block in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+        blocks: list[nodes.For | nodes.Macro | nodes.CallBlock] = [*tree.find_all(nodes.For)]
+        for block in [*blocks, *tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]:
             call = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
             block.body.insert(0, nodes.ExprStmt(call).set_lineno(block.lineno).set_environment(self))
         return tree
@@ -108,10 +114,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _written(self, value: object) -> object:
         """Count what an output writes, also into a variable."""
+        self._hold(value)
         self._left.characters -= len(str(value))
         return value if self._left.characters >= 0 else self._too_long()
 
-    def _guarded(self, function: Callable[..., object]) -> Callable[..., object]:
+    def guarded(self, function: Callable[..., object]) -> Callable[..., object]:
+        """Return a filter that raises DataError for what is too large."""
+
         @wraps(function)
         def guarded(*args: object, **kwargs: object) -> object:
             first = hasattr(function, "jinja_pass_arg")  # the context or the like precedes the value
@@ -122,6 +131,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _check(self, value: object, args: list[object]) -> None:
         """Refuse widths and counts that are too large."""
+        self._hold([value, *args])
         if not isinstance(value, str | list | tuple):
             return
         several = [one for arg in args for one in (arg if isinstance(arg, tuple) else (arg,))]
@@ -130,6 +140,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self._too_long()
         if several and isinstance(value, str) and WIDE.search(value):
             self._too_long()
+
+    def _hold(self, value: object) -> None:
+        """Refuse lists of too many texts, which may be one text many times."""
+        size, inside = 0, [value]
+        while inside:
+            one = inside.pop()
+            if isinstance(one, str | list | tuple | dict) and id(one) not in self._left.given:
+                size += len(one)
+                if size > self._left.most:
+                    self._too_long()
+                if not isinstance(one, str):
+                    inside.extend((*one, *one.values()) if isinstance(one, dict) else one)
 
     def _bounded(self, value: object) -> object:
         if isinstance(value, str | list | tuple) and len(value) > self._left.most:
