@@ -94,3 +94,45 @@ def test_what_a_template_may_not_do_is_said() -> None:
             ChatTemplate(text).render([ASKED], SPECIAL)
     with pytest.raises(DataError, match="message 1 contains the special token </s>; remove it"):
         ChatTemplate(DEFAULT).render([{"role": "user", "content": "a</s>"}], SPECIAL)
+
+
+GROWS = "{% set n = namespace(x='aa') %}{% for i in range(99) %}{% set n.x = EACH %}{% endfor %}"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% for x in range(100000) %}{% for y in range(100000) %}{% endfor %}{% endfor %}", "loops more than 100,000"),
+        ("{% for x in range(900) %}{% for y in range(900) %}{% endfor %}{% endfor %}", "loops more than 100,000"),
+        ("{% set a = 'a' * 9000 %}{% for x in a %}{% for y in a %}{% endfor %}{% endfor %}", "loops more than 100,000"),
+        ("{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}", "loops more"),
+        ("{{ 'a' * 10000000000 }}", "writes more than 100,[0-9]* characters"),
+        ("{{ [0] * 10000000000 }}", "writes more than"),
+        ("{{ 10000000000 * 'a' }}", "writes more than"),
+        ("{{ '%10000000000d' % 1 }}", "writes more than"),
+        ("{{ '%10000000000d' | format(1) }}", "writes more than"),
+        ("{{ '%*d' % (10000000000, 1) }}", "writes more than"),
+        ("{{ '{:10000000000}'.format(1) }}", "writes more than"),
+        ("{{ 'a' | center(10000000000) }}", "writes more than"),
+        ("{{ 'a'.ljust(10000000000) }}", "writes more than"),
+        ("{{ (messages[0].content * 9000).replace('', 'a' * 90000) }}", "writes more than"),
+        (GROWS.replace("EACH", "n.x ~ n.x"), "writes more than"),
+        (GROWS.replace("EACH", "n.x + n.x"), "writes more than"),
+        (GROWS.replace("EACH", "[n.x, n.x]") + "{{ n.x }}", "writes more than"),
+        (GROWS.replace("EACH", "{'a': n.x, 'b': n.x}") + "{{ n.x | tojson }}", "writes more than"),
+        ("{{ (['a' * 90000] * 90000) | join }}", "writes more than"),
+        ("{{ ''.join(['a' * 90000] * 90000) }}", "writes more than"),
+        ("{% for x in range(9999) %}some words of a template, again{% endfor %}", "writes more than"),
+        ("{% set x %}{% for x in range(9999) %}{{ 'a' * 90000 }}{% endfor %}{% endset %}", "writes more than"),
+        ("{{ 10 ** 10000000000 }}", "a number of more than 4,096 bits"),
+    ],
+)
+def test_a_template_neither_loops_nor_grows_without_end(text: str, said: str) -> None:
+    with pytest.raises(DataError, match=f"the chat template .*{said}"):
+        ChatTemplate(text).render([ASKED], SPECIAL)
+
+
+def test_the_limits_are_those_of_one_rendering() -> None:
+    template = ChatTemplate("{% for x in range(60000) %}{{ 'a' if loop.last }}{% endfor %}{{ '%5d' % 7 ~ 1 }}")
+    assert [template.render([ASKED], SPECIAL) for _ in range(3)] == ["a    71"] * 3

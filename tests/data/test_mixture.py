@@ -99,3 +99,18 @@ def test_paths_within_a_mixture_are_those_of_the_recipe(texts: Path) -> None:
     file.write_text(file.read_text().replace("weight: 2", "wieght: 2"))
     with pytest.raises(RecipeError, match=r"data\.train\.of\[0\]\.wieght: unknown option.*'weight'"):
         load_recipe(file)
+
+
+def test_a_wrong_weight_is_one_fault(texts: Path) -> None:
+    file = texts / "mine.yaml"
+    one, other = "{corpus: {type: text, files: a.txt}, weight: 0}", "{corpus: {type: text, files: b.txt}}"
+    for of, said in (
+        (f"[{one}, {other}]", "data.train.of[0].weight: must be greater than 0, got 0"),
+        (f"[{other}]", "data.train.of: needs at least two corpora"),
+        ("[]", "data.train.of: needs at least two corpora"),
+    ):
+        file.write_text(f"extends: gpt-docstrings\ndata:\n  train: {{type: mixture, of: {of}}}\n")
+        with pytest.raises(RecipeError) as error:
+            load_recipe(file)
+        (fault,) = error.value.faults
+        assert said in str(fault)

@@ -265,6 +265,12 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("objective.generator.layer.attention=none", "objective.generator.layer.mixer=fourier"),
         "objective.generator: mixer 'fourier' cannot mask padding, which 'replaced_token' requires",
     ),
+    (PAIR, ("train.recompute=99",), "train.recompute: 99 exceeds the"),
+    (
+        PAIR,
+        ("train.recompute=all", "train.compile=true"),
+        "train.compile: train.recompute runs layers in a way that is not compiled",
+    ),
 ]
 
 
@@ -295,6 +301,8 @@ def test_every_fault_has_its_place_and_all_are_told_at_once() -> None:
         (DECODER, ("generate.strategy={type: beam, sampled: true}", "generate.logits={type: top_p, p: 0.9}")),
         (DECODER, ("generate.strategy=speculative",)),
         (PAIR, ("generate.length_ratio=1.5",)),
+        (PAIR, ("train.recompute=1",)),
+        (PAIR, ("train.recompute=all",)),
         (DECODER, ("train.freeze=[decoder.layers, decoder.embedding]",)),
         (DECODER, ("train.freeze=['*.attention.*', 'decoder.layers.?.feedforward*']",)),
         (DECODER, ("data.batch={size: 2, pack: true, length: 40}", "objective.join=false")),

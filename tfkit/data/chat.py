@@ -67,14 +67,13 @@ class ChatTemplate:
             raise ValueError(f"a chat template has at most {LONGEST:,} characters, got {len(text):,}")
         self.text = text
         self._jinja = optional("jinja2", "chat", "chat templates need")
-        sandbox = optional("jinja2.sandbox", "chat", "chat templates need")
-        environment = sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _as_json
-        environment.globals["raise_exception"] = self._refuse
+        from tfkit.data.sandbox import Sandbox  # needs jinja2
+
+        self._sandbox = Sandbox()
+        self._sandbox.filters["tojson"] = self._sandbox.guarded(_as_json)
+        self._sandbox.globals["raise_exception"] = self._refuse
         try:
-            self._template = environment.from_string(text)
+            self._template = self._sandbox.from_string(text)
         except self._jinja.TemplateSyntaxError as error:
             raise ValueError(f"line {error.lineno} of the chat template: {error.message}") from None
 
@@ -84,8 +83,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], special: Mapping[str, str], reply: bool = False) -> str:
         """Render messages as one text, ending with the start of a reply if `reply`.
 
-        `special` are the special tokens by role. Raise DataError for a message that contains one, or that the template
-        refuses.
+        `special` are the special tokens by role. Raise DataError for a message that contains one or that the template
+        refuses, and for a template that loops too often or writes too much.
         """
         for number, message in enumerate(messages, 1):
             found = next((token for token in special.values() if token in message["content"]), None)
@@ -93,8 +92,10 @@ class ChatTemplate:
                 raise DataError(f"message {number} contains the special token {found}; remove it")
         tokens = {"bos_token": special.get("start", ""), "eos_token": special.get("end", "")}
         names = {**tokens, "pad_token": special.get("pad", ""), "unk_token": special.get("unknown", "")}
+        self._sandbox.start(messages)
         try:
-            return str(self._template.render(messages=messages, add_generation_prompt=reply, **names))
+            given = {"messages": messages, "add_generation_prompt": reply, **names}
+            return self._sandbox.text_of(self._template, given)
         except self._jinja.TemplateError as error:
             raise DataError(f"the chat template refuses the messages: {error}") from None
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:

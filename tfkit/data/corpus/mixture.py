@@ -25,6 +25,12 @@ class WeightedCorpus(sections.Section):
     weight: PositiveFloat = Field(1.0, description="its share of the examples, relative to the other weights")
 
 
+def _at_least_two(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) < 2:
+        raise ValueError("needs at least two corpora")
+    return as_tuple(value)
+
+
 class Drawn(NamedTuple):
     """An example of a mixture: the number of its corpus, and its own number there (from 1)."""
 
@@ -43,7 +49,7 @@ class Mixture(Corpus):
     class Config(Corpus.Config):
         """The corpora; all have the same fields."""
 
-        of: Annotated[tuple[WeightedCorpus, ...], BeforeValidator(as_tuple)] = Field(
+        of: Annotated[tuple[WeightedCorpus, ...], BeforeValidator(_at_least_two)] = Field(
             min_length=2, description="the corpora, each with its weight: [{corpus: ..., weight: 2}, ...]"
         )
         size: PositiveInt | None = Field(None, description="number of examples; none: up to the end of a corpus")

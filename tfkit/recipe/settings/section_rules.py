@@ -8,6 +8,7 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config, Doubt, Problem
 from tfkit.core.facts import Longest, RecipeFacts
 from tfkit.core.options import layer_pairs
+from tfkit.core.output import counted
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.agreement import serves
@@ -61,10 +62,18 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
         yield from _shard_problems(data, objective, train) if data.shards else ()
+    if train.recompute and train.compile:
+        text = "train.recompute runs layers in a way that is not compiled; leave it out"
+        yield Problem("compile", text, at="train")
     yield from step_problems(train, data)
     yield from callback_problems(train)
     yield from adapter_problems(train, blueprint, objective) if train.adapter is not None else ()
     if blueprint is not None:
+        if train.recompute and train.recompute != "all":
+            deepest = max(plan.num_layers for plan in blueprint.stacks())
+            if train.recompute > deepest:
+                text = f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+                yield Problem("recompute", text, at="train")
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
         yield from group_problems(train, blueprint) if train.groups else ()

@@ -109,6 +109,8 @@ class Faults:
         inside: list[str] = []
         for detail in error.errors(include_url=False):
             place, rest = find(node, detail["loc"])
+            if detail["type"] == "too_short" and len(place.plain()) >= detail["ctx"]["min_length"]:
+                continue  # Pydantic counts only the values without faults
             key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
             if detail["type"] == "extra_forbidden":
                 known = schema_at(node, model, detail["loc"][:-1])

@@ -1,0 +1,171 @@
+"""The Jinja environment of chat templates: sandboxed, with limits on loops and on the length of what is written."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import wraps
+from typing import NoReturn
+
+from jinja2 import Template, nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import Context, str_join
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+
+from tfkit.core.errors import DataError
+
+LOOPS = 100_000  # passes of loops and calls of macros in one rendering, and numbers of its ranges
+TIMES, MORE = 100, 100_000  # characters of a rendering: the first for each character of the messages, and the second
+PRODUCT = 100_000_000  # length of a text times the largest argument of a filter or method of it
+BITS = 4096  # of an integer
+WIDE = re.compile(r"%[-+ #0]*(\d*\.)?\d{6}|\{[^{}]*[:.][^{}]*\d{6}")  # a width in a format
+
+
+class _JinjaCode(CodeGenerator):
+    """Code in which the environment joins the operands of `~`."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.joined((")
+        for one in node.nodes:
+            self.visit(one, frame)
+            self.write(", ")
+        self.write("))")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """A sandbox with the options of transformers. What loops or grows beyond the limits raises DataError."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    code_generator_class = _JinjaCode
+
+    def __init__(self) -> None:
+        self._left = threading.local()  # of the rendering in a thread
+        self.start([])
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], finalize=self._written
+        )
+        self.globals["range"] = self._range
+        del self.globals["lipsum"]
+        for name in self.filters.keys() - {"length", "count", "first", "last"}:
+            self.filters[name] = self.guarded(self.filters[name])
+
+    def start(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Begin a rendering of messages."""
+        characters = sum(len(text) for message in messages for text in message.values())
+        self._left.most = self._left.characters = TIMES * characters + MORE
+        self._left.given = {id(message) for message in messages}
+        self._left.loops = self._left.numbers = LOOPS
+
+    def text_of(self, template: Template, names: dict[str, object]) -> str:
+        """Return the text that a template writes; raise DataError if it is too long."""
+        parts, length = [], 0
+        for part in template.generate(names):
+            length += len(part)
+            if length > self._left.most:
+                self._too_long()
+            parts.append(part)
+        return "".join(parts)
+
+    def tick(self) -> None:
+        """Count a pass of a loop; raise DataError if it is one too many."""
+        self._left.loops -= 1
+        if self._left.loops < 0:
+            self._too_often()
+
+    def joined(self, values: tuple[object, ...]) -> object:
+        """Return the operands of `~` as one text; raise DataError if it is too long."""
+        self._hold(values)
+        return self._bounded(str_join(values))
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        """Return the result of an operator; raise DataError if it is too large."""
+        if operator == "*":
+            for one, times in ((left, right), (right, left)):
+                if isinstance(one, Sized) and isinstance(times, int) and len(one) * times > self._left.most:
+                    self._too_long()
+        elif operator == "%":
+            self._check(left, [right])
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            self._fits(left.bit_length() * right)
+        return self._bounded(super().call_binop(context, operator, left, right))
+
+    def call(  # the names as in Jinja, so that a keyword argument has any other
+        __self, __context: Context, __obj: Callable[..., object], *args: object, **kwargs: object
+    ) -> object:
+        """Return the result of a function or method; raise DataError if it is too large."""
+        method = getattr(__obj, "__wrapped__", __obj)  # str.format is wrapped
+        __self._check(getattr(method, "__self__", None), [*args, *kwargs.values()])
+        return __self._bounded(super().call(__context, __obj, *args, **kwargs))
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """Parse a template; every pass of a loop and call of a macro begins with a `tick`."""
+        tree = super()._parse(source, name, filename)
+        blocks: list[nodes.For | nodes.Macro | nodes.CallBlock] = [*tree.find_all(nodes.For)]
+        for block in [*blocks, *tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]:
+            call = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
+            block.body.insert(0, nodes.ExprStmt(call).set_lineno(block.lineno).set_environment(self))
+        return tree
+
+    def _range(self, *args: int) -> range:
+        numbers = safe_range(*args)
+        self._left.numbers -= len(numbers)
+        return numbers if self._left.numbers >= 0 else self._too_often()
+
+    def _written(self, value: object) -> object:
+        """Count what an output writes, also into a variable."""
+        self._hold(value)
+        self._left.characters -= len(str(value))
+        return value if self._left.characters >= 0 else self._too_long()
+
+    def guarded(self, function: Callable[..., object]) -> Callable[..., object]:
+        """Return a filter that raises DataError for what is too large."""
+
+        @wraps(function)
+        def guarded(*args: object, **kwargs: object) -> object:
+            first = hasattr(function, "jinja_pass_arg")  # the context or the like precedes the value
+            self._check(args[first], [*args[first + 1 :], *kwargs.values()])
+            return self._bounded(function(*args, **kwargs))
+
+        return guarded
+
+    def _check(self, value: object, args: list[object]) -> None:
+        """Refuse widths and counts that are too large."""
+        self._hold([value, *args])
+        if not isinstance(value, str | list | tuple):
+            return
+        several = [one for arg in args for one in (arg if isinstance(arg, tuple) else (arg,))]
+        sizes = [one if isinstance(one, int) else len(one) if isinstance(one, str) else 0 for one in several]
+        if max(sizes, default=0) * max(len(value), 1) > PRODUCT:
+            self._too_long()
+        if several and isinstance(value, str) and WIDE.search(value):
+            self._too_long()
+
+    def _hold(self, value: object) -> None:
+        """Refuse lists of too many texts, which may be one text many times."""
+        size, inside = 0, [value]
+        while inside:
+            one = inside.pop()
+            if isinstance(one, str | list | tuple | dict) and id(one) not in self._left.given:
+                size += len(one)
+                if size > self._left.most:
+                    self._too_long()
+                if not isinstance(one, str):
+                    inside.extend((*one, *one.values()) if isinstance(one, dict) else one)
+
+    def _bounded(self, value: object) -> object:
+        if isinstance(value, str | list | tuple) and len(value) > self._left.most:
+            self._too_long()
+        if isinstance(value, int):
+            self._fits(value.bit_length())
+        return value
+
+    def _fits(self, bits: int) -> None:
+        if bits > BITS:
+            raise DataError(f"the chat template computes a number of more than {BITS:,} bits")
+
+    def _too_long(self) -> NoReturn:
+        raise DataError(f"the chat template writes more than {self._left.most:,} characters")
+
+    def _too_often(self) -> NoReturn:
+        raise DataError(f"the chat template loops more than {LOOPS:,} times")
