@@ -102,6 +102,9 @@ def test_paths_within_a_mixture_are_those_of_the_recipe(texts: Path) -> None:
 
 
 def test_a_wrong_weight_is_one_fault(texts: Path) -> None:
+    pytest.importorskip("torch", reason="recipes are read with torch")
+    from tfkit.recipe.load import load_recipe
+
     file = texts / "mine.yaml"
     one, other = "{corpus: {type: text, files: a.txt}, weight: 0}", "{corpus: {type: text, files: b.txt}}"
     for of, said in (
