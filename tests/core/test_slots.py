@@ -21,7 +21,19 @@ ROOT = Path(tfkit.__file__).parent
 NO_FACTS = {
     *("strerror", "errno", "problem", "context", "problem_mark", "context_mark", "encoding"),
     *("O_NONBLOCK", "O_NOFOLLOW", "CSafeLoader", "__name__"),
-    *("__file__", "__notes__", "__module__", "__qualname__", "__metadata__", "__args__", "__origin__", "id", "attr"),
+    *(
+        "__wrapped__",
+        "__self__",
+        "__file__",
+        "__notes__",
+        "__module__",
+        "__qualname__",
+        "__metadata__",
+        "__args__",
+        "__origin__",
+        "id",
+        "attr",
+    ),
     *("blueprint", "init_gain"),  # of any nn.Module, which may be no model or layer of tfkit
     *("root", "start_logits", "logits", "decoder_hidden_states", "hidden_states", "last_hidden_state"),
 }
