@@ -19,7 +19,7 @@ from tfkit.core.slots import FACTS
 ROOT = Path(tfkit.__file__).parent
 # what is read so of other things than parts: of errors, modules, annotations, the system, and models of other libraries
 NO_FACTS = {
-    *("strerror", "errno", "problem", "context", "problem_mark", "context_mark", "encoding"),
+    *("__wrapped__", "__self__", "strerror", "errno", "problem", "context", "problem_mark", "context_mark", "encoding"),
     *("O_NONBLOCK", "O_NOFOLLOW", "CSafeLoader", "__name__"),
     *(
         "__wrapped__",
