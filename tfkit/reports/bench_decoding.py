@@ -225,7 +225,7 @@ def render(rows: Sequence[JsonObject], console: Console) -> None:
         table.add_row(*cells, *figures, f"{least:.2f}-{most:.2f}")
     console.print(table)
     console.print(
-        f"\n{FLOOR}: one product of each weight with a vector, the lower bound of any method. "
+        f"\n{FLOOR}: one product of each weight with a vector by torch's plain layer. "
         "-: the method does not support this model or search.",
         style="dim",
     )
