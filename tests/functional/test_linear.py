@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, jvp, vmap
 import tfkit
 from tfkit.core.errors import UsageError
 from tfkit.functional import linear
-from tfkit.functional.linear import Linear, by_products, uses_onednn
+from tfkit.functional.linear import Linear, replace_linears, uses_onednn
 
 pytestmark = pytest.mark.skipif(linear.ONEDNN is None, reason="this build of torch has no oneDNN")
 
@@ -33,7 +33,7 @@ def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
     torch.manual_seed(0)
     plain = nn.Linear(24, 40, bias=bias)
     own = copy.deepcopy(plain)
-    by_products(own)
+    replace_linears(own)
     assert type(own) is Linear
     return plain, own
 

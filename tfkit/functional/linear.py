@@ -1,7 +1,7 @@
 """Linear layers on a CPU, by the faster of torch's two libraries of matrix products.
 
-torch multiplies float32 matrices by MKL. On processors from AMD, oneDNN is faster: by 5 % in the products of a small
-model's training step, and twice as fast for a large vocabulary. Results are equal up to rounding.
+torch multiplies float32 matrices by MKL. On processors from AMD, oneDNN is faster, most of all for a large vocabulary.
+The processor decides instead of a measurement, so that two runs have equal bits. Results are equal up to rounding.
 """
 
 # Axes: rows (all axes of the input but the last), width (input channels), out (output channels).
@@ -62,8 +62,8 @@ class Linear(nn.Linear):
         return _differentiable(input, self.weight, self.bias)
 
 
-def by_products(model: nn.Module) -> None:
-    """Make the plain linear layers of a model `Linear`, in place; raise UsageError for an unknown TFKIT_PRODUCTS."""
+def replace_linears(model: nn.Module) -> None:
+    """Turn plain linear layers into `Linear`, in place; raise UsageError for an unknown TFKIT_PRODUCTS."""
     if FORCED in os.environ:
         uses_onednn()
     for module in model.modules():

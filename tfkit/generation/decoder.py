@@ -35,7 +35,7 @@ from tfkit.models.stack import Stack
 Quantize = Literal["int8"]
 
 MOST_ROWS = 64  # beyond, the plain weight is as fast
-LEAST = 1 << 20  # bytes; from here on oneDNN's product makes up for its dearer call
+LEAST = 1 << 20  # bytes; above, the faster product of oneDNN outweighs its slower call
 SMALL = 4 << 20  # bytes; up to here the call dominates, and a copy pays off even for one row
 LARGE = 32 << 20  # bytes; beyond, the overhead of a call is negligible even for one row
 MOST_BYTES = 2 << 30  # float32 copies of one model; beyond, weights are used directly

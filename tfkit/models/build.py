@@ -10,7 +10,7 @@ from tfkit.core.draws import drawn_from
 from tfkit.core.errors import UsageError
 from tfkit.core.machine import free_memory, gigabytes
 from tfkit.core.skeleton import NoDraws
-from tfkit.functional.linear import by_products
+from tfkit.functional.linear import replace_linears
 from tfkit.models.base import Model
 from tfkit.models.parametrization import rescale
 from tfkit.models.sample import weights_of
@@ -33,7 +33,7 @@ def build_model(
     _check_memory(blueprint, device, dtype)
     with drawn_from(int(torch.randint(2**62, ())) if seed is None else seed):
         model = _initialized(blueprint)
-    by_products(model)
+    replace_linears(model)
     return model.to(device=device, dtype=dtype)
 
 

@@ -19,10 +19,10 @@ from tfkit.models import Model
 from tfkit.training.baseline import Ids
 from tfkit.training.objective.base import Loss, Objective, causal_loss
 from tfkit.training.objective.completion import Completions
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, packed_places, padded, sizes
+from tfkit.training.objective.rows import Batch, Example, Item, PackableRows, padded, sizes
 
 
-class ChatRows(Rows):
+class ChatRows(PackableRows):
     """One row per conversation, written by the template; a plain source is a message of the user."""
 
     fields = ("source", "target")
@@ -87,16 +87,6 @@ class ChatRows(Rows):
     def lengths(self, items: Sequence[Item]) -> Ids:
         """Return positions in the model, [items]."""
         return sizes(items, "text") - 1
-
-    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate `input_ids` [rows longest], `labels` [n] of the replies, and their positions `predicted` [n]."""
-        return self._batch([[item] for item in items], None)
-
-    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Pack several conversations per row: `position_ids` restart, `segment_ids` separate them."""
-        positions, segments = packed_places([self.lengths(row).tolist() for row in rows], length)
-        places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
-        return {**self._batch(rows, length), **places}
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
         ids, _ = padded([np.concatenate([item["text"][:-1] for item in row]) for row in rows], self.tokens.pad, length)

@@ -19,16 +19,15 @@ from tfkit.training.objective.rows import (
     Example,
     Item,
     Items,
-    Rows,
+    PackableRows,
     column,
-    packed_places,
     padded,
     sizes,
     wrapped,
 )
 
 
-class CompletionRows(Rows):
+class CompletionRows(PackableRows):
     """Rows of source, start, target, end; the start token separates prompt and completion."""
 
     fields = ("source", "target")
@@ -58,16 +57,6 @@ class CompletionRows(Rows):
     def lengths(self, items: Sequence[Item]) -> Ids:
         """Return positions in the model, [items]."""
         return sizes(items, "source") + sizes(items, "target") - 1
-
-    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate `input_ids` [rows longest], target `labels` [n], and their positions `predicted` [n]."""
-        return self._batch([[item] for item in items], None)
-
-    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Pack several pairs per row: `position_ids` restart, `segment_ids` separate them."""
-        positions, segments = packed_places([self.lengths(row).tolist() for row in rows], length)
-        places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
-        return {**self._batch(rows, length), **places}
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
         inputs = [np.concatenate([_row(item)[:-1] for item in row]) for row in rows]

@@ -232,6 +232,24 @@ class Rows(RowsFacts):
             logger.warning("%s: %s of %s dropped: %s", self._name, f"{number:,}", counted(of, "example"), why)
 
 
+class PackableRows(Rows):
+    """Rows that are collated alike with one item or several."""
+
+    def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+        """Collate `input_ids` [rows longest], `labels` [n], and their positions `predicted` [n]."""
+        return self._batch([[item] for item in items], None)
+
+    def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
+        """Pack several items per row: `position_ids` restart, `segment_ids` separate them."""
+        positions, segments = packed_places([self.lengths(row).tolist() for row in rows], length)
+        places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
+        return {**self._batch(rows, length), **places}
+
+    def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
+        """Collate rows of several items, without the positions that packing needs."""
+        raise NotImplementedError(f"{type(self).__name__} has no _batch")
+
+
 class TextRows(Rows):
     """One row per text with available start and end tokens; each token predicts the next."""
 
