@@ -212,7 +212,7 @@ def check_division(task: Task, team: Team) -> None:
         return
     routers = [module.config for module in task.model.modules() if isinstance(module, Routing)]
     if any(router.selection_rate for router in routers):
-        text = "router.selection_rate needs the expert load of the whole batch"
+        text = "router.selection_rate updates the selection bias of experts from the load of the whole batch"
         raise UsageError(f"train.parallel: {text}; set it to 0, or use one process without pieces")
     if pieces is not None:
         if pieces % team.size:
