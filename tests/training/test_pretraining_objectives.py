@@ -203,7 +203,7 @@ class TestReplacedToken:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"vocab_size": 9}, "vocab_size is the model's"),
+            ({"vocab_size": 9}, "uses the model's vocab_size"),
             ({"d_modl": 3}, "d_modl: unknown option"),
             ({"head": "discriminator"}, "a model of type encoder with a masked_lm head"),
             ({"type": "decoder"}, "a model of type encoder"),
