@@ -39,7 +39,7 @@ def test_a_failed_allocation_says_what_fits(
     said = str(caught.value)
     assert said.startswith("step 6: out of memory on cpu: a batch of 8 rows of 9 tokens and 528 parameters take ")
     assert "weights 0.0 GiB, gradients 0.0 GiB, optimizer 0.0 GiB, activations 0.0 GiB" in said
-    assert "data.batch.size: 4 with train.accumulate: 2, for the same examples per step" in said
+    assert "data.batch.size: 4 with train.accumulate: 2, for the same number of examples per step" in said
     assert "or train.recompute: all" in said
     assert said.endswith("The checkpoint of step 4 is complete; --resume continues from it with the same data.batch.")
     monkeypatch.undo()

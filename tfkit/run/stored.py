@@ -44,7 +44,7 @@ class StoredRun:
         self.recipe = recipe
         self.as_saved = as_saved  # False if overrides changed the recipe
         self.device = choose_device(device)
-        self.chats = False  # an imported run reads texts as messages; with objective `chat`, texts always are messages
+        self.chats = False  # if True, an imported run reads texts as messages, as the objective `chat` does
 
     def __repr__(self) -> str:
         return block(f"Run {str(self.folder)!r} of recipe {self.recipe.name!r} on {self.device}", self.recipe.lines())

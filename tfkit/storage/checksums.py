@@ -134,7 +134,7 @@ def settle(folder: Path) -> None:
 
 
 def add(folder: Path, names: Iterable[str]) -> None:
-    """Record those of these files that exist and are not recorded. Do nothing without a manifest."""
+    """Record the given files that exist and are not yet recorded. Do nothing without a manifest."""
     with _changing(folder) as sums:
         for name in names:
             if name not in sums and (folder / name).is_file():

@@ -38,7 +38,7 @@ def ngram_baseline(
 
 
 def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None:
-    """Score add-one smoothed unigrams and the most frequent token; return None if there are no targets."""
+    """Return the loss of add-one smoothed unigrams and the accuracy of the most frequent token, or None if empty."""
     if not len(valid):
         return None
     counts = np.bincount(train, minlength=vocab_size) + 1

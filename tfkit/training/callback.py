@@ -41,7 +41,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass
 class Training:
-    """State of a training run for callbacks. `trained` holds all trainable weights, `steps` is the total to train."""
+    """A training run as seen by callbacks. `trained` holds all trainable modules, `steps` the total number of steps."""
 
     recipe: Recipe
     model: Model
@@ -116,9 +116,10 @@ class Callback(Component):
 
 @register("callback", "ema")
 class Ema(Callback):
-    """average = decay * average + (1 - decay) * weights, updated after each step, evaluated and published.
+    """average = decay * average + (1 - decay) * weights, after each step.
 
-    The decay at step t is at most (1 + t) / (10 + t), so that the initial weights are forgotten quickly.
+    The average is evaluated and published in place of the weights. The decay at step t is at most (1 + t) / (10 + t),
+    so that the initial weights are forgotten quickly.
     """
 
     capabilities = frozenset({"averages"})

@@ -233,7 +233,7 @@ def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
         return "the balance_loss and z_loss of experts depend on the whole batch"
     teacher = task.settings.teacher
     if teacher is not None and (teacher.cosine or teacher.hidden or teacher.attention):
-        return "train.teacher averages the errors of cosine, hidden and attention over the batch"
+        return "the cosine, hidden and attention errors of train.teacher are averaged over the batch"
     return ""
 
 

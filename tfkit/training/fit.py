@@ -16,7 +16,7 @@ class Fit:
     """Result of matching a run's tensors to a model.
 
     `kept` maps names in the model to the run's tensors; `new` maps names without a match to a reason, or "". `unused`
-    lists the tensors of the run that were not matched, and `alone` the ones among them whose name is not in `new`.
+    lists the run's tensors without a match, and `alone` the unused tensors whose name is not in `new` either.
     """
 
     kept: dict[str, Tensor]

@@ -73,7 +73,7 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def _parts(group: dict[str, Any], shares: dict[int, Share]) -> list[dict[str, Any]]:
-    """Split a group into parameters with equal shares."""
+    """Split a group into one group for each share."""
     parts: dict[Share, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(shares.get(id(parameter), Share()), []).append(parameter)

@@ -66,7 +66,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
 
 
 def _relayered(weights: Weights, model: nn.Module, source: InitFrom) -> Weights:
-    """Rename the run's layers as `source.layers` maps them to the model's, and drop unmapped layers."""
+    """Rename the run's layers according to `source.layers`. Drop other layers of the same stacks."""
     pairs = list(layer_pairs(source.layers, cast(Model, model).blueprint.last.side))
     sides = {pair.side for pair in pairs}
     tensors: dict[str, Tensor] = {}

@@ -19,7 +19,7 @@ from tfkit.training.objective import Batch
 from tfkit.training.setup import Task
 
 SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # found in messages of torch's allocators
-KEPT = 16  # vectors of width d_model and rows of scores per token that most layers save at most
+KEPT = 16  # upper bound for most layers: vectors of width d_model, and rows of scores, saved per token
 MOMENTS = 2  # state values per parameter in most optimizers
 
 
@@ -90,7 +90,7 @@ class Demand:
             if needed is None or room is None or needed <= room:
                 size = "" if needed is None else f" ({gigabytes(needed)})"
                 smaller = f"data.batch.{key}: {value // parts} with train.accumulate: {settings.accumulate * parts}"
-                options.append(f"{smaller}, for the same examples per step{size}")
+                options.append(f"{smaller}, for the same number of examples per step{size}")
                 break
         if settings.recompute != "all" and not settings.compile:
             again = self.with_settings(settings.model_copy(update={"recompute": "all"}))

@@ -47,7 +47,7 @@ class TrainingPlan:
 
     @property
     def chosen(self) -> Layout | None:
-        """The layout that fits the recipe's whole batch, else one that fits at all, with the least recomputation."""
+        """The layout with the least recomputation that fits the recipe's batch, or else at least one row."""
         whole = [one for one in self.layouts if one.rows * self.length >= self.tokens]
         return next(iter(whole or [one for one in self.layouts if one.rows]), None)
 

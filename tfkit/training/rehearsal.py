@@ -71,7 +71,7 @@ def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, l
         strategy.check(Search(build_model(blueprint, device="meta"), [], [], rules))
         for rule in rules.logits:
             if blueprint.encoder is not None and isinstance(rule, Guided):
-                rule.check_begin(first=True)  # decoder prompts are empty, so the text starts with the target
+                rule.check_begin(first=True)  # without a prompt, the text starts at the first token
 
 
 @contextlib.contextmanager

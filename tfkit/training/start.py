@@ -84,7 +84,7 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
 
 
 def _fixed(recipe: Any, key: str) -> Any:
-    """Return the value at a key, without options that may change between sessions."""
+    """Return the value at a key, without options that may change on resume."""
     value = _at(recipe, key)
     if key == "data" and isinstance(value, Mapping):
         return {name: option for name, option in value.items() if name != "shards"}  # does not change the batches

@@ -65,7 +65,8 @@ class Weights:
         tensors, metadata = read_tensors(path)
         entry = read_entry(path, metadata)
         try:
-            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))  # in older files, an entry
+            # older files have a separate entry for tied names
+            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))
         except (ValueError, RecursionError):
             tied = None
         if not isinstance(tied, dict):

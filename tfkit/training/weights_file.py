@@ -61,7 +61,7 @@ def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
-        raise RunError(f"{path}: the metadata entry {ENTRY!r} cannot be read; the file is damaged")
+        raise RunError(f"{path}: the entry {ENTRY!r} of the metadata cannot be read; the file is damaged")
     return entry
 
 

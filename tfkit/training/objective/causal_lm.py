@@ -69,7 +69,7 @@ class CausalRows(TextRows):
         return super().collate_packed(rows, length, rng)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Prepend the start token to a prefix. With joined texts, only an empty prefix gets a token: end."""
+        """Prepend the start token to a prefix. With joined texts, prepend end, and only to an empty prefix."""
         first = self.tokens.special.get("start" if not self.config.join else "end")
         return list(ids) if first is None or (self.config.join and ids) else [first, *ids]
 

@@ -89,7 +89,7 @@ class NextSentenceRows(MaskedRows):
 
 @register("objective", "next_sentence")
 class NextSentence(MaskedLm):
-    """Loss = masked_lm - log p(whether the second text follows the first) (Devlin et al. 2018, arXiv 1810.04805).
+    """Loss = masked_lm - log p(next or random | both texts) (Devlin et al. 2018, arXiv 1810.04805).
 
     The corpus must consist of consecutive texts, such as sentences. In half of the pairs, the second text is random.
     Besides `head`, it trains the two-class classifier `heads.next_sentence`.
