@@ -427,7 +427,8 @@ def test_r7_positions_fit_the_heads_that_they_serve():
         "model.position: rotary rotates pairs of channels, but head_dim 1 is 1; use an even number"
     ]
     assert faults({"position": {"fraction": 0.75}}) == [
-        "model.layer.position.fraction: rotary rotates pairs of channels, but 0.75 of head_dim 4 is 3; use an even number"
+        "model.layer.position.fraction: rotary rotates pairs of channels, "
+        "but 0.75 of head_dim 4 is 3; use an even number"
     ]
     resolve({"position": "none"}, layers={"a": {"attention": {"num_heads": 8}}}, pattern=["a"])
 
