@@ -99,7 +99,8 @@ class Board:
         if history.diverged is not None:
             return "diverged"
         try:
-            finished = folder.holds_run and bool(folder.known.get("finished")) and (folder / WEIGHTS).is_file()
+            finished = folder.holds_run and bool(folder.known.get("finished"))
+            finished = finished and ((folder / WEIGHTS).is_file() or WEIGHTS in folder.removed)
         except RunError:
             finished = False
         return "done" if finished and history.steps >= self._steps(run, history) else "waiting"

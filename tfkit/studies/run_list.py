@@ -100,13 +100,21 @@ def _row(path: Path) -> RunRow:
     try:
         history = read_history(folder)
         checkpoint = Checkpoints(folder / CHECKPOINTS).last()
-        progress = None if checkpoint is None else read_progress(checkpoint)
+        progress = _recorded(history) if checkpoint is None else read_progress(checkpoint)
         known = folder.known
         values = {"run": str(path), "status": _status(folder, history, progress)}
         values |= _of_history(history, known) | _of_progress(progress) | scores_of(folder)
         return RunRow(path, values)
     except RunError as error:
         return RunRow(path, {"run": str(path), "status": "damaged"}, str(error))
+
+
+def _recorded(history: History | None) -> Progress | None:
+    """Return the progress of a finished run whose checkpoints were deleted."""
+    if history is None or not history.finished:
+        return None
+    known = history.model_dump(include={"tokens", "targets", "best_step", "finished"})
+    return Progress.model_validate({**known, "step": history.steps, "scores": history.best})
 
 
 def _status(folder: RunFolder, history: History | None, progress: Progress | None) -> str:

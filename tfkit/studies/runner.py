@@ -15,6 +15,7 @@ from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.digest import unchanged
+from tfkit.studies.keeping import reduce
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
 from tfkit.studies.process import Here, Job, Launcher, command_of, failure
@@ -88,6 +89,8 @@ class Runner:
     def run(self, show: Callable[[StudyProgress], None]) -> bool:
         """Work until nothing is left; return False if stopped by a signal."""
         (self.folder / LOGS).mkdir(exist_ok=True)
+        for run in self.board.runs():
+            self._reduce(run)
         before = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
             while self._step():
@@ -163,6 +166,7 @@ class Runner:
     def _ended(self, worker: Worker) -> None:
         """Record an ended job: its run is done, diverged or failed."""
         self.progress.workers.remove(worker)
+        self._reduce(worker.run)
         worker.claim.release()
         run, state = worker.run, self.board.state(worker.run)
         if state == "done":
@@ -180,6 +184,11 @@ class Runner:
             self.progress.events.append(f"{run.name}: diverged{step}")
         elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
             self._fail(run, worker.job.problem or self._why(run, worker.job.wait()))
+
+    def _reduce(self, run: PlannedRun) -> None:
+        """Delete the files of a finished run that the study does not keep."""
+        if self.board.plan.keep != "all" and self.board.state(run) == "done":
+            reduce(self.board.run_folder(run), self.board.plan.keep)
 
     def _fail(self, run: PlannedRun, why: str) -> None:
         self.progress.failed[run] = why
