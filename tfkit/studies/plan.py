@@ -70,6 +70,7 @@ class Plan:
     claims: tuple[PaperClaim, ...] = ()
     equal_within: Mapping[str, float] = field(default_factory=dict)  # differences by measure that do not matter
     worth: float | None = None  # of a study that looks at its results after each seed: the margin of the first measure
+    reuse: bool = False  # equal finished runs in other folders
     keep: Keep = "all"  # files of finished runs
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan

@@ -156,6 +156,9 @@ class Study(Section):
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
         (), description="claims of papers to test"
     )
+    reuse: bool = Field(
+        True, description="take equal finished runs from runs/ and from neighbouring studies instead of training again"
+    )
     keep: Keep = Field(
         "all",
         description="files kept of each finished run: scores: no weights and checkpoints; weights: no checkpoints",
