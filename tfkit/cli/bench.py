@@ -190,7 +190,9 @@ def training(models: list[str], rounds: int, against: list[str] | None, dropout:
 @click.option(
     "--batches", type=Several(Whole(ROWS)), default="1,8", show_default=True, help="Batch sizes, comma-separated."
 )
-def forward(models: list[str], rounds: int, against: list[str] | None, batches: list[int], as_json: bool) -> None:
+def forward_passes(
+    models: list[str], rounds: int, against: list[str] | None, batches: list[int], as_json: bool
+) -> None:
     """Measure forward passes over 128 tokens, with all logits."""
     from tfkit.interop.bench.cases import READ
     from tfkit.interop.bench.peers import READERS

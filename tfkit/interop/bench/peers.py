@@ -1,5 +1,7 @@
 """Training steps and forward passes of other installed libraries, for models of equal size."""
 
+# Axes: rows, length, d_model, vocab_size.
+
 from __future__ import annotations
 
 import tempfile
@@ -36,14 +38,17 @@ class TorchLayers(nn.Module):
         self.tokens = nn.Embedding(size.vocab_size, size.d_model)
         self.positions = nn.Embedding(case.length, size.d_model)
         self.drop = nn.Dropout(case.dropout)
+        width, heads, inner, first = size.d_model, size.num_heads, size.d_ff, size.type == "decoder"
         activation = F.relu if size.pair else F.gelu
-        shape = (size.d_model, size.num_heads, size.d_ff, case.dropout, activation)
-        common = {"batch_first": True, "norm_first": size.type == "decoder"}
-        encoder = nn.TransformerEncoderLayer(*shape, **common)  # type: ignore[arg-type]
+        encoder = nn.TransformerEncoderLayer(
+            width, heads, inner, case.dropout, activation, batch_first=True, norm_first=first
+        )
         self.encoder = nn.TransformerEncoder(encoder, size.num_layers, enable_nested_tensor=False)
         self.decoder = None
         if size.pair:
-            decoder = nn.TransformerDecoderLayer(*shape, **common)  # type: ignore[arg-type]
+            decoder = nn.TransformerDecoderLayer(
+                width, heads, inner, case.dropout, activation, batch_first=True, norm_first=first
+            )
             self.decoder = nn.TransformerDecoder(decoder, size.num_layers)
         future = nn.Transformer.generate_square_subsequent_mask(case.length)
         self.register_buffer("future", None if size.type == "encoder" else future)
@@ -55,7 +60,7 @@ class TorchLayers(nn.Module):
         else:
             memory = self.encoder(self._embed(input_ids))
             hidden = self.decoder(self._embed(decoder_input_ids), memory, tgt_mask=self.future, tgt_is_causal=True)
-        return F.linear(hidden, self.tokens.weight)
+        return F.linear(hidden, self.tokens.weight)  # [rows length vocab_size]
 
     def _embed(self, ids: Tensor) -> Tensor:
         embedded: Tensor = self.drop(self.tokens(ids) + self.positions.weight)  # [rows length d_model]
@@ -76,7 +81,7 @@ def _call(case: BenchCase, model: nn.Module, logits: Callable[[dict[str, Tensor]
             logits(inputs)
 
     def backward() -> None:
-        F.cross_entropy(logits(inputs).flatten(0, 1), labels).backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(F.cross_entropy(logits(inputs).flatten(0, 1), labels))
 
     return with_adamw(model, backward) if case.trains else forward
 
