@@ -1,4 +1,4 @@
-"""`train.compile`: training steps through torch.compile, and models for which it is refused."""
+"""`train.compile`: training steps through torch.compile."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import cast
 
 import torch
 
-from tfkit.components.feedforward.experts import Experts
 from tfkit.core.errors import RecipeError, RunError
-from tfkit.core.output import some
 from tfkit.functional.dropout import number_calls
 from tfkit.models import Model
 from tfkit.training.setup import Task
@@ -42,24 +40,8 @@ def compiling() -> Iterator[None]:
 
 
 def check_compile(task: Task) -> None:
-    """Raise RecipeError if `train.compile` is set and would be wrong, slower or impossible."""
-    if task.settings.compile and (problem := _problem(task)):
-        raise RecipeError([task.recipe.fault("train.compile", f"{problem}; leave it out")])
-
-
-def _problem(task: Task) -> str:
-    settings = task.settings
-    lacking = sorted({name for plan in task.model.blueprint.stacks() for name in plan.without("compile")})
-    for key, is_set in (("recompute", settings.recompute), ("teacher", task.distillation)):
-        if is_set:
-            return f"train.{key} runs layers in a way that is not compiled"
-    if settings.parallel.pieces is not None:
-        return "train.parallel.pieces promises the same bits, and compiled kernels round by the size of a batch"
-    if lacking:
-        return f"{some(lacking)} does not compile to one graph"
-    if any(isinstance(module, Experts) for module in task.model.modules()):
-        return "experts would all be computed for every token, as the shapes of a graph must not depend on a choice"
+    """Raise RecipeError if `train.compile` is set and nothing on this machine compiles."""
     compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
-    if task.train.device.type == "cpu" and not any(compilers):
-        return "kernels of a CPU need a C++ compiler, such as g++, and none is installed"
-    return ""
+    if task.settings.compile and task.train.device.type == "cpu" and not any(compilers):
+        text = "kernels of a CPU need a C++ compiler, such as g++, and none is installed; leave it out"
+        raise RecipeError([task.recipe.fault("train.compile", text)])
