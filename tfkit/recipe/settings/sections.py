@@ -255,14 +255,15 @@ class Parallelism(Section):
         description="number of pieces of a batch, a power of 2, whose gradients are added in a fixed order: "
         "1, 2, 4, ... processes then compute the same bits",
     )
+    shard: bool = Field(
+        False, description="divide weights, gradients and optimizer state over the processes, layer by layer (FSDP2)"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _replicates(cls, data: object) -> object:
-        for key in ("tensor", "shard"):
-            if isinstance(data, Mapping) and data.get(key):
-                text = f"{key}: each process holds the whole model, and its weights cannot be divided"
-                raise ValueError(f"{text}; for memory, lower data.batch and raise train.accumulate")
+        if isinstance(data, Mapping) and data.get("tensor"):
+            raise ValueError("tensor: a layer is not divided; for memory, use shard: true")
         return data
 
     @model_validator(mode="after")
