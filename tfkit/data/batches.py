@@ -7,7 +7,7 @@ processes of a distributed run compute the same plan. No RNG state is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,14 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.recipe.settings.sections import Batch as BatchOptions
 
 Indices = NDArray[np.int64]
+Lengths = NDArray[np.integer]  # [examples] or [examples sides]
 Batch = TypeVar("Batch")
 
 _POOL = 64  # batches sorted by length together: large enough to pad little, small enough to mix
 _PACK_POOL = 8192  # examples packed together
 
 
-def fitting(lengths: NDArray[Any], longest: int) -> Indices:
+def fitting(lengths: Lengths, longest: int) -> Indices:
     """Return the indices of examples with no side longer than `longest`.
 
     lengths: [examples] or [examples sides].
@@ -30,7 +31,7 @@ def fitting(lengths: NDArray[Any], longest: int) -> Indices:
     return np.flatnonzero(_widths(lengths) <= longest)
 
 
-def plan(lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int) -> list[Indices]:
+def plan(lengths: Lengths, config: BatchOptions, seed: int, epoch: int) -> list[Indices]:
     """Return the batches of one epoch as arrays of example indices; each example occurs once.
 
     lengths: [examples] or [examples sides]. Raise DataError if there are no examples or one is too long.
@@ -47,7 +48,7 @@ def plan(lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int) -> 
 
 
 def plan_packed(
-    lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int, length: int | None = None
+    lengths: Lengths, config: BatchOptions, seed: int, epoch: int, length: int | None = None
 ) -> list[list[list[int]]]:
     """Return the batches of one epoch as lists of rows, each the indices of the examples packed into it.
 
@@ -105,7 +106,7 @@ class BatchOrder(Generic[Batch]):
                 self._epoch, self._batch = epoch + 1, 0
 
 
-def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
+def padding_share(batches: Sequence[Indices], lengths: Lengths) -> float:
     """Return the fraction of padding among all tokens of the batches, on all sides."""
     sides = np.asarray(lengths).reshape(len(lengths), -1)
     real = sum(int(sides[batch].sum()) for batch in batches)
@@ -113,7 +114,7 @@ def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
     return 1 - real / padded if padded else 0.0
 
 
-def _widths(lengths: NDArray[Any]) -> Indices:
+def _widths(lengths: Lengths) -> Indices:
     """Return the length of the longest side of each example."""
     array = np.asarray(lengths)
     if array.ndim not in (1, 2) or (array.size and not np.issubdtype(array.dtype, np.integer)):
@@ -146,7 +147,7 @@ def _shuffled(count: int, seed: int, epoch: int, purpose: int) -> Indices:
     return np.argsort(draws, kind="stable").astype(np.int64)
 
 
-def _near_in_length(order: Indices, sides: NDArray[Any], config: BatchOptions) -> Indices:
+def _near_in_length(order: Indices, sides: Lengths, config: BatchOptions) -> Indices:
     """Sort `order` by length within pools, alternately ascending and descending, so that batches across pools fit."""
     widths = sides.max(axis=1)
     rows = config.size or max(1, (config.tokens or 0) // max(1, int(widths.mean())))

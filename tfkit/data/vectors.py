@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tfkit.core.errors import DataError, RunError, UsageError
 from tfkit.storage import files
@@ -25,7 +25,7 @@ class Vectors(str):
 
     array: Array
 
-    def __new__(cls, name: str, array: Any) -> Vectors:
+    def __new__(cls, name: str, array: ArrayLike) -> Vectors:
         """Convert to float32; raise DataError for values that are not finite numbers."""
         vectors = super().__new__(cls, name)
         vectors.array = finite(array, name)
@@ -41,7 +41,7 @@ class Vectors(str):
         return f"{self} [{sizes}]{span}"
 
 
-def finite(array: Any, place: str) -> Array:
+def finite(array: ArrayLike, place: str) -> Array:
     """Convert to float32; raise DataError for values that are not finite numbers."""
     values = np.asarray(array)
     if values.dtype.kind not in NUMBERS:
@@ -72,7 +72,7 @@ def as_vectors(arrays: Any) -> list[Vectors]:
     return vectors
 
 
-def read_npy(path: str) -> NDArray[Any]:
+def read_npy(path: str) -> NDArray[np.generic]:
     """Memory-map a .npy file; raise DataError if it is not a numeric array with examples.
 
     Objects are never unpickled.
@@ -83,7 +83,7 @@ def read_npy(path: str) -> NDArray[Any]:
         if begin != MAGIC:
             archive = "is an archive of several arrays (.npz)" if begin.startswith(b"PK") else "is no .npy file"
             raise DataError(f"{path}: {archive}; expected a single array as written by numpy.save (.npy)")
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
     except RunError as error:
         raise DataError(str(error)) from None
     except (OSError, ValueError, EOFError, SyntaxError, OverflowError) as error:

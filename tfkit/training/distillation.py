@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from tfkit.core.options import LayerPair, layer_pairs
 from tfkit.functional.precision import wide
 from tfkit.models import Model
+from tfkit.models.base import ModelOutput
 from tfkit.recipe.settings import sections
 from tfkit.training.objective import Batch, Loss, Objective, Reading
 from tfkit.training.objective.base import token_logits
@@ -155,11 +156,12 @@ def recording(model: Model, attention: bool = False) -> Iterator[States]:
     """Record the states of `model` within the block. Attention weights are optional because recording them is slow."""
     states, observe = States(), {"attention"} if attention else None
 
-    def watch(module: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def watch(module: nn.Module, arguments: object, keywords: dict[str, object]) -> tuple[object, dict[str, object]]:
         return arguments, {**keywords, "observe": observe}
 
-    def keep(module: nn.Module, arguments: Any, out: Any) -> None:
-        states.last = out.hidden
+    def keep(module: nn.Module, arguments: object, out: ModelOutput) -> None:
+        if out.hidden is not None:
+            states.last = out.hidden
         for place, weights in out.observed.items():
             side, _, layer, name = place.split(".")
             if name == "attention":
@@ -177,17 +179,17 @@ def recording(model: Model, attention: bool = False) -> Iterator[States]:
             handle.remove()
 
 
-def _watched(model: Model, side: str, states: States) -> list[Any]:
+def _watched(model: Model, side: str, states: States) -> list[RemovableHandle]:
     """Add hooks to the layers of a stack. Calls are counted, because a shared layer is called several times."""
-    handles: list[Any] = []
+    handles: list[RemovableHandle] = []
     calls = iter(range(len(model.stack(side).layers)))
     current = -1
 
-    def enter(module: nn.Module, arguments: Any) -> None:
+    def enter(module: nn.Module, arguments: object) -> None:
         nonlocal current
         current = next(calls)
 
-    def leave(module: nn.Module, arguments: Any, out: Tensor) -> None:
+    def leave(module: nn.Module, arguments: object, out: Tensor) -> None:
         states.hidden[side, current] = out
 
     for layer in dict.fromkeys(model.stack(side).layers):

@@ -50,7 +50,10 @@ class Optimizer(Component):
         raise NotImplementedError(f"{type(self).__name__} has no make")
 
 
-def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
+Group = dict[str, Any]  # a parameter group of torch: `params` and their options
+
+
+def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[Group]:
     """Group the distinct trainable parameters: matrices, and norms, biases and other vectors with weight decay 0."""
     norms = {
         id(parameter) for module in model.modules() if isinstance(module, Norm) for parameter in module.parameters()
@@ -62,12 +65,12 @@ def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[dic
         return [{"params": trained}]
     spared = [parameter for parameter in trained if parameter.dim() < 2 or id(parameter) in norms]
     decayed = [parameter for parameter in trained if parameter.dim() >= 2 and id(parameter) not in norms]
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
+    groups: list[Group] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
 def made(
-    kind: type[torch.optim.Optimizer], groups: list[dict[str, Any]], lr: float, options: dict[str, Any]
+    kind: type[torch.optim.Optimizer], groups: list[Group], lr: float, options: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """Create an optimizer of this class, fused if the class and the devices support it."""
     known = inspect.signature(kind).parameters
@@ -189,8 +192,8 @@ class Muon(Optimizer):
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create the combined optimizer. Raise UsageError if no hidden matrix is trained."""
         matrices = {id(one.value) for one in hidden_matrices(model) if not one.named(self.left)}
-        orthogonal: list[dict[str, Any]] = []
-        others: list[dict[str, Any]] = []
+        orthogonal: list[Group] = []
+        others: list[Group] = []
         for group in parameter_groups(model, decay_norms_and_biases=False):
             decay = group.get("weight_decay", self.weight_decay)
             for part, is_matrix in ((orthogonal, True), (others, False)):

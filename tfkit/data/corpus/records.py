@@ -34,12 +34,12 @@ def parsed(line: str, place: str) -> Any:
         raise DataError(f"{place}: not a JSON value ({reason})") from None
 
 
-def pick(record: Any, fields: Mapping[str, str], place: str) -> Example:
+def pick(record: object, fields: Mapping[str, str], place: str) -> Example:
     """Extract fields from a record (`fields`: example field -> name in it); raise DataError with the place."""
     return {field: _text(_find(record, name, place), name, place) for field, name in fields.items()}
 
 
-def _find(record: Any, name: str, place: str) -> Any:
+def _find(record: object, name: str, place: str) -> object:
     """Look up `name` in a record, as a key or as a dotted path."""
     if isinstance(record, Mapping) and name in record:
         return record[name]
@@ -51,14 +51,14 @@ def _find(record: Any, name: str, place: str) -> Any:
     return value
 
 
-def _available(value: Any, name: str) -> str:
+def _available(value: object, name: str) -> str:
     if not isinstance(value, Mapping):
         return f"found {_kind(value)}, not named values"
     hint = nearest(name, [str(name) for name in value])
     return f"available: {', '.join(map(str, value)) or 'none'}" + (f". Did you mean '{hint}'?" if hint else "")
 
 
-def _text(value: Any, name: str, place: str) -> str:
+def _text(value: object, name: str, place: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (bool, int, float)):
@@ -66,7 +66,7 @@ def _text(value: Any, name: str, place: str) -> str:
     raise DataError(f"{place}: field '{name}' is {_kind(value)}; expected a text or a number")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     names = {type(None): "null", list: "a list", dict: "a mapping", str: "a text", int: "a number", float: "a number"}
     return names.get(type(value), with_article(type(value).__name__))
 
@@ -219,7 +219,7 @@ class Parquet(RecordCorpus):
         rows: int = self._file.metadata.num_rows
         return rows
 
-    def _rows(self) -> Iterator[Any]:
+    def _rows(self) -> Iterator[object]:
         """Stream the rows in blocks."""
         with self._data_errors():
             if bound_of_files() is None:
@@ -253,6 +253,6 @@ class Parquet(RecordCorpus):
         return self.file
 
 
-def _rows_of(file: Any, at_once: int = ROWS) -> Iterator[Any]:
+def _rows_of(file: Any, at_once: int = ROWS) -> Iterator[object]:
     for batch in file.iter_batches(at_once):
         yield from batch.to_pylist()

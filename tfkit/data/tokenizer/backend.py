@@ -8,11 +8,11 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import tokenizers
 
 from tfkit.core.errors import DataError
+from tfkit.core.trees import JsonObject
 
 LARGEST_ID = 2**24
 GAP = 2**16  # the largest id may exceed twice the number of tokens by this
@@ -59,7 +59,7 @@ def panics_as_errors() -> Iterator[None]:
         raise DataError(f"the tokenizer failed: {' '.join(str(error).split())}") from None
 
 
-def check(data: Mapping[str, Any]) -> None:
+def check(data: JsonObject) -> None:
     """Raise DataError for values that the library accepts but later exhaust memory.
 
     Values of wrong types are left to the library, which rejects them.
@@ -84,26 +84,26 @@ def check_ids(ids: Iterable[tuple[str, int]], count: int) -> None:
             )
 
 
-def _check_vocabulary(data: Mapping[str, Any]) -> None:
+def _check_vocabulary(data: JsonObject) -> None:
     vocabulary = (data.get("model") or {}).get("vocab") or ()
     added = [(token["content"], token["id"]) for token in data.get("added_tokens") or ()]
     tokens = list(vocabulary.items()) if isinstance(vocabulary, Mapping) else []
     check_ids([*tokens, *added], len(vocabulary) + len(added))
 
 
-def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
+def _steps(part: object) -> Iterator[JsonObject]:
     """Yield the steps of a normalizer, decoder, ... in order, flattening sequences."""
     waiting = [part]
     while waiting:
         step = waiting.pop()
-        below = [step[key] for key in SEQUENCES if key in step] if isinstance(step, Mapping) else []
+        below = [step[key] for key in SEQUENCES if key in step] if isinstance(step, dict) else []
         if below and isinstance(below[0], list):
             waiting += reversed(below[0])
-        elif isinstance(step, Mapping):
+        elif isinstance(step, dict):
             yield step
 
 
-def _check_patterns(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
+def _check_patterns(part: str, steps: Iterable[JsonObject]) -> None:
     for step in steps:
         pattern = step.get("pattern")
         regex = pattern.get("Regex") if isinstance(pattern, Mapping) else None
@@ -126,7 +126,7 @@ def _check_charsmap(text: str) -> None:
         raise DataError(f"normalizer: precompiled_charsmap declares {size:,} bytes but has {len(table) - 4:,}")
 
 
-def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
+def _check_growth(part: str, steps: Iterable[JsonObject]) -> None:
     """Raise DataError if replacements can expand a text excessively.
 
     Tracks, for each character, how many copies one input character can produce.
@@ -149,7 +149,7 @@ def _check_growth(part: str, steps: Iterable[Mapping[str, Any]]) -> None:
         raise DataError(f"{part}: {before:,} characters are prepended to every text; the limit is {LONGEST_PREFIX:,}")
 
 
-def _check_templates(steps: Iterable[Mapping[str, Any]]) -> None:
+def _check_templates(steps: Iterable[JsonObject]) -> None:
     """Raise DataError for templates that repeat a text or add many tokens."""
     repeats = 1
     for step in (step for step in steps if "single" in step):

@@ -63,7 +63,7 @@ class Setting:
             raise DataError(f"config.json: {self.config_key}: {value!r} is not supported; expected {supported}")
         return self.words[value]
 
-    def write(self, value: object) -> Any:
+    def write(self, value: object) -> object:
         """Return the config's value. Raise DataError if the config cannot express it."""
         if value is None:
             return None
@@ -83,7 +83,7 @@ class Setting:
 class Factor(Setting):
     """A number that config.json always states; the recipe must set it."""
 
-    def write(self, value: object) -> Any:
+    def write(self, value: object) -> object:
         if not _is_number(value):
             raise DataError(f"{self.config_key} cannot express {value!r}")
         return value
@@ -95,11 +95,11 @@ class Power(Setting):
 
     power: float = 1.0
 
-    def read(self, config: ConfigJson) -> Any:
+    def read(self, config: ConfigJson) -> object:
         value = super().read(config)
         return None if value is None else float(value) ** self.power
 
-    def write(self, value: Any) -> Any:
+    def write(self, value: Any) -> object:
         if value is None:
             return None
         root = float(value) ** (1 / self.power)
@@ -114,7 +114,7 @@ class Switch(Setting):
 
     on: object = True
 
-    def read(self, config: ConfigJson) -> Any:
+    def read(self, config: ConfigJson) -> object:
         return self.on if super().read(config) else None
 
     def write(self, value: object) -> bool:

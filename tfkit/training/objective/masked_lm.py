@@ -108,9 +108,9 @@ class MaskedRows(Rows):
         places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
         return self._hide(ids, real, rng) | places
 
-    def _hide(self, ids: Ids, real: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Generator) -> Batch:
+    def _hide(self, ids: Ids, real: NDArray[np.bool_], rng: np.random.Generator) -> Batch:
         """Choose at least one position per row and corrupt the chosen tokens. `ids` and `real` are [rows length]."""
-        draw: np.ndarray[Any, np.dtype[np.float64]] = np.asarray(rng.random(ids.shape))
+        draw: NDArray[np.float64] = np.asarray(rng.random(ids.shape))
         if self.config.whole_words:  # all tokens of a word share the draw of its first token
             begins = np.where(self._inside[ids], 0, np.arange(ids.shape[1]))
             draw = np.take_along_axis(draw, np.maximum.accumulate(begins, axis=1), axis=1)
