@@ -113,7 +113,7 @@ def command(*arguments: str) -> Result:
         ("model.d_model", {"sets": ["model.d_model=96"]}, 96, "the command line (--set model.d_model=96)"),
         ("model.d_model", {"overrides": {"model.d_model": 96}}, 96, "Python"),
         ("model.layer.attention.softcap", {}, None, "default: c in c * tanh(scores / c); none: no cap"),
-        ("train.steps", {}, 10_000, "default: number of optimizer steps; 10,000 if epochs is not set either"),
+        ("train.steps", {}, 10_000, "default: number of optimizer steps; 10,000 if epochs is not set"),
         ("train.optimizer.type", {}, "adam", "default: the optimizer"),
         ("model.max_length", {}, None, "default: maximum sequence length in tokens; none: unlimited"),
         ("model.special_ids", {}, None, "default: ids of the tokens pad, start and end, if no tokenizer defines them"),

@@ -214,7 +214,10 @@ def test_a_count_beyond_its_bound_is_refused_at_once(value: Any):
 @pytest.mark.parametrize(
     ("study", "message"),
     [
-        ({"tune": {f"train.{key}": list(range(1, 10**4)) for key in ("steps", "accumulate")}}, "tries 99,980,001 comb"),
+        (
+            {"tune": {f"train.{key}": list(range(1, 10**4)) for key in ("steps", "accumulate")}},
+            "results in 99,980,001 comb",
+        ),
         ({"seeds": list(range(1_001))}, "must have at most 1,000 values"),
         ({"seeds": [2**32]}, "must be at most 4,294,967,295"),
         ({"seeds": [True]}, "expected a whole number"),

@@ -153,7 +153,7 @@ def test_batches_ask_the_parts():
 
 def test_an_objective_hands_over_what_masks_need():
     (fault,) = faults({}, {"objective": "causal_lm"}, mask="prefix")
-    assert fault == "objective: 'causal_lm' does not provide prefix_length, which mask 'prefix' needs in every call"
+    assert fault == "objective: 'causal_lm' does not provide prefix_length, which mask 'prefix' requires in every call"
 
 
 def test_a_call_with_padding_is_refused_where_a_part_would_look_at_it():

@@ -88,7 +88,7 @@ def test_compiled_kernels_round_within_the_tolerance(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"train.recompute": 1}, "train.recompute runs layers in a way that is not compiled; leave it out"),
+        ({"train.recompute": 1}, "train.recompute cannot be compiled; remove compile or train.recompute"),
         ({"train.parallel.pieces": 2}, "train.parallel.pieces promises the same bits"),
         ({"model.layer.feedforward": EXPERTS}, "experts would all be computed for every token"),
         (RECURRENT, "mixer 'lstm' does not compile to one graph"),
