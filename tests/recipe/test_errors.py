@@ -243,7 +243,7 @@ def test_faults_are_data_too(here):
         (
             "    dropout: 0.1",
             "    mask: reverse_causal",
-            "15:11: model.layer.mask: with causal and reverse_causal in one layer each token sees only itself",
+            "15:11: model.layer.mask: with both causal and reverse_causal in a layer, each token sees only itself",
         ),
         (
             "    dropout: 0.1",
@@ -282,7 +282,7 @@ def test_a_vocabulary_is_missed_where_it_is_needed(here):
 def test_two_places_of_a_contradiction(here):
     shared = GOOD.replace("type: decoder", "type: encoder_decoder").replace("dropout: 0.1}", "shared: true}")
     assert said(here, shared + "  encoder: {vocab_size: 30}\n") == [
-        "mine.yaml:8:37: model.embedding.shared: one table cannot have vocab_size 30 (mine.yaml:17:25) and 20 "
+        "mine.yaml:8:37: model.embedding.shared: a shared table cannot have vocab_size 30 (mine.yaml:17:25) and 20 "
         "(mine.yaml:5:15)"
     ]
 
@@ -291,7 +291,7 @@ def test_a_model_that_says_only_its_type(here):
     assert said(here, "tfkit: 1\nmodel: {type: decoder}\n") == [
         "mine.yaml:2:8: model: needs num_layers",
         "mine.yaml:2:8: model: needs d_model",
-        "mine.yaml:2:8: model: needs a layer, which describes each layer",
+        "mine.yaml:2:8: model: needs `layer`, the description of its layers",
     ]
 
 

@@ -93,7 +93,7 @@ def test_a_layers_own_position_asks_that_layer_only():
 def test_a_position_that_nothing_takes_is_refused():
     tfkit.register("mixer", "forwards")(Forwards)
     without = {"attention": "none", "mixer": "forwards"}
-    assert faults(without, position="alibi") == ["model.position: no layer that uses it has self-attention"]
+    assert faults(without, position="alibi") == ["model.position: no layer that uses this position has self-attention"]
     assert faults({**without, "position": "rotary"}, position="learned") == [
         "model.layer.position: the layer has no self-attention to use this position; set position: none"
     ]
