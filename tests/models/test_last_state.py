@@ -237,7 +237,7 @@ WRONG = [
     (
         recipe(layer={"cross_attention": {"type": "multi_head", "num_heads": 2}}),
         "model.layer.cross_attention",
-        "without a memory to attend to",
+        "there is no memory to attend to",
     ),
     (recipe(memory="last_state", decoder={"num_layers": 2}), "model.memory", "set it in decoder:"),
     (recipe(encoder={"num_layers": 2, "memory": "last_state"}), "model.encoder.memory", "a decoder"),

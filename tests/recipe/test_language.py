@@ -588,10 +588,10 @@ def test_r11_wrong_sublayers():
         "model.layer.sublayers[2]: 'mlp' is not a sublayer; expected attention, mixer, cross_attention, feedforward"
     )
     assert faults({"feedforward_2": {"d_ff": 32}}) == [
-        "model.layer.feedforward_2: `sublayers` names feedforward fewer than 2 times"
+        "model.layer.feedforward_2: `sublayers` contains feedforward fewer than 2 times"
     ]
     assert faults({"feedforward_2_norm": "rms_norm"}) == [
-        "model.layer.feedforward_2_norm: `sublayers` names feedforward fewer than 2 times"
+        "model.layer.feedforward_2_norm: `sublayers` contains feedforward fewer than 2 times"
     ]
     assert faults({"attention": "none", "feedforward": "none"}) == [
         "model.layer: a layer needs at least one sublayer: attention, mixer, cross_attention, feedforward"
@@ -732,7 +732,7 @@ def test_r15_wrong_memories():
         "model.memory.width: unknown option",
     ]
     assert faults(type="encoder_decoder", memory={"d_model": 3}) == [
-        "model.memory: the decoder's memory is the encoder's output; remove memory, which is for models with a single stack"
+        "model.memory: the decoder's memory is the encoder's output; remove memory, an option of models with one stack"
     ]
     assert resolve(memory="none") == resolve()
 
