@@ -323,7 +323,7 @@ BEYOND = {
     "with causal and reverse_causal in one layer": "a contradiction",
     "would show the future to a causal layer": "a contradiction",
     "reads the encoder, which this model does not have": "a contradiction",
-    "no data.tokenizer to take the size from": "a contradiction between sections",
+    "needs a data.tokenizer to take the size from": "a contradiction between sections",
 }  # fmt: skip
 (BROKEN,) = (mark.args[1] for mark in test_errors.test_messages.pytestmark if mark.name == "parametrize")
 

@@ -88,11 +88,11 @@ def test_compiled_kernels_round_within_the_tolerance(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"train.recompute": 1}, "train.recompute runs layers in a way that is not compiled; leave it out"),
-        ({"train.parallel.pieces": 2}, "train.parallel.pieces promises the same bits"),
-        ({"train.teacher": {"run": "teacher"}}, "train.teacher runs layers in a way that is not compiled"),
-        ({"model.layer.feedforward": EXPERTS}, "experts would all be computed for every token"),
-        (RECURRENT, "mixer 'lstm' does not compile to one graph"),
+        ({"train.recompute": 1}, "train.recompute cannot be compiled"),
+        ({"train.parallel.pieces": 2}, "train.parallel.pieces promises identical bits"),
+        ({"train.teacher": {"run": "teacher"}}, "train.teacher cannot be compiled"),
+        ({"model.layer.feedforward": EXPERTS}, "every expert would be computed for every token"),
+        (RECURRENT, "mixer 'lstm' cannot be compiled to a single graph"),
     ],
 )
 def test_what_is_not_compiled_is_named_in_the_recipe(tmp_path: Path, overrides: dict[str, Any], message: str) -> None:
