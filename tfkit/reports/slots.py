@@ -40,7 +40,7 @@ SLOTS: dict[str, Note] = {
     ),
     "embedding": Note("maps token ids to vectors", "model.embedding: {type: tokens, scale: sqrt_d_model}"),
     "head": Note(
-        "computes outputs from the last hidden states; `heads:` names several",
+        "computes outputs from the last hidden states; `heads:` defines several by name",
         "model.head: {type: language_model, tied: true}",
     ),
     "init": Note("initializes the weights", "model.init: {type: normal, std: 0.02}"),
