@@ -72,7 +72,7 @@ def test_a_pair_has_maps_between_its_texts(pair: Run) -> None:
     assert cross.queries[0] == pair.tokenizer.token(pair.tokenizer.special_ids["start"])
     assert len(seen.probabilities) == len(cross.queries)  # the end token is predicted, and not read
     assert pair.attention("twelve").map(cross.place).keys == cross.keys  # a target that it generates
-    with pytest.raises(tfkit.UsageError, match=r"no attention weights of 'x'; available: encoder\.layers"):
+    with pytest.raises(tfkit.UsageError, match=r"there are no attention weights for 'x'; available: encoder\.layers"):
         seen.map("x")
 
 
@@ -109,9 +109,9 @@ def test_what_cannot_be_looked_at_is_refused(writer: Run, pair: Run, tmp_path: P
     assert "'six' is not a token of the text; its tokens are" in refused(writer.folder, "one two", "--token", "six")
     place = "decoder.layers.0.attention"
     assert f"--head must be {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
-    assert "no attention weights of 'x'" in refused(writer.folder, "one", "--head", "x:0")
+    assert "there are no attention weights for 'x'" in refused(writer.folder, "one", "--head", "x:0")
     assert "remove --token and --json" in refused(writer.folder, "one", "--head", "x:0", "--json")
-    assert "is a file; tfkit look requires a text" in refused(writer.folder, tmp_path / "text")
+    assert "is a file; pass a text" in refused(writer.folder, tmp_path / "text")
     assert "--out - prints the page" in refused(writer.folder, "one", "--json", "--out", "-")
     with pytest.raises(tfkit.UsageError, match="attention takes a text"):
         writer.attention(3)  # type: ignore[arg-type]

@@ -170,7 +170,7 @@ def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path,
 
 def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     file = written(tmp_path, "in.jsonl", RECORDS)
-    assert "contains JSON lines: name the field with the text by --field NAME; the first line has id, text" in (
+    assert "contains JSON lines; name the text field with --field NAME; the first line has id, text" in (
         refused("generate", run, "--input", file)
     )
     assert "--input a and TEXT cannot be combined" in refused("generate", run, "The", "--input", "a")
