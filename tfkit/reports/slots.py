@@ -30,7 +30,7 @@ SLOTS: dict[str, Note] = {
         "model.layer.mask: {type: window, size: 256}",
     ),
     "norm": Note(
-        "normalizes activations; set once for the stack; `norm: true` elsewhere uses the same one",
+        "normalizes activations; `norm: true` in other places uses the stack's norm",
         "model.layer.norm: {type: layer_norm, eps: 1e-6}",
     ),
     "residual": Note("connects sublayers and norms to the residual stream", "model.layer.residual: pre_norm"),
