@@ -94,7 +94,7 @@ def test_the_scores_of_a_head_are_those_of_its_weights() -> None:
 def test_the_command_prints_heads_rows_and_tokens(writer: Run, tmp_path: Path) -> None:
     out = command(writer.folder, "one two three one").stdout
     assert re.search(r"decoder\.layers\.0\.attention +[01] +\d\.\d\d +\d\.\d +\d\.\d{3}\n", out)
-    assert "probability of each token, given those before it" in out
+    assert "probability of each token, given the tokens before it" in out
     rows = command(writer.folder, "one two three one", "--head", "decoder.layers.0.attention:1").stdout.splitlines()
     assert len(rows) == 1 + len(writer.read(["one two three one"])[0])
     assert rows[0].split() == ["query", "next", "most", "second"] and rows[2].split()[:2] == ["▁one", "▁two"]

@@ -249,7 +249,7 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask: write \[MASK\] in place of a word"),
+        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask; replace a word with \[MASK\]"),
         (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens exceeds the model's maximum length of 40"),
         (
             lambda run: run.generate("[MASK]", strategy="beam", seed=1),

@@ -289,7 +289,7 @@ def test_the_best_weights_are_lost_in_words(tmp_path: Path, monkeypatch: pytest.
     trainer.publisher.publish(trainer.progress)
     (trainer.folder / "model.safetensors").unlink()
     trainer.publisher.publish(trainer.progress)
-    assert "now holds the weights of step 6; the best ones, of step 2, are lost" in stream.getvalue()
+    assert "now holds the weights of step 6; the best weights (step 2) are lost" in stream.getvalue()
     assert stream.getvalue().count("\n") == 1
     assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
 
