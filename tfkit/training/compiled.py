@@ -44,5 +44,5 @@ def check_compile(task: Task) -> None:
     """Raise RecipeError if `train.compile` is set and nothing on this machine compiles."""
     compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
     if task.settings.compile and task.train.device.type == "cpu" and not any(compilers):
-        text = "kernels of a CPU need a C++ compiler, such as g++, and none is installed; leave it out"
+        text = "CPU kernels require a C++ compiler, such as g++, and none is installed; leave it out"
         raise RecipeError([task.recipe.fault("train.compile", text)])
