@@ -183,7 +183,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         ENCODER,
         ("model.embedding={type: token_dropout, mask_id: 3}",),
-        "model.embedding.mask_id: is 3, but the tokenizer's mask token has id 4",
+        "model.embedding.mask_id: is 3, but the tokenizer's mask",
     ),
     # what the model reads
     (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' provides"),

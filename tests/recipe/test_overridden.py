@@ -144,5 +144,5 @@ def test_cross_attention_stands_where_there_is_something_to_attend_to(key):
     assert found.startswith(f"<mapping>: model.layer.{key}: there is no memory to attend to")
     encoder = {"encoder": {"layer": {key: value}}, "type": "encoder_decoder"}
     (found,) = faults(SIDE | encoder)
-    assert found.startswith(f"<mapping>: model.encoder.layer.{key}: an encoder has there is no memory to attend to")
+    assert found.startswith(f"<mapping>: model.encoder.layer.{key}: an encoder has no memory to attend to")
     assert load(SIDE | {"type": "encoder_decoder", "layer": layer})  # meant for the decoder
