@@ -258,7 +258,7 @@ class Run(StoredRun):
 
         `split` may also name one of `train.evaluations`. The metrics are `train.metrics`, or else the default metrics
         of the objective, such as accuracy or BLEU. The scores are saved in evaluation.json, unless the weights are
-        quantized (`quantize="int8"`) or the run was loaded with `sets`. Issue a TfkitWarning if they cannot be saved.
+        quantized or the run was loaded with `sets`. Issue a TfkitWarning if they cannot be saved.
         """
         if split in self.recipe.train.evaluations:
             return self._evaluate_named(str(split), limit, quantize)
