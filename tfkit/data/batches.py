@@ -1,13 +1,13 @@
-"""Planning of batches: their composition and order.
+"""Batch planning: which examples form each batch, and in what order.
 
-A plan is a pure function of (lengths, settings, seed, epoch), so a run resumes exactly from two numbers, and all
-processes of a distributed run compute the same plan. No RNG state is kept.
+A plan is a pure function of (lengths, settings, seed, epoch). A run therefore resumes exactly from two numbers, all
+processes of a distributed run compute the same plan, and no RNG state is saved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,14 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.recipe.settings.sections import Batch as BatchOptions
 
 Indices = NDArray[np.int64]
+Lengths = NDArray[np.integer]  # [examples] or [examples sides]
 Batch = TypeVar("Batch")
 
-_POOL = 64  # batches sorted by length together: large enough to pad little, small enough to mix
+_POOL = 64  # batches that are sorted by length together: enough to reduce padding, few enough to mix well
 _PACK_POOL = 8192  # examples packed together
 
 
-def fitting(lengths: NDArray[Any], longest: int) -> Indices:
+def fitting(lengths: Lengths, longest: int) -> Indices:
     """Return the indices of examples with no side longer than `longest`.
 
     lengths: [examples] or [examples sides].
@@ -30,7 +31,7 @@ def fitting(lengths: NDArray[Any], longest: int) -> Indices:
     return np.flatnonzero(_widths(lengths) <= longest)
 
 
-def plan(lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int) -> list[Indices]:
+def plan(lengths: Lengths, config: BatchOptions, seed: int, epoch: int) -> list[Indices]:
     """Return the batches of one epoch as arrays of example indices; each example occurs once.
 
     lengths: [examples] or [examples sides]. Raise DataError if there are no examples or one is too long.
@@ -47,12 +48,12 @@ def plan(lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int) -> 
 
 
 def plan_packed(
-    lengths: NDArray[Any], config: BatchOptions, seed: int, epoch: int, length: int | None = None
+    lengths: Lengths, config: BatchOptions, seed: int, epoch: int, length: int | None = None
 ) -> list[list[list[int]]]:
     """Return the batches of one epoch as lists of rows, each the indices of the examples packed into it.
 
-    A row holds at most `length` tokens (default `config.length`) on every side. Raise as `plan` does, and UsageError if
-    neither length is set.
+    A row has at most `length` tokens (default: `config.length`) on every side. Raise the same errors as `plan`, and
+    UsageError if neither length is set.
     """
     room = length or config.length
     if room is None:
@@ -105,15 +106,15 @@ class BatchOrder(Generic[Batch]):
                 self._epoch, self._batch = epoch + 1, 0
 
 
-def padding_share(batches: Sequence[Indices], lengths: NDArray[Any]) -> float:
-    """Return the fraction of padding among all tokens of the batches, on all sides."""
+def padding_share(batches: Sequence[Indices], lengths: Lengths) -> float:
+    """Return the fraction of padding among all tokens of the batches; all sides count."""
     sides = np.asarray(lengths).reshape(len(lengths), -1)
     real = sum(int(sides[batch].sum()) for batch in batches)
     padded = sum(len(batch) * int(sides[batch].max(axis=0).sum()) for batch in batches)
     return 1 - real / padded if padded else 0.0
 
 
-def _widths(lengths: NDArray[Any]) -> Indices:
+def _widths(lengths: Lengths) -> Indices:
     """Return the length of the longest side of each example."""
     array = np.asarray(lengths)
     if array.ndim not in (1, 2) or (array.size and not np.issubdtype(array.dtype, np.integer)):
@@ -146,7 +147,7 @@ def _shuffled(count: int, seed: int, epoch: int, purpose: int) -> Indices:
     return np.argsort(draws, kind="stable").astype(np.int64)
 
 
-def _near_in_length(order: Indices, sides: NDArray[Any], config: BatchOptions) -> Indices:
+def _near_in_length(order: Indices, sides: Lengths, config: BatchOptions) -> Indices:
     """Sort `order` by length within pools, alternately ascending and descending, so that batches across pools fit."""
     widths = sides.max(axis=1)
     rows = config.size or max(1, (config.tokens or 0) // max(1, int(widths.mean())))

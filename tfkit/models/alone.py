@@ -114,7 +114,7 @@ def _several(slot: str, value: object, kind: type[One]) -> list[One]:
     return parts
 
 
-def callable_alone(part: Any) -> Any:
+def callable_alone(part: One) -> One:
     """Make a part callable with tensors and the keywords of `context`, in addition to a model's calls."""
     for kind, adapt in ADAPTED.items():
         if isinstance(part, kind):
@@ -122,10 +122,11 @@ def callable_alone(part: Any) -> Any:
     return part
 
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]] | None
+Options = dict[str, Any]
+Arguments = tuple[tuple[Any, ...], Options] | None
 
 
-def _sublayer(part: Sublayer, arguments: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+def _sublayer(part: Sublayer, arguments: tuple[Any, ...], options: Options) -> Arguments:
     """Convert part(x, memory=..., mask=..., causal=...) to part(x, context)."""
     if len(arguments) != 1 or "context" in options:
         return None
@@ -147,7 +148,7 @@ def _sublayer(part: Sublayer, arguments: tuple[Any, ...], options: dict[str, Any
     return (arguments[0], call), {}
 
 
-def _check_capabilities(part: Sublayer, name: str, call: Context, options: dict[str, Any]) -> None:
+def _check_capabilities(part: Sublayer, name: str, call: Context, options: Options) -> None:
     """Raise UsageError, naming the keyword, for a capability that the part does not declare."""
     capabilities, rules = part.able(part.config), call.mask.rules
     if "masks" not in capabilities and options["causal"] != part.shape.causal and call.source is None:
@@ -173,7 +174,7 @@ def _check_capabilities(part: Sublayer, name: str, call: Context, options: dict[
         raise UsageError("a position that is only added to embeddings has no effect here; pass it to the embedding")
 
 
-def _embedding(part: Embedding, arguments: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+def _embedding(part: Embedding, arguments: tuple[Any, ...], options: Options) -> Arguments:
     """Convert part(ids, position=..., token_type_ids=...) to part(inputs, placement, vectors); floats are vectors."""
     if len(arguments) != 1 or isinstance(arguments[0], Inputs):
         return None
@@ -189,7 +190,7 @@ def _embedding(part: Embedding, arguments: tuple[Any, ...], options: dict[str, A
     return (inputs, call.position, vectors), {}
 
 
-def _residual(part: Residual, arguments: tuple[Any, ...], options: dict[str, Any]) -> Arguments:
+def _residual(part: Residual, arguments: tuple[Any, ...], options: Options) -> Arguments:
     """Convert part(x, sublayer, ..., norm=norm) to part(x, branches); sublayers are functions of x."""
     if not arguments:
         return None
@@ -198,7 +199,7 @@ def _residual(part: Residual, arguments: tuple[Any, ...], options: dict[str, Any
         return None
     if not sublayers or options.keys() - {"norm"} or not all(map(callable, sublayers)):
         raise UsageError(f"residual '{part.part_name}' requires x and its sublayers: residual(x, f, norm=norm)")
-    norm = options.get("norm", nn.Identity())
+    norm: Callable[[Tensor], Tensor] = options.get("norm", nn.Identity())
     names = [f"sublayer_{place}" for place in range(len(sublayers))]
     norms = dict.fromkeys(part.norm_names(names), norm)
     config = of_kind(part.config, Residual.Config)
@@ -211,7 +212,7 @@ def _residual(part: Residual, arguments: tuple[Any, ...], options: dict[str, Any
     return (x, branches), {}
 
 
-def _without_context(sublayer: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+def _without_context(sublayer: Callable[[Tensor], Tensor]) -> Callable[[Tensor, object], Tensor]:
     return lambda x, _: sublayer(x)
 
 

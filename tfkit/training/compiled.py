@@ -1,4 +1,4 @@
-"""`train.compile`: training steps through torch.compile."""
+"""`train.compile`: training with torch.compile."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tfkit.functional.dropout import number_calls
 from tfkit.models import Model
 from tfkit.training.setup import Task
 
-COMPILERS = ("g++", "clang++", "c++", "cl")  # one of them writes the kernels of a CPU
+COMPILERS = ("g++", "clang++", "c++", "cl")  # C++ compilers that torch can use for CPU kernels
 
 
 def compiled(task: Task) -> Model:
-    """Return the model that steps compute with: compiled, with the same weights, if `train.compile` is set."""
+    """Return the model used in training steps. With `train.compile`, it is compiled and shares the weights."""
     if not task.settings.compile:
         return task.model
     module = cast(torch.nn.Module, torch.compile(task.model))
@@ -29,19 +29,20 @@ def compiled(task: Task) -> Model:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Convert errors of the compiler within the block to RunError."""
+    """Convert compiler errors to RunError."""
     try:
         yield
     except RuntimeError as error:
-        if not type(error).__module__.startswith("torch._dynamo"):  # not imported here: that takes a second
+        # compared by name, because importing torch._dynamo takes a second
+        if not type(error).__module__.startswith("torch._dynamo"):
             raise
         reason = " ".join(str(error).split("\n")[:2]).strip()
         raise RunError(f"torch cannot compile this model: {reason}; leave train.compile out") from error
 
 
 def check_compile(task: Task) -> None:
-    """Raise RecipeError if `train.compile` is set and nothing on this machine compiles."""
+    """Raise RecipeError if `train.compile` is set but this machine has no compiler."""
     compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
     if task.settings.compile and task.train.device.type == "cpu" and not any(compilers):
-        text = "kernels of a CPU need a C++ compiler, such as g++, and none is installed; leave it out"
+        text = "CPU kernels require a C++ compiler, such as g++, and none is installed; leave it out"
         raise RecipeError([task.recipe.fault("train.compile", text)])

@@ -1,15 +1,19 @@
-"""Software and hardware of a run, for environment.json."""
+"""Software versions and hardware of a run, for environment.json."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import tfkit
 from tfkit import __version__
 from tfkit.training.device import describe
 
@@ -17,7 +21,7 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
 
 
 def environment(seed: int, device: torch.device) -> dict[str, Any]:
-    """Return versions, seed, device and machine. The key "tfkit" identifies run folders."""
+    """Return the contents of a new environment.json. Its key "tfkit" identifies run folders."""
     return {
         **versions(),
         "device": describe(device),
@@ -28,9 +32,10 @@ def environment(seed: int, device: torch.device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of tfkit, its dependencies and Python, and the platform."""
+    """Return the versions of tfkit, its dependencies and Python, a hash of tfkit's code, and the platform."""
     return {
         "tfkit": __version__,
+        "code": _code(),
         **{name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -38,11 +43,20 @@ def versions() -> dict[str, str]:
 
 
 def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Append a resumption to the environment: step, time, device and changed versions."""
+    """Return the list of resumptions, extended by this one: step, time, device and changed versions."""
     other = {name: now[name] for name in versions() if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
     resumed = before.get("resumed")
     return {"resumed": [*(resumed if isinstance(resumed, list) else []), again]}
+
+
+@cache
+def _code() -> str:
+    """Return the beginning of a hash of all modules of tfkit, which tells versions under development apart."""
+    root, digest = Path(tfkit.__file__).parent, hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        digest.update(f"{file.relative_to(root).as_posix()}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _version(package: str) -> str:

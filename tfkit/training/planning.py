@@ -1,4 +1,4 @@
-"""A training on several devices before it exists: memory of each, the largest batch, and the line to type."""
+"""Planning of training on several devices: memory per device, the largest batch, and the command to run."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from tfkit.core.facts import Longest
 from tfkit.models import Model, build_model
 from tfkit.models.sample import meta_inputs
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.section_rules import longest_example
+from tfkit.recipe.settings.section_rules import longest_example, undivided
 from tfkit.recipe.settings.sections import Train
+from tfkit.training.division import units_of
 from tfkit.training.initial import freeze
 from tfkit.training.memory import Memory, activations_of, state_of
 from tfkit.training.objective.base import token_loss
 from tfkit.training.objective.causal_lm import CausalLm
 
-UNKNOWN = 512  # tokens of a row if nothing limits it
-DEVICE = torch.device("cpu")  # kernels of a GPU keep about as much
+UNKNOWN = 512  # tokens per row if neither the model nor the data limit it
+DEVICE = torch.device("cpu")  # GPU kernels save about as much
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A way to train on the devices: bytes on each, and `rows` of a batch over all of them."""
+    """Settings of `train.recompute` and `train.parallel.shard` with the memory per device and the largest batch."""
 
     recompute: int | str
+    shard: bool
     memory: Memory  # with the activations of one row on each device
-    row: int  # bytes of each further row
-    rows: int  # of the largest batch over all devices; 0 if it does not fit
+    row: int  # bytes per additional row
+    rows: int  # rows of the largest batch, summed over all devices; 0 if not even one row fits
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """All layouts of a recipe that run, and the command of the first one that fits."""
+    """The layouts of a recipe, and the command for the first one that fits."""
 
     recipe: Recipe
     parameters: int
@@ -47,25 +49,26 @@ class TrainingPlan:
 
     @property
     def chosen(self) -> Layout | None:
-        """The layout that fits the recipe's batch, or else any; the first recomputes least."""
+        """The first layout that fits the recipe's batch, or else at least one row; whole weights come first."""
         whole = [one for one in self.layouts if one.rows * self.length >= self.tokens]
         return next(iter(whole or [one for one in self.layouts if one.rows]), None)
 
     @property
     def tokens(self) -> int:
-        """Padded tokens of the recipe's batch."""
+        """Tokens of the recipe's batch, padding included."""
         batch = None if self.recipe.data is None else self.recipe.data.batch
         return self.length if batch is None else batch.tokens or (batch.size or 1) * self.length
 
     @property
     def command(self) -> str:
-        """The line that trains on these devices, with a smaller batch accumulated if needed; empty if none fits."""
+        """The command that trains on these devices, with gradient accumulation if needed, or "" if nothing fits."""
         if self.chosen is None or self.recipe.data is None:
             return ""
         nodes = -(-self.devices // 8)
         line = f"torchrun --nnodes {nodes} --nproc-per-node {self.devices // nodes} -m tfkit train {self.recipe.name}"
         line = line if self.devices > 1 else f"tfkit train {self.recipe.name}"
         sets = [] if self.chosen.recompute == 0 else [f"train.recompute={self.chosen.recompute}"]
+        sets += ["train.parallel.shard=true"] if self.chosen.shard and not self.recipe.train.parallel.shard else []
         batch, parts = self.recipe.data.batch, -(-self.tokens // (self.chosen.rows * self.length))
         if parts > 1:
             key, value = ("tokens", batch.tokens) if batch.tokens else ("size", batch.size or 1)
@@ -80,26 +83,46 @@ class TrainingPlan:
 
 
 def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = None) -> TrainingPlan:
-    """Measure the layouts of a recipe for devices of `room` bytes, without allocating. Rows have `length` tokens."""
+    """Measure the layouts of a recipe on devices with `room` bytes, without allocating. Rows have `length` tokens."""
     if recipe.train.adapter is not None:
-        raise UsageError("train.adapter: adapters are not planned; leave it out to plan a training of all weights")
+        raise UsageError("train.adapter: planning does not support adapters; leave it out to plan full training")
     blueprint, settings = recipe.blueprint(), recipe.train
     model = build_model(blueprint, device="meta")
     freeze(model, settings.freeze)
     count = sum(weight.numel() for weight in model.parameters())
-    fixed, length = state_of(model, settings), length or _length(recipe, blueprint)
+    length = length or _length(recipe, blueprint)
+    fixed = _states(model, settings, devices)
     layouts = []
-    for recompute in dict.fromkeys([settings.recompute, "all"]):
+    for recompute in dict.fromkeys([settings.recompute, settings.recompute if settings.compile else "all"]):
         one = settings.model_copy(update={"recompute": recompute})
         kept, two = (_activations(blueprint, one, length, rows) for rows in (1, 2))
-        memory, row = replace(fixed, activations=kept), two - kept
-        rows = 0 if memory.total > room else 1 + (room - memory.total) // max(1, row)
-        layouts.append(Layout(recompute, memory, row, rows * devices))
+        for shard, state in fixed.items():
+            memory, row = replace(state, activations=kept), two - kept
+            rows = 0 if memory.total > room else 1 + (room - memory.total) // max(1, row)
+            layouts.append(Layout(recompute, shard, memory, row, rows * devices))
+    layouts.sort(key=lambda layout: layout.shard)
     return TrainingPlan(recipe, count, length, devices, room, tuple(layouts))
 
 
+def _states(model: Model, settings: Train, devices: int) -> dict[bool, Memory]:
+    """Return the memory of one device without activations, of whole weights and of divided ones, if possible.
+
+    Divided ones include what a step gathers: all weights and gradients outside of the layers, two layers of weights,
+    of which one is computed and one on its way, and the gradients of one.
+    """
+    whole = state_of(model, settings)
+    if devices == 1 or next(undivided(settings), ""):
+        return {False: whole}
+    layers = [sum(weight.nbytes for weight in layer.parameters()) for layer in units_of(model)]
+    outside, largest = whole.weights - sum(layers), max(layers, default=0)
+    gathered = Memory(outside + 2 * largest, outside + largest, 0)
+    parts = [-(-part // devices) for part in (whole.weights, whole.gradients, whole.optimizer)]
+    divided = Memory(parts[0] + gathered.weights, parts[1] + gathered.gradients, parts[2])
+    return {True: divided} if settings.parallel.shard else {False: whole, True: divided}
+
+
 def _length(recipe: Recipe, blueprint: Blueprint) -> int:
-    """Return the most tokens of a row: the block of the objective, or the limits of model and data."""
+    """Return the maximum tokens per row: the objective's block, or the limit of the model or the data."""
     objective = recipe.objective
     block = objective.block if isinstance(objective, CausalLm.Config) else None
     longest: Longest | None = longest_example(blueprint, recipe.data)
@@ -107,7 +130,7 @@ def _length(recipe: Recipe, blueprint: Blueprint) -> int:
 
 
 def _activations(blueprint: Blueprint, settings: Train, length: int, rows: int) -> int:
-    """Return the bytes kept for rows of full length, with a target for each token if the head predicts tokens."""
+    """Return the bytes saved for rows of full length, with the loss of every token if the head predicts tokens."""
     sample = build_model(blueprint, device="meta")
     inputs = meta_inputs(sample, length, rows)
     labels = torch.empty(rows * length, dtype=torch.long, device="meta")

@@ -153,13 +153,13 @@ def _name(label: Label, kinds: Sequence[int]) -> str:
     return f"kind_{kinds[0]}" if len(set(kinds)) == 1 else f"entry_{label[1]}"
 
 
-def _kind(layers: Sequence[object]) -> Any:
+def _kind(layers: Sequence[object]) -> object:
     """Return the text of a kind."""
     alike = all(layer is layers[0] for layer in layers)
     return layers[0] if alike else _per_layer([spell(layer) for layer in layers])
 
 
-def _pattern(plan: StackPlan) -> list[Any]:
+def _pattern(plan: StackPlan) -> Sequence[str | list[str]]:
     """Return the pattern of kinds; recurring entries form an inner list."""
     labels, names = _labels(plan), {label: _name(label, kinds) for label, kinds in _kinds(plan).items()}
 
@@ -174,7 +174,7 @@ def _pattern(plan: StackPlan) -> list[Any]:
     return [*written(before), written(cycle), *written(after)]
 
 
-def _folded(labels: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+def _folded(labels: Sequence[Label]) -> tuple[Sequence[Label], Sequence[Label], Sequence[Label]]:
     """Split labels into prefix, repeated cycle and suffix; a recurring entry restarts the cycle."""
     starts: dict[object, int] = {}
     for index, label in enumerate(labels):
