@@ -43,10 +43,12 @@ class Piece:
     row: int = 0
     target: int = 0
     empty: bool = False
+    marked: int = 0  # most marked tokens in a row of the whole batch
 
     def draws(self, key: tuple[int, ...]) -> Draws:
         """Return the dropout RNG state for this piece of the batch identified by `key`."""
-        return Draws(key, self.row, len(side_of(self.batch)), self.target, len(self.batch.get("predicted", ())))
+        rows, targets = len(side_of(self.batch)), len(self.batch.get("predicted", ()))
+        return Draws(key, self.row, rows, self.target, targets, self.marked)
 
 
 def side_of(batch: Batch) -> Tensor:
@@ -72,7 +74,8 @@ def piece_of(batch: Batch, index: int, count: int) -> Piece:
         found["predicted"] = places[chosen] - start * width
         first = int((places < start * width).sum())
     found |= {name: _rows(name, tensor, rows, slice(start, stop)) for name, tensor in rest.items()}
-    return Piece(found, start, first, empty)
+    marked = int(batch["marked"].sum(dim=1).max()) if "marked" in batch else 0
+    return Piece(found, start, first, empty, marked)
 
 
 def _rows(name: str, tensor: Tensor, rows: int, kept: slice) -> Tensor:
