@@ -129,13 +129,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     Raise RunError for missing or unknown tensors, wrong shapes, and integers where floats are expected.
     """
-    stored, wanted = Weights.read(path), model.state_dict()
+    stored, target = Weights.read(path), model.state_dict()
     found = Weights(restored_rows(path, stored.tensors), stored.tied).by_name()
     ties = Weights.of(model).tied
     found |= {name: found[owner] for name, owner in ties.items() if name not in found and owner in found}
-    wrong = [f"{name} is missing" for name in wanted if name not in found]
-    wrong += [f"{name} is not in this model" for name in found if name not in wanted]
-    for name, expected in wanted.items():
+    wrong = [f"{name} is missing" for name in target if name not in found]
+    wrong += [f"{name} is not in this model" for name in found if name not in target]
+    for name, expected in target.items():
         tensor = found.get(name, expected)
         if tensor.shape != expected.shape:
             wrong.append(f"{name} has shape {list(tensor.shape)}, expected {list(expected.shape)}")
