@@ -27,13 +27,17 @@ CHUNK, CHUNKS = 1 << 16, 64  # words in a chunk, if that makes no more chunks
 
 @dataclass
 class Draws:
-    """RNG state for a piece of a batch: the batch's key, the first row and target of the piece, and their numbers."""
+    """RNG state for a piece of a batch: the batch's key, the first row and target of the piece, and their numbers.
+
+    `marked` is the largest number of marked tokens in a row of the whole batch, which shapes of attention depend on.
+    """
 
     key: tuple[int, ...]
     row: int = 0
     rows: int = 1
     target: int = 0
     targets: int = 0
+    marked: int = 0
     calls: int = 0
 
     def first(self, x: Tensor) -> int:

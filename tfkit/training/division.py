@@ -43,10 +43,12 @@ class Piece:
     row: int = 0
     target: int = 0
     empty: bool = False
+    marked: int = 0  # most marked tokens in a row of the whole batch
 
     def draws(self, key: tuple[int, ...]) -> Draws:
         """Return the dropout RNG state for this piece of the batch identified by `key`."""
-        return Draws(key, self.row, len(side_of(self.batch)), self.target, len(self.batch.get("predicted", ())))
+        rows, targets = len(side_of(self.batch)), len(self.batch.get("predicted", ()))
+        return Draws(key, self.row, rows, self.target, targets, self.marked)
 
 
 def side_of(batch: Batch) -> Tensor:
@@ -72,7 +74,8 @@ def piece_of(batch: Batch, index: int, count: int) -> Piece:
         found["predicted"] = places[chosen] - start * width
         first = int((places < start * width).sum())
     found |= {name: _rows(name, tensor, rows, slice(start, stop)) for name, tensor in rest.items()}
-    return Piece(found, start, first, empty)
+    marked = int(batch["marked"].sum(dim=1).max()) if "marked" in batch else 0
+    return Piece(found, start, first, empty, marked)
 
 
 def _rows(name: str, tensor: Tensor, rows: int, kept: slice) -> Tensor:
@@ -108,7 +111,7 @@ class Division:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Let the model be called for evaluation within the block, by all processes equally often."""
+        """Allow evaluation within the block. All processes must call the model equally often."""
         yield
 
 
@@ -151,10 +154,10 @@ class LossModule(nn.Module):
 
 
 class Sharded(Division):
-    """A part of every weight in each process, by torch's FSDP2; the rows are divided equally.
+    """FSDP2: each process holds a part of every weight and computes an equal share of the rows.
 
-    The weights of a layer are whole while it is computed, all others during the step. Gradients are summed for each
-    batch, so that they are never kept whole.
+    The weights of a layer are gathered while it is computed, all others for the whole step. Gradients are summed after
+    each batch, so that no process keeps them whole.
     """
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team, device: str) -> None:
@@ -189,7 +192,7 @@ class Sharded(Division):
 
 
 def units_of(trained: nn.Module) -> list[Layer]:
-    """Return the layers that share no weight with a module outside of them."""
+    """Return the layers that share no weight with another module."""
     layers = [module for module in trained.modules() if isinstance(module, Layer)]
     within = {module for layer in layers for module in layer.modules()}
     others = [module.parameters(recurse=False) for module in trained.modules() if module not in within]
@@ -295,14 +298,12 @@ def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
 
 
 def divided(task: Task, compute: Compute, team: Team) -> Division:
-    """Return the division for `train.parallel` and the processes of the run."""
+    """Choose the division from `train.parallel` and the number of processes."""
     parallel, trained = task.settings.parallel, task.trained
     if parallel.pieces is not None:
         return InPieces(trained, compute, team, parallel.pieces)
     if team.size == 1:
         return Division(trained, compute)
-    return (
-        Sharded(trained, compute, team, task.train.device.type)
-        if parallel.shard
-        else Replicated(trained, compute, team)
-    )
+    if parallel.shard:
+        return Sharded(trained, compute, team, task.train.device.type)
+    return Replicated(trained, compute, team)

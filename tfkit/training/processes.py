@@ -67,7 +67,7 @@ def team() -> Team:
 
 
 def parts_of(settings: Train) -> int:
-    """Return the number of processes that the weights are divided over."""
+    """Number of processes over which the weights are divided."""
     return team().size if settings.parallel.shard else 1
 
 

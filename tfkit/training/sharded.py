@@ -1,4 +1,4 @@
-"""Tensors of which each process holds a part: torch's DTensor, divided along the first axis."""
+"""Divided tensors: torch's DTensor, split over the processes along the first axis."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-# the class is not imported here: that takes half a second, and most processes never see one
+# importing DTensor takes half a second, so tensors are recognized by its methods
 
 
 def is_part(tensor: Tensor) -> bool:
-    """True if other processes hold the rest of the tensor."""
+    """True if the tensor is divided."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the part of this process, which may be empty; a whole tensor as it is."""
+    """Return this process's part of a tensor, which may be empty. Other tensors are returned unchanged."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole tensor; all processes call this together."""
+    """Gather a divided tensor. All processes must call this. Other tensors are returned unchanged."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a copy of a whole tensor, divided as `like` is."""
+    """Return a copy of a whole tensor, divided like `like`."""
     copy = torch.empty_like(like)
     if hasattr(like, "device_mesh"):
         parts = tensor.chunk(like.device_mesh.size())
@@ -39,7 +39,7 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def gathered(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
-    """Return whole tensors in main memory, gathered one at a time by all processes; empty unless `kept`."""
+    """Gather divided tensors one by one into main memory. All processes must call this; return {} unless `kept`."""
     found = {}
     for name, tensor in tensors.items():
         one = whole(tensor)
@@ -49,22 +49,21 @@ def gathered(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
 
 
 def exchange(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], after: nn.Module) -> None:
-    """Let an optimizer update the parameters of `after`, which were those of `before`, from the same state.
-
-    Of torch's fused kernels only those of Adam take divided tensors.
-    """
-    fused = isinstance(optimizer, torch.optim.Adam)  # and its subclass AdamW
+    """Replace the parameters of an optimizer by the divided ones of `after`, by name, and divide its state."""
+    if not any(map(is_part, after.parameters())):
+        return
+    fused = isinstance(optimizer, torch.optim.Adam)  # or AdamW: other fused kernels do not accept DTensors
     new = {id(before[name]): parameter for name, parameter in after.named_parameters()}
     for group in optimizer.param_groups:
         group["params"] = [new[id(one)] for one in group["params"]]
-        if group.get("fused") and not fused and any(map(is_part, group["params"])):
+        if "fused" in group and not fused:
             group["fused"] = False
     for one, values in [(one, optimizer.state.pop(one)) for one in list(optimizer.state)]:
         optimizer.state[new[id(one)]] = _divided(values, new[id(one)])
 
 
 def _divided(values: Mapping[str, object], parameter: nn.Parameter) -> dict[str, object]:
-    """Divide those tensors of an optimizer's state that have a number for each of the parameter."""
+    """Divide the tensors of an optimizer's state that have the shape of the parameter."""
     return {
         name: part_of(value, parameter.detach())
         if isinstance(value, Tensor) and value.shape == parameter.shape
