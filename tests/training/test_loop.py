@@ -667,7 +667,7 @@ def test_written_durations(tmp_path: Path, written: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("written", ["", "8", "0 s", "8 hours", "h", "5 s 1 h", 30])
 def test_what_is_no_duration_is_refused(tmp_path: Path, written: Any) -> None:
-    with pytest.raises(RecipeError, match=r"train\.max_time.*(is no duration; write 8 h|text, got)"):
+    with pytest.raises(RecipeError, match=r"train\.max_time.*(is not a duration; write 8 h|text, got)"):
         recipe(tmp_path, max_time=written)
 
 

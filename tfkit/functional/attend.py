@@ -12,8 +12,9 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from tfkit.core.context import Visibility
+from tfkit.functional.attention_dropout import Draw, attend_with_dropout, is_faster
 from tfkit.functional.band import TileMask, band_of, rows_at, with_rows
-from tfkit.functional.dropout import dropout, is_drawing
+from tfkit.functional.dropout import drawn_mask, dropout, is_drawing
 from tfkit.functional.precision import wide
 
 log = logging.getLogger("tfkit")
@@ -118,16 +119,34 @@ def _fused(
 def _drawn(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores, is_causal: bool
 ) -> Tensor:
-    """Attend in eager mode with the draws of `drawing`. torch's CPU kernels with dropout compute the same steps."""
+    """Attend with the draws of `drawing`, in blocks or in eager mode, because fused kernels accept no dropout mask."""
     group = query.shape[1] // key.shape[1]
     if group > 1:
         key, value = (repeat(x, "batch head key dim -> batch (head group) key dim", group=group) for x in (key, value))
+    if _in_blocks(query, allowed, is_causal):
+        weights = query.new_empty(()).expand(*query.shape[:3], key.shape[2])  # only the shape matters; not allocated
+        keep = drawn_mask(weights, scores.dropout)
+        if keep is not None:
+            draw = Draw(scores.dropout, keep.flatten(0, 1))
+            return attend_with_dropout(query * scores.scale, key, value, allowed, draw, is_causal)
     raw = (query * scores.scale) @ rearrange(key, "batch head key dim -> batch head dim key")  # [batch head query key]
     if is_causal:
         allowed = torch.ones(raw.shape[-2:], dtype=torch.bool, device=raw.device).tril()
     if allowed is not None:
         raw = raw.masked_fill(~allowed, float("-inf")) if allowed.dtype == torch.bool else raw + allowed
     return dropout(torch.softmax(raw, dim=-1).to(value.dtype), scores.dropout) @ value
+
+
+def _in_blocks(query: Tensor, allowed: Tensor | None, is_causal: bool) -> bool:
+    """True if attention with dropout can run in blocks of queries, and is faster that way."""
+    return (
+        is_faster(query.shape[2], is_causal)
+        and query.device.type == "cpu"
+        and query.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and (allowed is None or not allowed.requires_grad)
+    )
 
 
 def _fused_step(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores) -> Tensor:

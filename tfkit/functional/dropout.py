@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tfkit.core.errors import UsageError
 
 LEVELS = 1 << 16
+CHUNK, CHUNKS = 1 << 16, 64  # words per chunk, unless that needs more chunks
 
 
 @dataclass
@@ -105,18 +106,28 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element with probability `rate`, rounded to 1/65,536, and scale the others to preserve the mean."""
     if rate == 0:
         return x
-    if _REGION.calls is not None and (torch.compiler.is_compiling() or _REGION.thread == threading.get_ident()):
-        _REGION.calls += 1
-        return _scaled(x, numbered_mask(x, rate, _REGION.calls), rate)
-    draws = None if torch.compiler.is_compiling() else _DRAWS.get()
-    if draws is not None:
-        draws.calls += 1
-        return _scaled(x, _drawn_mask(x, rate, draws, draws.calls), rate)
+    keep = drawn_mask(x, rate)
+    if keep is not None:
+        return _scaled(x, keep, rate)
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return F.dropout(x, rate)
     # one 64-bit draw serves four elements
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    return _scaled(x, _mask(words, 0, x, rate), rate)
+    keep = words.view(torch.int16)[: x.numel()].view(x.shape) >= _threshold(rate)
+    return _scaled(x, keep, rate)
+
+
+def drawn_mask(x: Tensor, rate: float) -> Tensor | None:
+    """Return the mask of elements to keep in the next dropout call, or None outside of `drawing`."""
+    if _REGION.calls is not None and (torch.compiler.is_compiling() or _REGION.thread == threading.get_ident()):
+        _REGION.calls += 1
+        numbered: Tensor = numbered_mask(x, rate, _REGION.calls)
+        return numbered
+    draws = None if torch.compiler.is_compiling() else _DRAWS.get()
+    if draws is None:
+        return None
+    draws.calls += 1
+    return _mask_of_call(x, rate, draws, draws.calls)
 
 
 @torch.library.custom_op("tfkit::numbered_mask", mutates_args=())
@@ -125,7 +136,7 @@ def numbered_mask(x: Tensor, rate: float, call: int) -> Tensor:
     draws = _DRAWS.get()
     if draws is None:
         raise UsageError("a compiled graph with dropout cannot run outside of its training step")
-    return _drawn_mask(x, rate, draws, draws.calls + call)
+    return _mask_of_call(x, rate, draws, draws.calls + call)
 
 
 @numbered_mask.register_fake
@@ -133,16 +144,21 @@ def _(x: Tensor, rate: float, call: int) -> Tensor:
     return torch.empty_like(x, dtype=torch.bool)
 
 
-def _drawn_mask(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
+def _mask_of_call(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
+    """Compare 16 bits of SplitMix64 per element with the rate, in chunks that fit into the processor's cache."""
     start, skip = divmod(draws.first(x), 4)
-    words = split_mix(draws.key_of(call), start, (skip + x.numel() + 3) // 4, x.device)
-    return _mask(words, skip, x, rate)
+    count, key = (skip + x.numel() + 3) // 4, draws.key_of(call)
+    keep = torch.empty(4 * count, dtype=torch.bool, device=x.device)
+    chunk = max(CHUNK, count // CHUNKS) if x.device.type == "cpu" else max(count, 1)
+    for first in range(0, count, chunk):
+        stop = min(first + chunk, count)
+        bits = split_mix(key, start + first, stop - first, x.device).view(torch.int16)
+        torch.ge(bits, _threshold(rate), out=keep[4 * first : 4 * stop])
+    return keep[skip : skip + x.numel()].view(x.shape)
 
 
-def _mask(words: Tensor, skip: int, x: Tensor, rate: float) -> Tensor:
-    """Return the mask of elements to keep, using 16 bits of `words` per element after skipping `skip` elements."""
-    threshold = round(rate * LEVELS) - LEVELS // 2
-    return words.view(torch.int16)[skip : skip + x.numel()].view(x.shape) >= threshold
+def _threshold(rate: float) -> int:
+    return round(rate * LEVELS) - LEVELS // 2
 
 
 def _scaled(x: Tensor, keep: Tensor, rate: float) -> Tensor:

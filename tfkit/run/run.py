@@ -371,8 +371,7 @@ def load_run(
         record.accept(folder)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
-            unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
-            raise RunError(f"{folder / name}: is missing" + (": training has not saved any weights yet" * unfinished))
+            raise RunError(f"{folder / name}: is missing{_why_missing(folder, name)}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
     if recipe.data is not None and recipe.data.tokenizer is not None:
@@ -380,6 +379,14 @@ def load_run(
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     named = replace(recipe, name=str(known.get("recipe", folder.path.name)))
     return Run(folder.path, named, device, as_saved=not sets and not hub)
+
+
+def _why_missing(folder: RunFolder, name: str) -> str:
+    """Return the reason why a file of a run is missing, if known, as the end of a message."""
+    if folder.holds_run and name in folder.removed:
+        return ": a study deleted it (study.keep: scores); train the run again to use its weights"
+    unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
+    return ": training has not saved any weights yet" if unfinished else ""
 
 
 def evaluate(

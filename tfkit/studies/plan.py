@@ -10,7 +10,7 @@ from pydantic import Field, Strict
 
 from tfkit.core.bounds import ARMS, SEEDS, TRIALS
 from tfkit.core.options import PositiveInt, Seed
-from tfkit.recipe.settings.study import STEPS, PaperClaim
+from tfkit.recipe.settings.study import STEPS, Keep, PaperClaim
 from tfkit.studies.arms import Arm, slug
 from tfkit.studies.trial import Timing
 from tfkit.training.progress import duration
@@ -70,6 +70,8 @@ class Plan:
     claims: tuple[PaperClaim, ...] = ()
     equal_within: Mapping[str, float] = field(default_factory=dict)  # differences by measure that do not matter
     worth: float | None = None  # of a study that looks at its results after each seed: the margin of the first measure
+    reuse: bool = False  # equal finished runs in other folders
+    keep: Keep = "all"  # files of finished runs
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan
     changed: tuple[str, ...] = ()  # changes after results were seen

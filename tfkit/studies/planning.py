@@ -135,6 +135,8 @@ class _Planner:
             about=study.about,
             claims=study.claims,
             equal_within=study.equal_within,
+            reuse=study.reuse,
+            keep=study.keep,
             text=self.recipe.text or "",
         )
 

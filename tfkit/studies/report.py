@@ -170,6 +170,7 @@ class StudyReport(ReportFiles):
         groups = {
             "The plan was changed after results were seen": [(key, text) for key, text in changed],
             "Altered runs, which are not counted": list(self.results.altered.items()),
+            "Runs taken from other folders": list(self.results.reused.items()),
             "Failed runs": list(self.results.failed.items()),
             "Best at the edge of the values tried": list(self.results.at_the_edge.items()),
         }

@@ -80,11 +80,12 @@ class RunRow:
 
 def runs_in(folders: Sequence[Path]) -> list[RunRow]:
     """Return the runs in these folders, at any depth, and the folders that are runs, sorted by name."""
-    runs = {folder: None for place in folders for folder in sorted(_run_folders(place))}
+    runs = {folder: None for place in folders for folder in sorted(run_folders(place))}
     return [_row(folder) for folder in runs]
 
 
-def _run_folders(place: Path) -> Iterator[Path]:
+def run_folders(place: Path) -> Iterator[Path]:
+    """Yield the run folders in a folder, at any depth. Raise UsageError if it is missing."""
     if not place.is_dir():
         raise UsageError(f"{place}: no such folder")
     for folder, names, _ in os.walk(place):
@@ -100,13 +101,21 @@ def _row(path: Path) -> RunRow:
     try:
         history = read_history(folder)
         checkpoint = Checkpoints(folder / CHECKPOINTS).last()
-        progress = None if checkpoint is None else read_progress(checkpoint)
+        progress = _recorded(history) if checkpoint is None else read_progress(checkpoint)
         known = folder.known
         values = {"run": str(path), "status": _status(folder, history, progress)}
         values |= _of_history(history, known) | _of_progress(progress) | scores_of(folder)
         return RunRow(path, values)
     except RunError as error:
         return RunRow(path, {"run": str(path), "status": "damaged"}, str(error))
+
+
+def _recorded(history: History | None) -> Progress | None:
+    """Return the progress of a finished run whose checkpoints were deleted."""
+    if history is None or not history.finished:
+        return None
+    known = history.model_dump(include={"tokens", "targets", "best_step", "finished"})
+    return Progress.model_validate({**known, "step": history.steps, "scores": history.best})
 
 
 def _status(folder: RunFolder, history: History | None, progress: Progress | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from tfkit.core.machine import machine
 from tfkit.storage.locks import held_by
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
+from tfkit.studies.catalogue import Catalogue, reuse
 from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.digest import unchanged
+from tfkit.studies.keeping import reduce
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
 from tfkit.studies.process import Here, Job, Launcher, command_of, failure
@@ -82,12 +85,15 @@ class Runner:
         self.board = Board(plan, folder)
         self.progress = StudyProgress(self.board, jobs=jobs)
         self.threads = max(1, int(machine()["cores"]) // jobs) if jobs > 1 else None
+        self.catalogue = Catalogue(source, plan, folder)
         self._stopping = False
         self._awaited: set[PlannedRun] = set()
 
     def run(self, show: Callable[[StudyProgress], None]) -> bool:
         """Work until nothing is left; return False if stopped by a signal."""
         (self.folder / LOGS).mkdir(exist_ok=True)
+        for run in self.board.runs():
+            self._reduce(run)
         before = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
             while self._step():
@@ -129,13 +135,13 @@ class Runner:
             except RunError as error:
                 self._fail(run, str(error))
                 continue
-            folder = self.board.run_folder(run).path
+            folder = self.board.own_folder(run).path
             if claim is None or is_trained(folder):  # a killed study may have left a training
                 elsewhere = True
                 self._report_waiting(run, held_by(folder))
                 if claim is not None:
                     claim.release()
-            elif self.board.state(run) != "waiting":  # another process has just completed it
+            elif self.board.state(run) != "waiting" or self._reuse(run):  # another process has just completed it
                 claim.release()
             else:
                 self._begin(run, claim)
@@ -146,6 +152,15 @@ class Runner:
             self._awaited.add(run)
             self.progress.events.append(f"{run.name}: is {holder or 'claimed by another process'}; waiting for it")
 
+    def _reuse(self, run: PlannedRun) -> bool:
+        """Take an equal run of another folder, if there is one; name equal runs that were edited."""
+        found = reuse(self.board, self.catalogue, run)
+        self.progress.events += self.catalogue.edited
+        self.catalogue.edited.clear()
+        if found is not None:
+            self.progress.events.append(f"{run.name}: taken from {os.path.relpath(found.path)}, not trained again")
+        return found is not None
+
     def _begin(self, run: PlannedRun, claim: RunClaim) -> None:
         arm = self.board.plan.arm(run.arm)
         why = self.board.stranger(run)
@@ -155,7 +170,7 @@ class Runner:
             claim.release()
             self._fail(run, why)
             return
-        words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.run_folder(run).path)
+        words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.own_folder(run).path)
         log = self.folder / LOGS / f"{run.name}.txt"
         log.write_bytes(b"")
         self.progress.workers.append(Worker(run, self.launcher.start(words, log, self.threads), claim))
@@ -163,6 +178,7 @@ class Runner:
     def _ended(self, worker: Worker) -> None:
         """Record an ended job: its run is done, diverged or failed."""
         self.progress.workers.remove(worker)
+        self._reduce(worker.run)
         worker.claim.release()
         run, state = worker.run, self.board.state(worker.run)
         if state == "done":
@@ -180,6 +196,11 @@ class Runner:
             self.progress.events.append(f"{run.name}: diverged{step}")
         elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
             self._fail(run, worker.job.problem or self._why(run, worker.job.wait()))
+
+    def _reduce(self, run: PlannedRun) -> None:
+        """Delete the files of a finished run that the study does not keep."""
+        if self.board.plan.keep != "all" and self.board.reused(run) is None and self.board.state(run) == "done":
+            reduce(self.board.own_folder(run), self.board.plan.keep)
 
     def _fail(self, run: PlannedRun, why: str) -> None:
         self.progress.failed[run] = why
@@ -204,10 +225,10 @@ class Runner:
 
 def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
     """Return the command line of each remaining run known so far."""
-    board = Board(plan, folder)
+    board, catalogue = Board(plan, folder), Catalogue(source, plan, folder)
     lines = []
     for run in board.runs():
         arm = plan.arm(run.arm)
-        if board.state(run) == "waiting":
+        if board.state(run) == "waiting" and reuse(board, catalogue, run) is None:
             lines.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))
     return lines

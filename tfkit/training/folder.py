@@ -32,6 +32,7 @@ CARD = "README.md"  # written by tfkit or by the user; see training/card.py
 QUANTIZED = "quantized"  # dtype of the quantized weights
 QUANTIZED_FROM = "quantized_from"  # path, scores and size of the original run, and the new size
 IMPORTED, NOTES = "imported", "notes"  # source of an imported model, and what the import lost
+REMOVED = "removed"  # names of files that a study deleted after training (study.keep)
 # files written by tfkit; all others are the user's
 OURS = (
     *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ADAPTER, METRICS, LOG),
@@ -68,6 +69,12 @@ class RunFolder:
             return "tfkit" in self.known
         except RunError:
             return False
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Names of the files that a study deleted from this finished run. Raise RunError if they cannot be read."""
+        names = self.known.get(REMOVED)
+        return tuple(map(str, names)) if isinstance(names, list) else ()
 
     @property
     def holds_import(self) -> bool:

@@ -132,13 +132,16 @@ def restore_history(folder: RunFolder, recipe: Recipe) -> None:
 def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     """True if the run in `folder` has completed `recipe`. Raise RunError if the run has another recipe."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
-    if checkpoint is None or not (folder / ENVIRONMENT).is_file():
+    removed = folder.removed if folder.holds_run else ()
+    if not (folder / ENVIRONMENT).is_file() or (checkpoint is None and CHECKPOINTS not in removed):
         return False
     recipe = recipe.labelled(len(read_labels(folder)))
     check_same(folder, recipe.resolved(_saved_tokenizer(folder, recipe).sizes), recipe.data)
     finished = folder.known.get("finished")
-    whole = all((folder / name).is_file() for name in (WEIGHTS, RESOLVED, RECIPE))
-    return bool(finished == _ending(recipe, step_of(checkpoint)) and whole)
+    whole = all((folder / name).is_file() or name in removed for name in (WEIGHTS, RESOLVED, RECIPE))
+    if not (whole and isinstance(finished, dict)):
+        return False
+    return bool(finished == _ending(recipe, finished.get("step", 0) if checkpoint is None else step_of(checkpoint)))
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:

@@ -55,6 +55,9 @@ def check_use(folder: RunFolder, resume: bool, force: bool) -> None:
 def check_nothing_is_lost(folder: RunFolder) -> None:
     """Raise RunError if training cannot resume and a restart would lose results."""
     if results := _worth_keeping(folder):
+        if folder.holds_run and CHECKPOINTS in folder.removed:
+            text = "a study has deleted its checkpoints (study.keep), so it cannot be resumed"
+            raise RunError(f"{folder}: {text}; --force replaces the run, or choose another --out")
         hints = [f"if {path.name} contains its checkpoints, rename it to {CHECKPOINTS}; " for path in _renamed(folder)]
         raise RunError(
             f"{folder}: contains {results}, but no checkpoint to resume from, and --resume deletes nothing; "

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -125,6 +125,7 @@ Seeds = (
     | Looks
     | Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=SEEDS.most)]
 )
+Keep = Literal["scores", "weights", "all"]
 Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=1)]
 
 
@@ -154,6 +155,13 @@ class Study(Section):
     )
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
         (), description="claims of papers to test"
+    )
+    reuse: bool = Field(
+        True, description="take equal finished runs from runs/ and from neighbouring studies instead of training again"
+    )
+    keep: Keep = Field(
+        "all",
+        description="files kept of each finished run: scores: no weights and checkpoints; weights: no checkpoints",
     )
 
     @property

@@ -1,0 +1,53 @@
+"""Files that a study keeps of its finished runs (`study.keep`)."""
+
+from __future__ import annotations
+
+import shutil
+
+from tfkit.recipe.settings.study import Keep
+from tfkit.storage import checksums
+from tfkit.storage.locks import FolderBusy, FolderLock
+from tfkit.training.checkpoint import Checkpoints, is_ours
+from tfkit.training.folder import ADAPTER, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
+
+DROPPED: dict[Keep, tuple[str, ...]] = {
+    "scores": (CHECKPOINTS, WEIGHTS, ADAPTER),
+    "weights": (CHECKPOINTS,),
+    "all": (),
+}
+
+
+def reduce(folder: RunFolder, keep: Keep) -> None:
+    """Delete the files of a finished run that are not kept; a no-op while another process uses the run.
+
+    The names are first recorded in environment.json and dropped from the manifest, so that an interrupted call can be
+    repeated.
+    """
+    names = [name for name in DROPPED[keep] if (folder / name).exists()]
+    if not names:
+        return
+    try:
+        lock = FolderLock.take(folder.path, None)
+    except FolderBusy:
+        return
+    try:
+        removed = sorted({*folder.removed, *names})
+        if removed != list(folder.removed):
+            checksums.write_json(folder / ENVIRONMENT, {**folder.known, REMOVED: removed})
+        checksums.forget(folder.path, names)
+        for name in names:
+            if name == CHECKPOINTS:
+                _remove_checkpoints(folder)
+            else:
+                (folder / name).unlink(missing_ok=True)
+    finally:
+        lock.release()
+
+
+def _remove_checkpoints(folder: RunFolder) -> None:
+    """Delete the checkpoints, and their folder unless it holds other files."""
+    for checkpoint in Checkpoints(folder / CHECKPOINTS).all():
+        if is_ours(checkpoint):
+            shutil.rmtree(checkpoint)
+    if not any((folder / CHECKPOINTS).iterdir()):
+        (folder / CHECKPOINTS).rmdir()
