@@ -22,7 +22,7 @@ log = logging.getLogger("tfkit")
 
 @dataclass(frozen=True)
 class Scores:
-    """Options of the scores softcap(query keyᵀ * scale) + bias, which are masked and passed to softmax and dropout.
+    """Options of attention scores: softcap(query keyᵀ * scale) + bias is masked, then softmax and dropout are applied.
 
     `sinks` [heads] are the scores of an extra key whose value is zero and which every query sees.
     """
@@ -47,7 +47,7 @@ def attend(
     band = band_of(mask, query.shape[0]) if bias is None else None
     if band is None:
         return _whole(query, key, value, mask, scores, bias)
-    whole = scores.dropout > 0 and is_drawing()  # a single call, so that dropout draws by row
+    whole = scores.dropout > 0 and is_drawing()  # a single chunk, so that draws are indexed by the row of the batch
     parts = band.parts(query, key, value, whole)
     out = band.tiles.joined([_whole(*part, scores) for part in parts], query.shape[0])
     if band.places is None or band.rows is None:

@@ -382,7 +382,7 @@ def load_run(
 
 
 def _why_missing(folder: RunFolder, name: str) -> str:
-    """Return the reason why a file of a run is missing, if known, as the end of a message."""
+    """Explain why a file of a run is missing, or return ""."""
     if folder.holds_run and name in folder.removed:
         return ": a study deleted it (study.keep: scores); train the run again to use its weights"
     unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None

@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return the list of resumptions, extended by this one: step, time, device and changed versions."""
+    """Return the list of resumptions with a new entry: step, time, device and changed versions."""
     other = {name: now[name] for name in versions() if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
     resumed = before.get("resumed")
