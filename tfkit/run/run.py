@@ -382,11 +382,11 @@ def load_run(
 
 
 def _why_missing(folder: RunFolder, name: str) -> str:
-    """Explain why a run has no weights, if known."""
+    """Explain why a file of a run is missing, or return ""."""
     if folder.holds_run and name in folder.removed:
         return ": a study deleted it (study.keep: scores); train the run again to use its weights"
     unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
-    return ", since training kept no weights yet" if unfinished else ""
+    return ": training has not saved any weights yet" if unfinished else ""
 
 
 def evaluate(
