@@ -141,7 +141,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}]",),
-        "generate.logits[1]: choices comes after regex, which constrains the text already",
+        "generate.logits[1]: choices comes after regex, which already constrains the text",
     ),
     (
         DECODER,
@@ -180,7 +180,11 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("data.tokenizer={type: file, path: t.json, special_tokens: {pad: x}}",),
         "data.tokenizer.special_tokens.mask: 'masked_lm' requires a special token for mask",
     ),
-    (ENCODER, ("model.embedding={type: token_dropout, mask_id: 3}",), "model.embedding.mask_id: the tokenizer's mask"),
+    (
+        ENCODER,
+        ("model.embedding={type: token_dropout, mask_id: 3}",),
+        "model.embedding.mask_id: is 3, but the tokenizer's mask",
+    ),
     # what the model reads
     (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' provides"),
     (
@@ -265,7 +269,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("objective.generator.layer.attention=none", "objective.generator.layer.mixer=fourier"),
         "objective.generator: mixer 'fourier' cannot mask padding, which 'replaced_token' requires",
     ),
-    (PAIR, ("train.recompute=99",), "train.recompute: 99 is more than the model's"),
+    (PAIR, ("train.recompute=99",), "train.recompute: 99 exceeds the 2 layers of the model"),
     (
         PAIR,
         ("train.recompute=all", "train.compile=true"),

@@ -215,7 +215,7 @@ def test_layers_that_differ_are_told_apart() -> None:
     masks = {answer.path: [entry.where for entry in answer.entries] for answer in ask("model.layer.mask").answers}
     assert masks["model.layer.mask.size"] == ["layers 0-4, 6-10"]
     assert masks["model.layer.mask"] == ["layer 5"]
-    assert ask("model.layer.mask").note == "besides causal, which comes with type: decoder"
+    assert ask("model.layer.mask").note == "in addition to causal, which follows from type: decoder"
 
 
 def test_sides_that_differ_are_told_apart() -> None:

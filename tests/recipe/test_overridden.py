@@ -141,7 +141,7 @@ def test_cross_attention_stands_where_there_is_something_to_attend_to(key):
     value = {"type": "multi_head", "num_heads": 2} if key == "cross_attention" else "rms_norm"
     layer = SIDE["layer"] | {key: value}
     (found,) = faults(SINGLE | {"layer": layer})
-    assert found.startswith(f"<mapping>: model.layer.{key}: no memory to attend to")
+    assert found.startswith(f"<mapping>: model.layer.{key}: there is no memory to attend to")
     encoder = {"encoder": {"layer": {key: value}}, "type": "encoder_decoder"}
     (found,) = faults(SIDE | encoder)
     assert found.startswith(f"<mapping>: model.encoder.layer.{key}: an encoder has no memory to attend to")

@@ -8,12 +8,15 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config, Doubt, Problem
 from tfkit.core.facts import Longest, RecipeFacts
 from tfkit.core.options import layer_pairs
-from tfkit.core.output import counted
+from tfkit.core.output import counted, some
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.agreement import serves
 from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
+
+# optimizers of torch without rules for divided tensors
+UNDIVIDED = ("Adafactor", "Rprop")
 
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
@@ -62,18 +65,11 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
         yield from _shard_problems(data, objective, train) if data.shards else ()
-    if train.recompute and train.compile:
-        text = "train.recompute cannot be compiled; remove compile or train.recompute"
-        yield Problem("compile", text, at="train")
+    yield from computing_problems(train, blueprint)
     yield from step_problems(train, data)
     yield from callback_problems(train)
     yield from adapter_problems(train, blueprint, objective) if train.adapter is not None else ()
     if blueprint is not None:
-        if train.recompute and train.recompute != "all":
-            deepest = max(plan.num_layers for plan in blueprint.stacks())
-            if train.recompute > deepest:
-                text = f"{train.recompute} is more than the model's {counted(deepest, 'layer')}; use recompute: all"
-                yield Problem("recompute", text, at="train")
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
         yield from group_problems(train, blueprint) if train.groups else ()
@@ -110,6 +106,45 @@ def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: 
     elif train.teacher is not None and train.teacher.sequences is not None:
         text = "train.teacher.sequences rewrites the examples, which are held in memory; remove one of the two"
         yield Problem("shards", text, at="data")
+
+
+def computing_problems(train: Train, blueprint: Blueprint | None) -> Iterator[Problem]:
+    """Yield the first reason against each way to compute a step."""
+    if train.compile and (reason := next(_uncompiled(train, blueprint), "")):
+        yield Problem("compile", f"{reason}; leave it out", at="train")
+    if train.parallel.shard and (reason := next(_undivided(train), "")):
+        yield Problem("parallel.shard", reason, at="train")
+    if blueprint is not None and train.recompute and train.recompute != "all":
+        deepest = max(plan.num_layers for plan in blueprint.stacks())
+        if train.recompute > deepest:
+            text = f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+            yield Problem("recompute", text, at="train")
+
+
+def _uncompiled(train: Train, blueprint: Blueprint | None) -> Iterator[str]:
+    for key, is_set in (("recompute", train.recompute), ("teacher", train.teacher and train.teacher.is_read)):
+        if is_set:
+            yield f"train.{key} cannot be compiled"
+    if train.parallel.pieces is not None:
+        yield "train.parallel.pieces promises identical bits, but compiled kernels round differently by batch size"
+    stacks = () if blueprint is None else tuple(blueprint.stacks())
+    if lacking := sorted({name for plan in stacks for name in plan.without("compile")}):
+        yield f"{some(lacking)} cannot be compiled to a single graph"
+    if any(part.part.part_name == "experts" for plan in stacks for part in plan.parts()):
+        yield "shapes in a graph cannot depend on routing, so every expert would be computed for every token"
+
+
+def _undivided(train: Train) -> Iterator[str]:
+    if train.parallel.pieces is not None:
+        yield "gradients are summed by layers, not in the order of train.parallel.pieces; leave one of them out"
+    if train.compile:
+        yield "weights are gathered between layers, where a graph would break; leave train.compile out"
+    if train.adapter is not None:
+        text = "train.adapter is merged into whole weights, and its gradients and optimizer state are small"
+        yield f"{text}; leave shard out"
+    options = train.optimizer.model_dump()
+    if options.get("name") in UNDIVIDED:
+        yield f"{options['name']} of torch has no rule for divided weights; use adamw, or leave shard out"
 
 
 def callback_problems(train: Train) -> Iterator[Problem]:

@@ -255,14 +255,15 @@ class Parallelism(Section):
         description="number of pieces, a power of 2, into which a batch is split; their gradients are added in a fixed "
         "order, so that 1, 2, 4, ... processes give bitwise equal results",
     )
+    shard: bool = Field(
+        False, description="divide weights, gradients and optimizer state over the processes, layer by layer (FSDP2)"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _replicates(cls, data: object) -> object:
-        for key in ("tensor", "shard"):
-            if isinstance(data, Mapping) and data.get(key):
-                text = f"{key}: sharding the model over processes is not supported"
-                raise ValueError(f"{text}; to save memory, lower data.batch and raise train.accumulate")
+        if isinstance(data, Mapping) and data.get("tensor"):
+            raise ValueError("tensor: a layer is not divided; for memory, use shard: true")
         return data
 
     @model_validator(mode="after")
