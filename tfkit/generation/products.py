@@ -138,11 +138,10 @@ def check_quantized(weight: Tensor, quantize: str) -> None:
 
 
 def _check_bfloat16() -> None:
-    native = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
-    if not native:
+    if None in (REORDER, ONEDNN) or not hasattr(torch.cpu, "get_capabilities"):
+        raise UsageError(f"quantize: bfloat16 needs kernels that this torch ({torch.__version__}) lacks; use int8")
+    if not torch.cpu.get_capabilities().get("avx512_bf16"):
         raise UsageError("quantize: bfloat16 needs a processor that multiplies bfloat16 (AVX512_BF16); use int8")
-    if None in (REORDER, ONEDNN):
-        raise UsageError(f"quantize: bfloat16 needs oneDNN, which this torch ({torch.__version__}) lacks; use int8")
 
 
 def _check_int8() -> None:
