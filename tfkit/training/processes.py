@@ -73,7 +73,7 @@ def team() -> Team:
 
 
 def parts_of(settings: Train) -> int:
-    """Return the number of processes that the weights are divided over."""
+    """Return the number of processes over which the weights are divided."""
     return team().size if settings.parallel.shard else 1
 
 
