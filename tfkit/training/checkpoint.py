@@ -114,7 +114,7 @@ class Checkpoints:
                 continue
             aside, number = newer.with_name(newer.name + DAMAGED), 1
             try:
-                if aside.is_dir() and is_ours(aside):
+                if aside.is_dir() and is_removable(aside):
                     _remove(aside)
                 while os.path.lexists(aside):
                     number += 1
@@ -165,7 +165,7 @@ class Checkpoints:
 
     def _thin(self) -> None:
         """Remove expired checkpoints, and reduce all but the newest to weights."""
-        existing = [path for path in self.all() if is_ours(path)]
+        existing = [path for path in self.all() if is_removable(path)]
         for old in existing[: -self.keep]:
             _remove(old)
         for old in existing[-self.keep : -WHOLE]:
@@ -209,7 +209,7 @@ def _is_whole(checkpoint: Path) -> bool:
     return OPTIMIZER in listed or (checkpoint / OPTIMIZER).exists() or not listed
 
 
-def is_ours(checkpoint: Path) -> bool:
+def is_removable(checkpoint: Path) -> bool:
     """True if a folder contains only checkpoint files, so that it may be removed."""
     return not checkpoint.is_symlink() and all(
         path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
@@ -262,7 +262,7 @@ class Snapshot:
         return self._with(*map(_copies, self.files(), into))
 
     def whole(self, kept: bool) -> Snapshot:
-        """Gather divided tensors. All processes must call this; the result is empty unless `kept`."""
+        """Gather sharded tensors; all processes must call this. The result is empty unless `kept`."""
         return self._with(*(gathered(tensors, kept) for tensors in self.files()))
 
     def _with(

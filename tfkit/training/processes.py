@@ -73,7 +73,7 @@ def team() -> Team:
 
 
 def parts_of(settings: Train) -> int:
-    """Number of processes over which the weights are divided."""
+    """Return the number of processes over which the weights are divided."""
     return team().size if settings.parallel.shard else 1
 
 
