@@ -33,6 +33,18 @@ if TYPE_CHECKING:
     help="Ratio of the largest to the smallest size.",
 )
 @click.option(
+    "--compare",
+    multiple=True,
+    metavar="VARIANT",
+    help="Variant to train at the same sizes; its advantage is given in FLOPs; repeatable.",
+)
+@click.option(
+    "--tune",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="Values to try at each size on the first seed: train.schedule.lr=[0.001,0.002]; repeatable.",
+)
+@click.option(
     "--flops",
     type=click.FloatRange(0, min_open=True),
     help="Compute budget to report the optimum for.  [default: the largest run's]",
@@ -62,6 +74,9 @@ def command(
     and on a quarter of them, each with its own learning rate schedule. The prediction with its 95 % interval is written
     to prediction.json before the largest size is trained.
 
+    With --compare, a variant of RECIPE is trained at the same sizes. Its advantage, a factor of compute, is fitted by
+    size and predicted for the largest size too.
+
     Repeating the command continues an interrupted ladder without repeating finished runs. If standard output is lost,
     training continues, and further output goes to output.log.
     """
@@ -69,7 +84,7 @@ def command(
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
-    from tfkit.studies.ladder import LadderOptions, make_ladder
+    from tfkit.studies.ladder import LadderOptions, make_ladder, tuned_values
     from tfkit.studies.page import check_packages
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.watching import announce
@@ -80,11 +95,14 @@ def command(
     folder = out or Path("ladders") / loaded.name
     check_packages()
     with written_to(folder):
+        options["tune"] = tuned_values(options["tune"])
         plan = make_ladder(source, LadderOptions(**options, variants=reading.variants), folder)
         if not dry_run:
             plan = keep_plan(folder, plan)
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
             announce(plan, jobs, Console())
+            for note in plan.notes:
+                echo(f"note: {note}")
             if not dry_run:
                 ctx.exit(_run(Climb(source, plan, folder, jobs, flops, echo)))
 
