@@ -329,7 +329,7 @@ def test_records_that_cannot_be_read_are_named(tmp_path: Path, said: Any) -> Non
     run = trained(tmp_path)
     known = json.loads((run / "environment.json").read_text())
     say_of(run, known | {"imports": said})
-    with pytest.raises(RunError, match=r"environment.json: its entry `imports` cannot be read"):
+    with pytest.raises(RunError, match=r"environment.json: the entry `imports` cannot be read"):
         tfkit.load_run(run)
 
 

@@ -183,7 +183,7 @@ class TestPredict:
         )
 
     def test_what_cannot_be_read(self, classifier: Run) -> None:
-        with pytest.raises(UsageError, match="this model reads text: pass a mapping of them to texts, got 3"):
+        with pytest.raises(UsageError, match="this model reads text; pass a mapping from field to text, got 3"):
             classifier.predict([3])  # type: ignore[list-item]
         with pytest.raises(UsageError, match="this model reads text"):
             classifier.predict({"question": "who"})

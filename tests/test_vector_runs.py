@@ -101,7 +101,7 @@ def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
     assert done.exit_code == 2 and "use --input PATH, a .npy file of arrays" in done.output
     (tmp_path / "x.txt").write_text("text\n")
     done = CliRunner().invoke(main, ["predict", str(run.folder), "--input", str(tmp_path / "x.txt")])
-    assert done.exit_code == 2 and "x.txt: is no .npy file" in done.output
+    assert done.exit_code == 2 and "x.txt: is not a .npy file" in done.output
 
 
 # --- what cannot be, told with its place before anything is computed

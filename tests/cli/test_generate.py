@@ -64,9 +64,7 @@ def test_a_text_that_its_rules_do_not_allow_is_told_by_the_exit_status(run: Path
     for stdin, where in ((None, "prompt 2"), ("The \na\n", "standard input, line 2")):
         told = generate(run, *(("The ", "a") if stdin is None else ()), *STOPPED, *form, stdin=stdin)
         assert told.exit_code == 1
-        assert (
-            f"tfkit: {where}: the text is cut off: it ended before it was complete under generate.logits" in told.stderr
-        )
+        assert f"tfkit: {where}: the text is cut off: it ended before it satisfied generate.logits" in told.stderr
         texts = [json.loads(line) for line in told.stdout.splitlines()] if form == ("--jsonl",) else []
         assert all(text["cut"] is True and len(text["text"]) == 1 for text in texts)
         assert len(told.stdout.splitlines()) == (4 if "--n-best" in form else 2)
@@ -141,12 +139,12 @@ def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Pat
         ("--seed 1", "--seed 1: strategy 'greedy' does not sample; use --strategy sample"),
         ("--n-best 2", "--n-best 2: strategy 'greedy' has no option n_best; supported by: "),
         ("--num-beams 2 --n-best 5", "--num-beams 2 --n-best 5: generate.strategy: n_best 5"),
-        ("--num-beams 2 --temperature 1", "generate.logits: temperature affects sampling, and beam does not sample"),
+        ("--num-beams 2 --temperature 1", "generate.logits: temperature affects sampling, but beam does not sample"),
         ("--strategy sample --num-beams 2", "--num-beams 2: strategy 'sample' has no option num_beams"),
         ("--strategy sampel", "--strategy sampel: generate.strategy.type: unknown strategy 'sampel'. Did you mean"),
         ("--strategy beam --set generate.strategy=sample", "--strategy beam and --set generate.strategy=sample both"),
         ("--num-beams 2 --set generate.strategy=greedy", "--num-beams 2: strategy 'greedy' has no option num_beams"),
-        ("--stream --num-beams 2", "beam cannot stream, as its text is known only at the end"),
+        ("--stream --num-beams 2", "beam cannot stream, because the text is only known at the end"),
         (
             "--stream --jsonl --batch-size 2",
             "while it is generated; remove --jsonl and --batch",
@@ -165,10 +163,10 @@ def test_what_does_not_fit_is_refused_by_name(run: Path, typed: str, message: st
 def test_the_message_says_which_prompt_is_wrong(run: Path, stream: tuple[str, ...]) -> None:
     result = generate(run, "The ", "a" * 60, *stream)
     assert (result.exit_code, result.stdout) == (2, "")  # the first is not written either
-    assert result.stderr == "tfkit: prompt 2 has 60 tokens; this model reads at most 40; shorten it\n"
+    assert result.stderr == "tfkit: prompt 2 has 60 tokens, but this model reads at most 40; shorten it\n"
     result = generate(run, *stream, stdin="a\n" * 34 + "a" * 60)
     assert result.exit_code == 2 and len(result.stdout.splitlines()) in (32, 34)
-    said = "tfkit: standard input, line 35: the prompt has 60 tokens; this model reads at most 40; shorten it\n"
+    said = "tfkit: standard input, line 35: the prompt has 60 tokens, but this model reads at most 40; shorten it\n"
     assert result.stderr == said
 
 
@@ -252,7 +250,7 @@ def test_a_terminal_is_answered_in_pieces_where_that_is_possible(
         result = generate(run, *options)
         assert result.exit_code == 0
         assert options or result.stdout == f"{expected}\n\n"
-        assert result.stderr == "tfkit: prompt 1 has 60 tokens; this model reads at most 40; shorten it\n"
+        assert result.stderr == "tfkit: prompt 1 has 60 tokens, but this model reads at most 40; shorten it\n"
 
 
 def unread(pipe: IO[bytes]) -> int:

@@ -72,7 +72,7 @@ def test_a_pair_has_maps_between_its_texts(pair: Run) -> None:
     assert cross.queries[0] == pair.tokenizer.token(pair.tokenizer.special_ids["start"])
     assert len(seen.probabilities) == len(cross.queries)  # the end token is predicted, and not read
     assert pair.attention("twelve").map(cross.place).keys == cross.keys  # a target that it generates
-    with pytest.raises(tfkit.UsageError, match=r"no attention weights of 'x'; available: encoder\.layers"):
+    with pytest.raises(tfkit.UsageError, match=r"there are no attention weights for 'x'; available: encoder\.layers"):
         seen.map("x")
 
 
@@ -94,7 +94,7 @@ def test_the_scores_of_a_head_are_those_of_its_weights() -> None:
 def test_the_command_prints_heads_rows_and_tokens(writer: Run, tmp_path: Path) -> None:
     out = command(writer.folder, "one two three one").stdout
     assert re.search(r"decoder\.layers\.0\.attention +[01] +\d\.\d\d +\d\.\d +\d\.\d{3}\n", out)
-    assert "probability of each token, given those before it" in out
+    assert "probability of each token, given the tokens before it" in out
     rows = command(writer.folder, "one two three one", "--head", "decoder.layers.0.attention:1").stdout.splitlines()
     assert len(rows) == 1 + len(writer.read(["one two three one"])[0])
     assert rows[0].split() == ["query", "next", "most", "second"] and rows[2].split()[:2] == ["▁one", "▁two"]
@@ -109,9 +109,9 @@ def test_what_cannot_be_looked_at_is_refused(writer: Run, pair: Run, tmp_path: P
     assert "'six' is not a token of the text; it has" in refused(writer.folder, "one two", "--token", "six")
     place = "decoder.layers.0.attention"
     assert f"--head must be {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
-    assert "no attention weights of 'x'" in refused(writer.folder, "one", "--head", "x:0")
+    assert "there are no attention weights for 'x'" in refused(writer.folder, "one", "--head", "x:0")
     assert "remove --token and --json" in refused(writer.folder, "one", "--head", "x:0", "--json")
-    assert "is a file; tfkit look requires a text" in refused(writer.folder, tmp_path / "text")
+    assert "is a file; pass a text" in refused(writer.folder, tmp_path / "text")
     assert "--out - prints the page" in refused(writer.folder, "one", "--json", "--out", "-")
     with pytest.raises(tfkit.UsageError, match="attention takes a text"):
         writer.attention(3)  # type: ignore[arg-type]

@@ -236,7 +236,7 @@ def test_reading_stops_while_there_is_memory(million: str, monkeypatch: pytest.M
     left = iter([2**40, 2**38, 2**36])
     monkeypatch.setattr(watch, "free_memory", lambda: next(left))
     monkeypatch.setattr(watch, "SELDOM", 100)
-    with pytest.raises(DataError, match=r"after 200 examples 64\.0 GiB of memory are left; set limit"):
+    with pytest.raises(DataError, match=r"after 200 examples, only 64\.0 GiB of memory are left; set limit"):
         examples(file=million, fields={"text": "text"})
 
 

@@ -117,9 +117,9 @@ OBJECTS: dict[str, tuple[str | bytes, str]] = {
     "an empty line": (f"{ID}\n", ":2: empty line; remove it"),
     "no JSON": (f"{ID}{{text: a}}\n", ":2: not a JSON value (column 2: Expecting property name"),
     "nested": (ID + "[" * 100_000, ":2: not a JSON value (nested too deeply)"),
-    "no object": (f'{ID}"text"\n', ":2: no field 'text'; found a text, not named values"),
+    "no object": (f'{ID}"text"\n', ":2: no field 'text'; found a text; expected named values"),
     "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: no field 'text'; available: id, txt. Did you"),
-    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected a text or a number"),
+    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected text or a number"),
     "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
     "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text contains a lone surrogate"),
     "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, but others have one"),
@@ -170,7 +170,7 @@ def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path,
 
 def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     file = written(tmp_path, "in.jsonl", RECORDS)
-    assert "contains JSON lines: name the field with the text by --field NAME; the first line has id, text" in (
+    assert "contains JSON lines; name the text field with --field NAME; the first line has id, text" in (
         refused("generate", run, "--input", file)
     )
     assert "--input a and TEXT cannot be combined" in refused("generate", run, "The", "--input", "a")

@@ -253,9 +253,9 @@ def recipe(**feedforward: Any) -> dict[str, Any]:
         ({"router": {"selection_rate": 0.1}}, "needs selection_bias: true"),
         ({"router": "sigmiod"}, "softmax"),
         ({"shared_gate": True}, "needs a shared expert"),
-        ({"num_shared": 1, "shared_expert": {"type": "mlp", "d_ff": 3}}, "contradicts shared_expert"),
+        ({"num_shared": 1, "shared_expert": {"type": "mlp", "d_ff": 3}}, "cannot be combined with shared_expert"),
         ({"expert": {"type": "experts", "num_experts": 2, "num_active": 1, "expert": GLU}}, "cannot be nested"),
-        ({"expert": {"type": "glu", "d_ff": 3, "shared": True}}, "applies to the whole part"),
+        ({"expert": {"type": "glu", "d_ff": 3, "shared": True}}, "set `shared` of the whole part"),
         ({"expert": {"type": "glu", "d_ff": 3, "bias": ["gaet"]}}, "gaet"),
     ],
 )  # fmt: skip

@@ -159,7 +159,7 @@ def recipe(**attention: Any) -> dict[str, Any]:
         ({"bias": ["key"]}, "'key' is not a projection"),
         ({"bias": ["query_down"]}, "query_down does not exist without query_rank"),
         ({"bias": ["query"], "query_rank": 4}, "query does not exist with query_rank"),
-        ({"rotary_head_dim": 3}, "not an even number"),
+        ({"rotary_head_dim": 3}, "use an even number"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], said: str) -> None:

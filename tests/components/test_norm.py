@@ -55,7 +55,7 @@ def test_groups_of_channels_are_normed_by_themselves(part: type, center: bool, a
 def test_groups_that_do_not_divide_the_width_are_refused(part: type) -> None:
     config = part.Config(group_size=5)
     assert [problem.option for problem in config.check(Shape(WIDTH))] == ["group_size"]
-    with pytest.raises(UsageError, match="groups of 5 channels do not divide a width of 12"):
+    with pytest.raises(UsageError, match="groups of 5 channels do not divide the width 12"):
         part(config, Shape(WIDTH))(torch.randn(1, WIDTH))
 
 

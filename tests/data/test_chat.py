@@ -35,16 +35,19 @@ def test_a_conversation_is_a_source_and_its_last_reply(tmp_path: Path) -> None:
         ("[]", ":2: no field 'messages'"),
         ('{"message": []}', ":2: no field 'messages'"),
         ('{"messages": []}', ":2: messages is empty; list at least one message"),
-        ('{"messages": "hi"}', ":2: messages is no list"),
+        ('{"messages": "hi"}', ":2: messages is not a list"),
         ('{"messages": ["hi"]}', ':2: message 1: expected {"role"'),
         ('{"messages": [{"role": "usr", "content": "a"}]}', ":2: message 1: unknown role 'usr'; did you mean 'user'?"),
         ('{"messages": [{"content": "a"}]}', ":2: message 1: has no role; use one of system, user, assistant"),
         ('{"messages": [{"role": "user"}]}', ":2: message 1: has no content; write the text of the user"),
-        ('{"messages": [{"role": "user", "content": " "}]}', "the content is empty or no text"),
-        ('{"messages": [{"role": "user", "content": [1]}]}', "the content is empty or no text"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "the content is empty or not a text"),
+        ('{"messages": [{"role": "user", "content": [1]}]}', "the content is empty or not a text"),
         ('{"messages": [{"role": "user", "content": "a", "tool_calls": 1}]}', ":2: message 1: tool_calls is not supp"),
-        (json.dumps({"messages": [ASKED]}), ":2: the last message is the one to learn; end with the assistant's"),
-        (json.dumps({"messages": [SAID]}), ":2: the last message is the one to learn"),
+        (
+            json.dumps({"messages": [ASKED]}),
+            ":2: the last message is the training target; end with an assistant message",
+        ),
+        (json.dumps({"messages": [SAID]}), ":2: the last message is the training target"),
     ],
 )
 def test_faults_are_named_with_their_line(tmp_path: Path, line: str, said: str) -> None:
@@ -84,9 +87,9 @@ def test_what_a_template_may_not_do_is_said() -> None:
     with pytest.raises(ValueError, match="line 2 of the chat template: "):
         ChatTemplate("a\n{% for %}")
     for text, said in (
-        ("{{ raise_exception('no system') }}", "refuses the messages: no system"),
-        ("{{ messages.append(1) }}", "refuses the messages: "),
-        ("{{ ''.__class__.__mro__ }}", "refuses the messages: "),
+        ("{{ raise_exception('no system') }}", "rejects the messages: no system"),
+        ("{{ messages.append(1) }}", "rejects the messages: "),
+        ("{{ ''.__class__.__mro__ }}", "rejects the messages: "),
         ("{{ 1 + 'a' }}", "fails on the messages: "),
         ("{% for x in range(10000000) %}{% endfor %}", "fails on the messages: Range too big"),
     ):

@@ -50,7 +50,7 @@ def test_folders_of_parquet_files(tmp_path: Path) -> None:
 
 
 def test_what_is_no_data_set_is_named(tmp_path: Path) -> None:
-    for folder, said in ((tmp_path / "gone", "gone: no such folder"), (tmp_path, "neither a folder of save_to_disk")):
+    for folder, said in ((tmp_path / "gone", "gone: no such folder"), (tmp_path, "neither saved with save_to_disk")):
         with pytest.raises(DataError, match=said):
             read(folder)
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "../a.arrow"}]}')
@@ -60,5 +60,5 @@ def test_what_is_no_data_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.arrow: not a file of a data set"):
         read(tmp_path)
     (tmp_path / "state.json").write_text("{}")
-    with pytest.raises(DataError, match="is not what save_to_disk writes"):
+    with pytest.raises(DataError, match="does not have the format of save_to_disk"):
         read(tmp_path)

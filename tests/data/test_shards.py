@@ -73,7 +73,7 @@ def test_a_damaged_shard_is_reported_and_made_again(
         file.write_bytes(changed[change])
     with caplog.at_level(logging.WARNING, "tfkit"):
         assert listed(shard("key", source())["text"]) == before
-    assert ("is made again" in caplog.text) == ((name, change) != ("shard.json", "gone"))
+    assert ("writing the token shard again" in caplog.text) == ((name, change) != ("shard.json", "gone"))
     assert file.read_bytes() == data and listed(shard("key", unread())["text"]) == before
 
 
@@ -101,7 +101,7 @@ def test_a_text_that_cannot_be_encoded_is_named(processes: int, cache: Path) -> 
     with pytest.raises(ExampleError) as caught:
         shard("key", source(["one", "two", "thr3e"], letters(unknown=None), processes))
     assert caught.value.number == 3 and not (cache / "shard.json").exists()
-    with pytest.raises(DataError, match=r"a\.txt: there is no example in it"):
+    with pytest.raises(DataError, match=r"a\.txt: contains no example"):
         shard("key", source([]))
 
 

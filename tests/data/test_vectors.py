@@ -177,13 +177,13 @@ def test_pictures_of_other_sizes_or_without_a_class_are_refused(tmp_path: Path) 
     picture(tmp_path / "one" / "b.png", 4, 5)
     with pytest.raises(DataError, match=r"b.png: has 4 x 5 pixels, but .*a.png has 4 x 4; set size"):
         examples("images", folder=str(tmp_path))
-    with pytest.raises(DataError, match=r"a.png: is in no class folder; set `labels`"):
+    with pytest.raises(DataError, match=r"a.png: is not in a class folder; move it to a subfolder"):
         examples("images", folder=str(tmp_path / "one"))
     with pytest.raises(DataError, match=r"contains no file of type .png"):
         (tmp_path / "empty").mkdir()
         examples("images", folder=str(tmp_path / "empty"))
     (tmp_path / "labels.txt").write_text("one/a.png x\n")
-    with pytest.raises(DataError, match=r"labels.txt:1: expected the name of a file, a tab, and its label"):
+    with pytest.raises(DataError, match=r"labels.txt:1: expected a file name, a tab and a label"):
         examples("images", folder=str(tmp_path), labels=str(tmp_path / "labels.txt"))
     (tmp_path / "labels.txt").write_text("one/c.png\tx\n")
     with pytest.raises(DataError, match=r"c.png: no such file"):

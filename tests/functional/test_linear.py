@@ -120,7 +120,7 @@ def test_the_library_can_be_forced(forced: str, uses: bool, monkeypatch: pytest.
 def test_an_unknown_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(linear.FORCED, "blas")
     uses_onednn.cache_clear()
-    with pytest.raises(UsageError, match="TFKIT_PRODUCTS is mkl or onednn, got 'blas'"):
+    with pytest.raises(UsageError, match="TFKIT_PRODUCTS must be mkl or onednn, got 'blas'"):
         uses_onednn()
 
 

@@ -233,7 +233,7 @@ def test_the_first_draw_of_sampled_beams_follows_the_model() -> None:
         ({"num_beams": 2, "n_best": 3}, "n_best 3 exceeds num_beams 2"),
         ({"early_stopping": "always"}, "early_stopping"),
         ({"length_penalty": 21.0}, "length_penalty"),
-        ({"type": "diverse_beam", "num_beams": 4, "groups": 3}, "num_beams 4 is not divisible into 3 groups"),
+        ({"type": "diverse_beam", "num_beams": 4, "groups": 3}, "num_beams 4 cannot be split into 3 equal groups"),
         ({"type": "diverse_beam", "sampled": True}, "sampled: unknown option"),
         ({"groups": 2}, "groups: unknown option"),
     ],
@@ -246,7 +246,7 @@ def test_what_does_not_go_together_is_refused_by_name(options: dict[str, Any], m
 def test_rules_of_sampling_are_for_beams_that_draw() -> None:
     net = small()
     rules = Rules([Slot("logits").validate({"type": "top_k", "k": 1}).build()])
-    with pytest.raises(UsageError, match="top_k affects sampling, and beam does not sample; set sampled: true"):
+    with pytest.raises(UsageError, match="top_k affects sampling, but beam does not sample; set sampled: true"):
         beams(net, [[1]], 3, rules)
     with pytest.raises(UsageError, match=r"diverse_beam does not sample; use generate\.strategy: sample"):
         beams(net, [[1]], 3, rules, type="diverse_beam")

@@ -116,7 +116,7 @@ def test_a_tokenizer_that_looks_ahead_is_refused() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a</w>": 0, "b</w>": 1, "</s>": 2}, []))
     backend.decoder = decoders.BPEDecoder("</w>")
     with pytest.raises(
-        UsageError, match=r"regex: constraints do not work with this tokenizer: under BPEDecoder a token"
+        UsageError, match=r"regex: constraints do not work with this tokenizer: with BPEDecoder, a token"
     ):
         bound(Tokenizer(backend, {"end": "</s>"}), {"type": "regex", "pattern": "a"})
 
@@ -238,7 +238,7 @@ def test_without_an_end_token_a_text_stops_when_it_is_complete() -> None:
     assert set(written(endless, rules)) <= {"the?", "the ?"}  # an end that is a text of its own, cut off by no rule
     for part in ({"type": "choices", "choices": ["cat", "cat s"]}, {"type": "regex", "pattern": "a+"}):
         with pytest.raises(
-            UsageError, match="may be the beginning of a longer one, and the tokenizer has no end token"
+            UsageError, match="may be the beginning of a longer one, but the tokenizer has no end token"
         ):
             bound(endless, part, stop=[])
 
@@ -398,7 +398,11 @@ def refusals() -> Iterator[tuple[str, list[Any], str]]:
         [heat, pattern],
         "regex comes after temperature, which may exclude every token .*; list regex first",
     )
-    yield "character", [pattern, {"type": "choices", "choices": "a"}], "choices comes after regex, which constrains the"
+    yield (
+        "character",
+        [pattern, {"type": "choices", "choices": "a"}],
+        "choices comes after regex, which already",
+    )
 
 
 @pytest.mark.parametrize(("kind", "parts", "message"), list(refusals()))
@@ -419,7 +423,7 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(kind: str, parts:
 )
 def test_a_space_that_is_missing_is_told(part: dict[str, Any], message: str) -> None:
     tokenizer = made("word")
-    with pytest.raises(UsageError, match=f"generate.logits: {message}.*put a space before it"):
+    with pytest.raises(UsageError, match=f"generate.logits: {message}.*add a leading space"):
         written(tokenizer, bound(tokenizer, part))
     assert set(written(tokenizer, bound(tokenizer, {"type": "choices", "choices": "the"}), pair=True)) == {"the"}
 

@@ -360,12 +360,12 @@ def test_a_search_in_int8() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     model = decoder()
-    with pytest.raises(UsageError, match="quantize is int8, got 'int4'"):
+    with pytest.raises(UsageError, match="quantize must be int8, got 'int4'"):
         StepDecoder(model, "int4")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="needs a model in evaluation mode"):
         StepDecoder(model.train()).current()
     meta = decoder().to("meta")
-    with pytest.raises(UsageError, match="int8 runs on a CPU only, and this model is on meta"):
+    with pytest.raises(UsageError, match="int8 runs only on a CPU, but this model is on meta"):
         StepDecoder(meta, "int8").current()
 
 

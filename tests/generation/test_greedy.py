@@ -139,7 +139,7 @@ def test_learned_positions_end_the_text() -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([[1], [2] * 25], "prompt 2 has 25 tokens; this model reads at most 24"),
+        ([[1], [2] * 25], "prompt 2 has 25 tokens, but this model reads at most 24"),
         ([[1], []], "prompt 2 is empty"),
         ([[23]], "prompt 1 contains the id 23; ids are 0 to 22"),
         ([[-1]], "prompt 1 contains the id -1"),

@@ -76,7 +76,7 @@ def test_learned_positions_end_a_text_and_that_is_told_where_more_was_asked_for(
     assert told(writer("learned", LONG - 3), 4) == []
     (ended,) = told(writer("learned", LONG), 4)
     assert ended == f"a text ended before {LONG} new tokens, as the model has no further positions"
-    with pytest.raises(UsageError, match=f"has {LONG + 1} tokens; this model reads at most {LONG}"):
+    with pytest.raises(UsageError, match=f"has {LONG + 1} tokens, but this model reads at most {LONG}"):
         writer("learned").write([ids(LONG + 1)])
 
 
@@ -117,7 +117,7 @@ def test_more_texts_than_memory_holds_are_refused(
 ) -> None:
     monkeypatch.setattr(room, "free_memory", lambda device: 2**20)
     wide = writer("rotary", strategy=strategy)
-    with pytest.raises(UsageError, match=rf"^{message}.* GiB of memory, and 0\.0 GiB are free; at most [\d,]+ texts"):
+    with pytest.raises(UsageError, match=rf"^{message}.* GiB of memory, but 0\.0 GiB are free; at most [\d,]+ texts"):
         wide.check()  # as the command does before it reads a text
     with pytest.raises(UsageError, match=message):
         wide.write([ids(1)])

@@ -59,7 +59,7 @@ def test_prompts_are_texts_or_ids_one_or_many(run: Run) -> None:
     ("prompts", "message"),
     [
         (["a", []], "prompt 2 is empty; generation starts from at least one token"),
-        (["a", "b" * 60], "prompt 2 has 60 tokens; this model reads at most 40; shorten it"),
+        (["a", "b" * 60], "prompt 2 has 60 tokens, but this model reads at most 40; shorten it"),
         (["a", [3, 90_000]], "prompt 2 contains the id 90000; ids are 0 to"),
         (["a", "b", [-1]], "prompt 3 contains the id -1"),
         (["a", 2.5], "prompt 2 is neither a text nor a list of ids: 2.5"),
@@ -113,7 +113,7 @@ def test_a_text_that_is_cut_says_so(run: Run) -> None:
         ({"batch_size": 0}, "batch_size must be a whole number from 1 to 1,048,576, got 0"),
         ({"stategy": "sample"}, "unknown generation option 'stategy'; did you mean 'strategy'"),
         ({"strategy": ["greedy", "sample"]}, "expected one strategy, got 2"),
-        ({"logits": {"type": "temperature", "temperature": 0.5}}, "temperature affects sampling, and greedy does not"),
+        ({"logits": {"type": "temperature", "temperature": 0.5}}, "temperature affects sampling, but greedy does not"),
         ({"strategy": "sample", "logits": {"type": "top_k", "k": 5000}}, "k: 5000 exceeds the vocabulary of"),
     ],
 )
@@ -201,7 +201,7 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, options: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("a", {"strategy": "beam"}, "beam cannot stream, as its text is known only at the end"),
+        ("a", {"strategy": "beam"}, "beam cannot stream, because the text is only known at the end"),
         ("a", {"strategy": {"type": "sample", "n_best": 3}}, "n_best is 3; streaming needs n_best 1"),
         (["a", "b"], {}, "stream takes one prompt, got 2"),
         ([], {}, "stream takes one prompt, got 0"),
@@ -249,7 +249,7 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask: write \[MASK\] in place of a word"),
+        (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask; replace a word with \[MASK\]"),
         (lambda run: run.generate("[MASK] " * 60), "text 1 of .* tokens exceeds the model's maximum length of 40"),
         (
             lambda run: run.generate("[MASK]", strategy="beam", seed=1),

@@ -117,6 +117,6 @@ def test_a_file_of_boundless_size_is_refused(theirs: Path, tmp_path: Path) -> No
     folder = with_tokenizer(model_folder(tmp_path / "theirs", "llama"))
     with (folder / "tokenizer.model").open("wb") as file:
         file.truncate(2**28 + 1)
-    with pytest.raises(DataError, match=r"tokenizer\.model: has 268,435,457 bytes; at most"):
+    with pytest.raises(DataError, match=r"tokenizer\.model: has 268,435,457 bytes; the maximum"):
         import_model(str(folder), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -119,7 +119,7 @@ def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
     ("scaling", "message"),
     [
         ({"rope_type": "proportional"}, "rope_type: 'proportional' is not supported; expected default, linear"),
-        ({"rope_type": "linear"}, "the scaling of the rotary positions lacks factor"),
+        ({"rope_type": "linear"}, "the rotary scaling lacks factor"),
         ({"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0}, "lacks high_freq_factor"),
         ({"rope_type": "longrope", "short_factor": [1.0]}, "lacks long_factor"),
     ],

@@ -91,7 +91,7 @@ def test_a_pair_scores_its_target(tmp_path: Path) -> None:
     found = TfkitLM(run).loglikelihood(asked(("one two", "eins zwei"), ("one", "eins")))
     assert found[0][0] == pytest.approx(wanted, abs=1e-5)
     assert TfkitLM(run).generate_until(asked(("one two", {"max_gen_toks": 5}))) == run.generate("one two", 5)
-    with pytest.raises(UsageError, match="loglikelihood_rolling needs a decoder"):
+    with pytest.raises(UsageError, match="loglikelihood_rolling supports only decoders"):
         TfkitLM(run).loglikelihood_rolling(asked("one"))
 
 

@@ -149,7 +149,7 @@ def test_generate_writes_what_tfkit_writes(name: str) -> None:
 
 
 def test_what_is_no_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"as_pretrained needs a model of tfkit\.build or a run, got a Linear"):
+    with pytest.raises(UsageError, match=r"as_pretrained needs a run or a model from tfkit\.build, got a Linear"):
         tfkit.as_pretrained(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
     without = {key: value for key, value in MODELS["pair"].items() if key != "special_ids"}
     hf = tfkit.as_pretrained(tfkit.build({"tfkit": 1, "model": without}))

@@ -54,20 +54,20 @@ def test_a_link_out_of_the_folder_is_not_followed(name: str, theirs: Path, tmp_p
     (tmp_path / "elsewhere").mkdir()
     shutil.move(theirs / name, tmp_path / "elsewhere" / name)
     (theirs / name).symlink_to(tmp_path / "elsewhere" / name)
-    assert f"{theirs / name}: is a link out of its folder, which is not followed" in refused(theirs, tmp_path)
+    assert f"{theirs / name}: is a link to another folder and is not followed" in refused(theirs, tmp_path)
 
 
 def test_a_shard_and_a_chat_template_are_no_links_either(theirs: Path, tmp_path: Path) -> None:
     shutil.move(theirs / "model.safetensors", tmp_path / "weights")
     (theirs / "shard").symlink_to(tmp_path / "weights")
     (theirs / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "shard"}}))
-    with pytest.raises(DataError, match=r"shard: is a link out of its folder"), open_checkpoint(theirs):
+    with pytest.raises(DataError, match=r"shard: is a link to another folder"), open_checkpoint(theirs):
         pass
     (theirs / "shard").unlink()
     shutil.move(tmp_path / "weights", theirs / "model.safetensors")
     (tmp_path / "secret").write_text("secret")
     (theirs / "chat_template.jinja").symlink_to(tmp_path / "secret")
-    assert "chat_template.jinja: is a link out of its folder" in refused(theirs, tmp_path)
+    assert "chat_template.jinja: is a link to another folder" in refused(theirs, tmp_path)
 
 
 def test_links_within_the_folder_and_to_it_are_followed(theirs: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_snapshot_of_the_hubs_cache_links_to_its_blobs(theirs: Path, tmp_path:
         outside.write_text("{}")
         (snapshot / "extra.json").unlink(missing_ok=True)
         (snapshot / "extra.json").symlink_to(outside)
-        with pytest.raises(DataError, match="is a link out of its folder"):
+        with pytest.raises(DataError, match="is a link to another folder"):
             file_in(snapshot, "extra.json")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "key").write_text("{}")
@@ -101,7 +101,7 @@ def test_a_snapshot_of_the_hubs_cache_links_to_its_blobs(theirs: Path, tmp_path:
     blobs.symlink_to(tmp_path / "elsewhere")
     (snapshot / "extra.json").unlink()
     (snapshot / "extra.json").symlink_to(Path("../../blobs/key"))
-    with pytest.raises(DataError, match="is a link out of its folder"):
+    with pytest.raises(DataError, match="is a link to another folder"):
         file_in(snapshot, "extra.json")
 
 
@@ -242,7 +242,7 @@ def test_a_run_whose_kept_files_are_links_gives_nothing_away(theirs: Path, tmp_p
     (tmp_path / "secret").write_text("secret")
     kept = tmp_path / "run" / "huggingface"
     (kept / "chat_template.jinja").symlink_to(tmp_path / "secret")
-    with pytest.raises(DataError, match="is a link out of its folder"):
+    with pytest.raises(DataError, match="is a link to another folder"):
         export_model(tfkit.load_run(tmp_path / "run"), tmp_path / "out")
     shutil.move(kept, tmp_path / "elsewhere")
     kept.symlink_to(tmp_path / "elsewhere")

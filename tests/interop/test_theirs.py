@@ -164,7 +164,7 @@ def test_no_token_types_become_one_that_adds_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "ids", "why"),
     [
-        ("roberta", {"pad_token_id": 5}, "cannot express pad_token_id 5, where positions begin after 1"),
+        ("roberta", {"pad_token_id": 5}, "cannot express pad_token_id 5, because positions start after 1"),
         ("xlm", {"pad_token_id": None}, "requires pad_token_id, which this model lacks"),
         ("modernbert_decoder", {"pad_token_id": None}, "transformers rejects its config.json"),
     ],
@@ -186,5 +186,5 @@ def test_windows_that_do_not_divide_the_largest_are_not_written_as_longformer() 
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [4, 12], "pad_token_id": 1}))))
     assert family.config(model, "LongformerModel")["attention_window"] == [4, 12]
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [8, 12], "pad_token_id": 1}))))
-    with pytest.raises(DataError, match="cannot express 8 besides 12"):
+    with pytest.raises(DataError, match="cannot express 8; sizes must divide the largest, 12"):
         family.config(model, "LongformerModel")

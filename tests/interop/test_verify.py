@@ -153,7 +153,7 @@ def test_what_transformers_cannot_load(run: Path, theirs: Path, tmp_path: Path) 
         verify(tfkit.load_run(run), str(tmp_path))
     config = json.loads((theirs / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchModel"]}))
-    with pytest.raises(DataError, match="the installed transformers has no NoSuchModel"):
+    with pytest.raises(DataError, match="the installed transformers has no class NoSuchModel"):
         verify(tfkit.load_run(run), str(tmp_path))
 
 

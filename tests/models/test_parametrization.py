@@ -240,7 +240,7 @@ def test_a_weight_follows_the_width_of_its_own_stack() -> None:
 
 def test_an_optimizer_of_another_kind_is_refused() -> None:
     model = build_model(recipe(BASE).blueprint(), seed=0)
-    with pytest.raises(UsageError, match="rates are derived for Adam, not for SGD"):
+    with pytest.raises(UsageError, match="requires a variant of Adam, got SGD"):
         regroup(torch.optim.SGD(model.parameters(), lr=0.1), model, Train())
 
 

@@ -237,7 +237,7 @@ def test_faults_are_data_too(here):
         (
             "position: rotary",
             "position: learned\n  # none of a kind\n  mask: {type: window, size: 2, before: 1}",
-            "11:30: model.mask.size: contradicts size; use either size, or before and after",
+            "11:30: model.mask.size: cannot be combined with before and after; remove size, or both of them",
         ),
         # contradictions
         (
@@ -300,7 +300,7 @@ def test_rotation_turns_heads_whatever_the_width_of_the_embedding(here):
     load(here, narrow)
     odd = narrow.replace("d_model: 8", "d_model: 6").replace("d_embedding: 6", "d_embedding: 8")
     assert said(here, odd) == [
-        "mine.yaml:9:13: model.position: rotary turns channels in pairs; head_dim 3 is 3, not an even number"
+        "mine.yaml:9:13: model.position: rotary rotates pairs of channels, but head_dim 3 is 3; use an even number"
     ]
 
 

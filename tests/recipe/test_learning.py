@@ -149,14 +149,14 @@ def quiet(recipe: dict[str, Any]) -> bool:
 
 
 NORMS = {
-    "layer_norm": "of {} channel{} 'layer_norm' leaves only {}, so that nothing before it learns; it needs at least 3",
-    "rms_norm": "of {} channel{} 'rms_norm' leaves only {}, so that nothing before it learns; it needs at least 2",
+    "layer_norm": "'layer_norm' of {} channel{} keeps only {}, so nothing before it learns; use at least 3 channels",
+    "rms_norm": "'rms_norm' of {} channel{} keeps only {}, so nothing before it learns; use at least 2 channels",
 }
 
 
 @pytest.mark.parametrize(
     ("norm", "size", "leaves"),
-    [("layer_norm", 1, "its bias"), ("layer_norm", 2, "which of them is larger"), ("rms_norm", 1, "the sign")],
+    [("layer_norm", 1, "its bias"), ("layer_norm", 2, "which channel is larger"), ("rms_norm", 1, "the sign")],
 )
 def test_a_norm_of_too_few_channels(norm, size, leaves):
     text = NORMS[norm].format(size, "s" * (size > 1), leaves)
@@ -171,7 +171,7 @@ def test_a_norm_of_too_few_channels(norm, size, leaves):
 def test_a_tied_heads_norm_has_the_width_of_the_table():
     embedding = {"type": "tokens", "d_embedding": 2}
     head = {"type": "masked_lm", "tied": True}
-    text = NORMS["layer_norm"].format(2, "s", "which of them is larger")
+    text = NORMS["layer_norm"].format(2, "s", "which channel is larger")
     model = small(type="encoder", embedding=embedding, head=head | {"norm": "layer_norm"})
     assert faults(model) == [f"model.head.norm: {text}"]
     assert load_recipe(small(type="encoder", embedding=embedding, head=head | {"norm": "none"}))

@@ -319,7 +319,7 @@ BEYOND = {
     "3 heads do not divide d_model 8": "sizes that do not divide",
     "3 key-value heads do not divide 4 heads": "sizes that do not divide",
     "a window needs size, or before and after": "a part's own check",
-    "contradicts size; use either size": "a part's own check",
+    "cannot be combined with before and after": "a part's own check",
     "with causal and reverse_causal in one layer": "a contradiction",
     "would show the future to a causal layer": "a contradiction",
     "reads the encoder, which this model does not have": "a contradiction",

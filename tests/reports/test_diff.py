@@ -354,14 +354,14 @@ def test_a_run_equals_the_recipe_whose_tokenizer_was_not_trained_yet(here: Path)
     for pair in (("task.yaml", "run"), ("run", "task.yaml")):
         out = " ".join(command(*pair).stdout.split())
         assert "the same architecture" in out
-        assert "task.yaml: vocabulary known after the tokenizer is trained: taken as 33, the other's" in out
+        assert "task.yaml: vocabulary unknown until the tokenizer is trained: counted with 33, as in the other" in out
     assert "counted with 1" in command("task.yaml", "task.yaml").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gpt2",), "give a second recipe, or --set or --variant"),
+        (("gpt2",), "pass a second recipe, or --set or --variant"),
         (("gpt2", "gtp2"), "Did you mean 'gpt2'?"),
         (("small.yaml", "small.yaml@wied"), "unknown variant 'wied'"),
         (("small.yaml", "gpt2", "--length", "65"), "length 65 exceeds the decoder's max_length 64"),

@@ -72,7 +72,7 @@ def test_without_a_record_everything_is_believed(tmp_path: Path) -> None:
 def test_a_line_that_is_none_is_told_with_its_place(folder: Path, line: str) -> None:
     with (folder / SUMS).open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(RunError, match=r"SHA256SUMS:3: not a SHA-256 and a name"):
+    with pytest.raises(RunError, match=r"SHA256SUMS:3: expected a SHA-256 and a file name"):
         check(folder, "a.txt")
     assert renew(folder, ["a.txt"]) == ["a.txt"]
     check(folder, "a.txt")

@@ -232,7 +232,7 @@ def test_what_cannot_be_renamed_back_is_told(target: Path, monkeypatch: pytest.M
     target.rename(old)
     with (
         monkeypatch.context() as patch,
-        pytest.raises(RunError, match=r"goal\.old: was .*goal until a process was killed"),
+        pytest.raises(RunError, match=r"goal\.old: cannot be renamed back to .*goal after a process was killed"),
     ):
         patch.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(OSError(16, "Device or resource busy")))
         recover(target)

@@ -253,7 +253,7 @@ def test_compare_groups_any_runs_by_what_they_say(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere", "there"], "nowhere: contains no run"),
-        (["runs/baseline-s0"], "a single folder must be that of a study"),
+        (["runs/baseline-s0"], "is not the folder of a study"),
         ([".", "runs/baseline-s0"], ".: is a study; compare it alone"),
         ([".", "--measure", "valid.loss"], "the metrics of a study are set in its recipe"),
         (

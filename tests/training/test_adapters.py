@@ -93,7 +93,7 @@ def test_more_parameters_may_be_trained(base: Path) -> None:
         (
             {"on": ["querry"]},
             {},
-            r"adapter\.on: no linear layer is called 'querry'; there are: query, key, value, output",
+            r"adapter\.on: no linear layer is called 'querry'; available: query, key, value, output",
         ),
         ({"on": ["head.*"]}, {}, r"adapter\.on: head\.output is tied to another weight"),
         ({"also": ["heads"]}, {}, r"adapter\.also\[0\]: no parameter's name begins with 'heads'"),
@@ -119,7 +119,7 @@ def test_adapting_random_weights_is_doubted(tmp_path: Path) -> None:
 
 def test_weights_that_compute_nothing_are_told() -> None:
     adaptation = LowRankAdaptation({"a.layers.0.query": nn.Linear(2, 2)}, 1, 1.0, 0.0, seed=0)
-    with pytest.raises(UsageError, match=r"train\.adapter: pairs\.0\.down, pairs\.0\.up: the model computes nothing"):
+    with pytest.raises(UsageError, match=r"train\.adapter: pairs\.0\.down, pairs\.0\.up: the model does not use"):
         adaptation.check_used()
 
 

@@ -118,9 +118,9 @@ def test_callbacks_clean_up_after_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (Notes, r"callbacks: Notes is a class; give an object of it"),
+        (Notes, r"callbacks: Notes is a class; pass an instance"),
         (3, r"callbacks: got 3\. A callback is a function \(training, record\).*start, step, validation"),
-        ("ema", r"callbacks: got 'ema'.*parts are named in train\.callbacks"),
+        ("ema", r"callbacks: got 'ema'.*registered callbacks are listed in train\.callbacks"),
     ],
 )
 def test_what_is_no_callback_is_refused(tmp_path: Path, given: Any, message: str) -> None:

@@ -79,10 +79,10 @@ def test_only_replies_have_a_loss_and_prompts_are_those_of_training() -> None:
     ("template", "said"),
     [
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "ends a reply without the end token </s>"),
-        ("{{ messages[-1].content + eos_token }}", "do not begin with those of its prompts"),
+        ("{{ messages[-1].content + eos_token }}", "do not start with the tokens of its prompts"),
         ("{% for m in messages %}{{ m.role[:1] + m.content }}</s>{% endfor %}{{ 'ass' if add_generation_prompt }}",
-         "do not begin with those of its prompts"),
-        ("{{ raise_exception('never') }}", "the chat template refuses the messages: never"),
+         "do not start with the tokens of its prompts"),
+        ("{{ raise_exception('never') }}", "the chat template rejects the messages: never"),
     ],
 )  # fmt: skip
 def test_templates_that_cannot_be_learned_are_refused(template: str, said: str) -> None:

@@ -269,7 +269,7 @@ def test_nothing_is_written_through_a_link(run: Path, name: str) -> None:
     path.symlink_to(outside)
     loaded = small(run.parent, steps=5)
     before = content(run.parent)
-    with pytest.raises(RunError, match=rf"{path.name}: is a link, through which tfkit would write elsewhere"):
+    with pytest.raises(RunError, match=rf"{path.name}: is a link, so tfkit would write outside the run"):
         trained(loaded, run, resume=True)
     assert content(run.parent) == before and path.is_symlink()
     inside = content(outside) if outside.is_dir() else {"": outside.read_bytes()}
@@ -290,7 +290,7 @@ def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
     else:
         (run / name).unlink()
         (run / name).mkdir()
-    with pytest.raises(RunError, match=rf"{name}: not a (folder|regular file)"):
+    with pytest.raises(RunError, match=rf"{name}: tfkit writes a (folder|regular file) here"):
         trained(small(run.parent, steps=5), run, resume=True)
     trained(small(run.parent, **SMALL), run, force=True)
 

@@ -89,9 +89,9 @@ def test_compiled_kernels_round_within_the_tolerance(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         ({"train.recompute": 1}, "train.recompute runs layers in a way that is not compiled; leave it out"),
-        ({"train.parallel.pieces": 2}, "train.parallel.pieces promises the same bits"),
-        ({"model.layer.feedforward": EXPERTS}, "experts would all be computed for every token"),
-        (RECURRENT, "mixer 'lstm' does not compile to one graph"),
+        ({"train.parallel.pieces": 2}, "train.parallel.pieces promises identical bits"),
+        ({"model.layer.feedforward": EXPERTS}, "every expert would be computed for every token"),
+        (RECURRENT, "mixer 'lstm' cannot be compiled to a single graph"),
     ],
 )
 def test_what_is_not_compiled_is_named(tmp_path: Path, overrides: dict[str, Any], message: str) -> None:
@@ -103,7 +103,7 @@ def test_what_is_not_compiled_is_named(tmp_path: Path, overrides: dict[str, Any]
 def test_a_compiler_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(RecipeError, match=r"train.compile: kernels of a CPU need a C\+\+ compiler"):
+    with pytest.raises(RecipeError, match=r"train.compile: CPU kernels require a C\+\+ compiler"):
         trained(recipe(tmp_path, compile=True), tmp_path / "run")
 
 

@@ -211,9 +211,9 @@ def test_layers_of_either_side_that_do_not_exist(tmp_path: Path) -> None:
         ({2: 0}, "train.init_from.layers.2: no layer 2: the decoder has layers 0 to 1"),
         ({"encoder": {0: 0}}, "train.init_from.layers.encoder.0: the model has no encoder; its stack is the decoder"),
         ({0: 7}, f"train.init_from.layers.0: {run.folder} has no layer 7: its decoder has layers 0 to 1"),
-        ({"first": 0}, "expected layer numbers from 0, in pairs"),
-        ({0: "last"}, "expected layer numbers from 0, in pairs"),
-        ([0, 1], "expected layers in pairs"),
+        ({"first": 0}, "expected a mapping of layer numbers from 0"),
+        ({0: "last"}, "expected a mapping of layer numbers from 0"),
+        ([0, 1], "expected a mapping of layer numbers"),
     ):
         with pytest.raises(RecipeError) as error:
             prepare(of_depth(tmp_path, 2, init_from={"run": str(run.folder), "layers": layers}), Reporter(False))

@@ -289,7 +289,7 @@ def test_the_best_weights_are_lost_in_words(tmp_path: Path, monkeypatch: pytest.
     trainer.publisher.publish(trainer.progress)
     (trainer.folder / "model.safetensors").unlink()
     trainer.publisher.publish(trainer.progress)
-    assert "now holds the weights of step 6; the best ones, of step 2, are lost" in stream.getvalue()
+    assert "now holds the weights of step 6; the best weights (step 2) are lost" in stream.getvalue()
     assert stream.getvalue().count("\n") == 1
     assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
 
@@ -667,7 +667,7 @@ def test_written_durations(tmp_path: Path, written: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("written", ["", "8", "0 s", "8 hours", "h", "5 s 1 h", 30])
 def test_what_is_no_duration_is_refused(tmp_path: Path, written: Any) -> None:
-    with pytest.raises(RecipeError, match=r"train\.max_time.*(is no duration; write 8 h|text, got)"):
+    with pytest.raises(RecipeError, match=r"train\.max_time.*(is not a duration; write 8 h|text, got)"):
         recipe(tmp_path, max_time=written)
 
 

@@ -262,7 +262,7 @@ class TestCausalLm:
             part(CausalLm).rows.prepare(TEXTS, tokenizer(), None)
         with pytest.raises(UsageError, match=r"objective\.block is 32, but .* allows 16 tokens"):
             part(CausalLm, block=32).rows.prepare(TEXTS, tokenizer(), 16)
-        with pytest.raises(DataError, match="stream of two tokens or more, got 1"):
+        with pytest.raises(DataError, match="requires at least two tokens, got 1"):
             part(CausalLm).rows.prepare([{"text": "a"}, {"text": ""}], tokenizer(), 16)
         assert "1 of 2 examples dropped: the text is empty" in caplog.text
         with pytest.raises(DataError, match=r"none of 3 examples.*longer than 4"):

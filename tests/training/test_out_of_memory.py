@@ -39,9 +39,9 @@ def test_a_failed_allocation_says_what_fits(
     said = str(caught.value)
     assert said.startswith("step 6: out of memory on cpu: a batch of 8 rows of 9 tokens and 528 parameters take ")
     assert "weights 0.0 GiB, gradients 0.0 GiB, optimizer 0.0 GiB, activations 0.0 GiB" in said
-    assert "data.batch.size: 4 with train.accumulate: 2, a step of as many examples" in said
+    assert "data.batch.size: 4 with train.accumulate: 2, for the same number of examples per step" in said
     assert "or train.recompute: all" in said
-    assert said.endswith("The checkpoint of step 4 is whole, and --resume continues from it, with the same data.batch.")
+    assert said.endswith("The checkpoint of step 4 is complete; --resume continues from it with the same data.batch.")
     monkeypatch.undo()
     again = recipe(
         tmp_path, {"data.batch": {"size": 8}}, steps=8, checkpoint_every=2, evaluate_every=8, recompute="all"

@@ -75,7 +75,7 @@ def test_the_line_recomputes_and_accumulates_where_it_must(tmp_path: Path) -> No
 
 
 def test_adapters_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="adapters are not planned"):
+    with pytest.raises(UsageError, match="planning does not support adapters"):
         plan_of(tmp_path, "decoder", adapter="lora")
 
 

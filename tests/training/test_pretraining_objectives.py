@@ -203,7 +203,7 @@ class TestReplacedToken:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"vocab_size": 9}, "vocab_size is the model's"),
+            ({"vocab_size": 9}, "uses the model's vocab_size"),
             ({"d_modl": 3}, "d_modl: unknown option"),
             ({"head": "discriminator"}, "a model of type encoder with a masked_lm head"),
             ({"type": "decoder"}, "a model of type encoder"),
@@ -264,7 +264,7 @@ class TestMaskedLm:
             ids = objective.answers._with_masks(1, "the <mask> sat", "<mask>", words).tolist()
             plain = words.encode("the cat sat")
             assert ids[1:-1] == [plain[0], words.special_ids["mask"], plain[2]]
-        with pytest.raises(UsageError, match="write <mask> in place of a word, got 'nothing'"):
+        with pytest.raises(UsageError, match="replace a word with <mask>, got 'nothing'"):
             objective.answers.predict(net, [{"text": "nothing"}], words)
         with pytest.raises(UsageError, match="exceeds the model's maximum length of 40"):
             objective.answers.predict(net, [{"text": "<mask> sat" * 40}], words)

@@ -247,8 +247,8 @@ def test_capo_tells_each_fact_in_other_words_in_each_split() -> None:
             {"split": "test", "count": 5_000},
             r"test has only \d+ distinct pairs .*; set count: \d+",
         ),
-        ("copying", {"split": "longer", "longest": 12}, r"longer has lengths from 13 to 12, an empty range"),
-        ("copying", {"shortest": 9, "length": 8}, r"train has lengths from 9 to 8, an empty range"),
+        ("copying", {"split": "longer", "longest": 12}, r"longer: lengths 13 to 12 are an empty range"),
+        ("copying", {"shortest": 9, "length": 8}, r"train: lengths 9 to 8 are an empty range"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], message: str) -> None:
@@ -259,17 +259,20 @@ def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("corpus", "message"),
     [
-        ({"type": "depo", "nodes": 20}, r"data\.train\.nodes: cycles have 3 to 20 nodes with 12 names"),
-        ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: cycles have 9 to 6 nodes"),
-        ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edge; set 2 or more"),
+        ({"type": "depo", "nodes": 20}, r"data\.train\.nodes: cycles of 3 to 20 nodes cannot be built from 12 names"),
+        ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: cycles of 9 to 6 nodes"),
+        ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edges; use at least 2"),
         ({"type": "brevo", "length": 17}, r"data\.train\.symbols: are too few for a graph of 17 nodes"),
         (
             {"type": "induction", "shortest": 4},
             r"data\.train\.shortest: following 4 needs sequences of at least 5 symbols",
         ),
-        ({"type": "induction", "symbols": 8}, r"data\.train\.symbols: are too few for a sequence of 16 distinct ones"),
+        (
+            {"type": "induction", "symbols": 8},
+            r"data\.train\.symbols: are too few for a sequence of 16 distinct symbols",
+        ),
         ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols do not have that many distinct rules"),
-        ({"type": "lano", "length": 8}, r"data\.train\.length: a sentence may have 8 words; use fewer"),
+        ({"type": "lano", "length": 8}, r"data\.train\.length: must be below 8, the minimum length of a sentence"),
         ({"type": "capo", "split": "longer"}, r"data\.train\.split: .*train.*valid.*test"),
     ],
 )

@@ -138,7 +138,7 @@ def test_labels_name_the_classes(tmp_path: Path) -> None:
     )
     model = build_model(recipe.labelled(2).blueprint())
     for wrong, message in (
-        ((), "num_classes is the number of labels: pass them"),
+        ((), "num_classes is the number of labels; pass"),
         (("a", "a"), "contains duplicates: a, a"),
         ("ab", "labels must be a list of strings, got 'ab'"),
         (("a", "b", "c"), r"the model is not the recipe's: head.+ is \[2, 8\]"),

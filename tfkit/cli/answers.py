@@ -26,9 +26,9 @@ Form = Literal["best", "all", "stream", "jsonl"]
 class AnswerPrinter:
     """Printer of generated candidates in one form.
 
-    `best` prints one text per prompt, `all` every candidate, `stream` the best one incrementally, `jsonl` every
-    candidate as an object. With `lines` each output is a single line; with `records`, an object with the id of its
-    record.
+    `best` prints one text per prompt, `all` every candidate, `stream` the best text incrementally, `jsonl` every
+    candidate as a JSON object. With `lines`, each output is a single line; with `records`, each is a JSON object with
+    the id of the input record.
     """
 
     run: Run
@@ -54,7 +54,7 @@ class AnswerPrinter:
                 self._note_cut(prompt, candidate)
 
     def alone(self, prompt: str) -> None:
-        """Print the output for one prompt, streaming if the strategy can."""
+        """Print the output for one prompt; stream it if the strategy supports streaming."""
         streams = self.form == "best" and self.run.writes and self.run.writer(**self.options).strategy.streams
         (replace(self, form="stream") if streams else self).print([Text((prompt,), 1)])
 
@@ -91,7 +91,7 @@ class AnswerPrinter:
         }
 
     def _stream(self, prompts: Sequence[Text]) -> None:
-        """Stream the outputs; all prompts are checked before the first starts."""
+        """Stream the outputs. All prompts are checked before the first output starts."""
         streams = []
         for prompt in prompts:
             with located([prompt]):
@@ -126,7 +126,7 @@ class AnswerPrinter:
         return " ".join(text.splitlines()) if self.lines else text
 
     def _note_unknown(self, prompts: Sequence[Text]) -> None:
-        """Warn once on standard error about each piece of a prompt outside the vocabulary."""
+        """Warn on standard error about pieces of prompts that are not in the vocabulary, once per piece."""
         role = self.run.source_tokenizer.special_ids.get("unknown")
         if role is None or not self.run.writes or self.run.reads_vectors:
             return
@@ -153,5 +153,5 @@ class AnswerPrinter:
 
 
 def _quoted(piece: str) -> str:
-    """Quote a piece; truncate a long one and append its length."""
+    """Quote a piece. Long pieces are truncated and their length is appended."""
     return repr(piece) if len(piece) <= LONG else f"{piece[:LONG]!r}... ({len(piece):,} characters)"

@@ -53,7 +53,7 @@ def command() -> None:
 )
 @click.option("--d-model", type=Whole(WIDTH), default=256, show_default=True, help="Width of the layer.")
 @click.option("--heads", type=Whole(HEADS), default=4, show_default=True, help="Heads of the attentions.")
-@click.option("--window", type=Whole(COUNT, 2), default=256, show_default=True, help="Keys of a window or a chunk.")
+@click.option("--window", type=Whole(COUNT, 2), default=256, show_default=True, help="Keys per window or chunk.")
 @click.option("--causal", is_flag=True, help="Measure causal layers.")
 @click.option("--backward", is_flag=True, help="Include the backward pass.")
 @DEVICE
@@ -106,7 +106,7 @@ def attention(
     show_default=True,
     help="Numbers of beams, comma-separated; 1: greedy search.",
 )
-@click.option("--new", type=Whole(COUNT), default=128, show_default=True, help="New tokens, after a prompt of 32.")
+@click.option("--new", type=Whole(COUNT), default=128, show_default=True, help="New tokens, after 32 prompt tokens.")
 @click.option("--rounds", type=Whole(COUNT), default=10, show_default=True, help="Repetitions of each measurement.")
 @click.option(
     "--against",
@@ -150,7 +150,7 @@ def decoding(
     type=Several(Whole(TEXTS)),
     default="1,2,4,8",
     show_default=True,
-    help="Widths, in multiples of the base.",
+    help="Widths, as multiples of the base width.",
 )
 @click.option("--steps", type=Whole(COUNT), default=4, show_default=True, help="Training steps.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a plot of the changes as SVG.")
@@ -159,10 +159,10 @@ def decoding(
 def coordinates(
     recipe: str, factors: list[int], steps: int, out: Path | None, as_json: bool, reading: ReadOptions
 ) -> None:
-    """Measure how much training changes each part as RECIPE is widened from the base of its muP, with and without muP.
+    """Measure how much training changes each part of RECIPE at several widths, with and without muP.
 
-    A part that changes equally at every width trains equally well at every width: the coordinate check of
-    arXiv 2203.03466.
+    Widths are multiples of the base width of the recipe's muP. Parts that change equally at every width train equally
+    well at every width (the coordinate check of arXiv 2203.03466).
     """
     from tfkit.core.console import Console
     from tfkit.core.figures import drawn

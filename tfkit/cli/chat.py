@@ -1,4 +1,4 @@
-"""Conversation with a run in the terminal: each text is a message, answered in view of those before."""
+"""Conversation with a run in the terminal: each text is a message, and replies depend on all earlier messages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def replying(run: Run, options: WriteOptions) -> Callable[[str], None]:
-    """Return a function that prints the reply to a message, and remembers both.
+    """Return a function that prints the reply to a message and remembers both.
 
-    A message without a reply is forgotten; a reply ended by Ctrl-C is kept as far as it was written.
+    A message without a reply is forgotten. If Ctrl-C interrupts a reply, the printed part is kept.
     """
     messages: list[dict[str, str]] = []
     streams = run.writer(**options).strategy.streams
 
     def answer(text: str) -> None:
-        asked, reply = {"role": "user", "content": text}, ""
-        ids = run.read_chat([*messages, asked])
+        message, reply = {"role": "user", "content": text}, ""
+        ids = run.read_chat([*messages, message])
         try:
             for piece in run.stream(ids, **options) if streams else run.generate([ids], **options):
                 echo_text(piece, end="")
@@ -30,6 +30,6 @@ def replying(run: Run, options: WriteOptions) -> Callable[[str], None]:
         finally:
             echo()
             if reply.strip():
-                messages.extend((asked, {"role": "assistant", "content": reply}))
+                messages.extend((message, {"role": "assistant", "content": reply}))
 
     return answer

@@ -27,7 +27,7 @@ NOTEWORTHY = 64 * 2**30  # report weights larger than this, in bytes
 def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) -> None:
     """Check each RECIPE (a shipped name or a path); print the size of its model and examples of its data.
 
-    Every fault is printed, including those in the first examples of the data.
+    Every fault is printed, including faults in the first examples of the data.
     """
     from tfkit.cli.main import WRONG, complain
     from tfkit.core.errors import RecipeError, TfkitError, UsageError

@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Compare each RUN with the first one, or the runs in the folder of a study.
 
-    Runs whose recipes differ only in the seed are one variant.
+    Runs whose recipes differ only in the seed count as one variant.
     """
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
@@ -39,9 +39,9 @@ def command(
 
     if len(runs) == 1:
         if not (runs[0] / Plan.FILE).is_file():
-            raise UsageError(f"{runs[0]}: a single folder must be that of a study; pass several runs to compare")
+            raise UsageError(f"{runs[0]}: is not the folder of a study; pass a study, or several runs to compare")
         if measures:
-            raise UsageError("--measure: the metrics of a study are set in its recipe")
+            raise UsageError("--measure: the metrics of a study are set in its recipe; remove the option")
         report = study_report(read_plan(runs[0], Plan), runs[0])
     else:
         report = runs_report(runs, measures, trust, imports)

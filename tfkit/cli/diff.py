@@ -37,8 +37,9 @@ def command(
 ) -> None:
     """Compare A and B: parts, options, parameters, FLOPs, cache, then data and training.
 
-    A and B are shipped names, paths, runs' folders, or one of these with a variant: mine.yaml@wide, mine.yaml@heads=4.
-    --set and --variant are laid over B; without B, over A itself. Two texts of one architecture are equal.
+    A and B are shipped names, paths or run folders, optionally with a variant: mine.yaml@wide, mine.yaml@heads=4.
+    --set and --variant change B; without B, they change a copy of A. Different texts for the same architecture are
+    equal.
     """
     import torch
 
@@ -47,7 +48,7 @@ def command(
     from tfkit.reports.diff_table import Diff, Side, as_data, render
 
     if b is None and not (reading.sets or reading.variants):
-        raise click.UsageError("give a second recipe, or --set or --variant, which are then laid over A")
+        raise click.UsageError("pass a second recipe, or --set or --variant to compare A with a changed copy")
     sources = (a, a if b is None else b)
     recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
     blueprints = beside(*recipes), beside(*recipes[::-1])
@@ -81,12 +82,13 @@ def laid_note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
     """Yield the note about a vocabulary size that is not known yet."""
     note = vocabulary_note(recipe)
     if note is not None:
-        taken = f"vocabulary known after the tokenizer is trained: taken as {blueprint.last.vocab_size:,}, the other's"
+        size = f"{blueprint.last.vocab_size:,}"
+        taken = f"vocabulary unknown until the tokenizer is trained: counted with {size}, as in the other recipe"
         yield f"{name}: {note if blueprint == recipe.blueprint() else taken}"
 
 
 def read(text: str, reading: ReadOptions) -> Recipe:
-    """Load a recipe by name or path; its own variants precede those of the command line."""
+    """Load a recipe by name or path; variants in the name are applied before those of --variant."""
     source, variants = split(text)
     folder = Path(source)
     reading = replace(reading, variants=(*variants, *reading.variants))
@@ -94,7 +96,7 @@ def read(text: str, reading: ReadOptions) -> Recipe:
 
 
 def split(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split a source into the recipe and the variants after its @ signs; existing files with an @ in the name win."""
+    """Split a source into recipe and variants at its @ signs; an existing file with @ in its name takes precedence."""
     from tfkit.recipe.shipped import shipped_recipes
 
     words = text.split("@")
@@ -106,6 +108,6 @@ def split(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def laid_name(source: str, reading: ReadOptions) -> str:
-    """Name of a recipe including its variants and overrides."""
+    """Return the name of a recipe with its variants and overrides."""
     laid = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
     return " ".join([source, *laid])

@@ -120,7 +120,7 @@ def _png(svg: str) -> bytes:
 
 
 def _marked_whole(line: re.Match[str]) -> str:
-    """Mark the whole line as new, since cairosvg does not center a line of several spans."""
+    """Mark the whole line as new, since cairosvg does not center a line with several spans."""
     named, words = line[1], re.sub("</?tspan[^>]*>", "", line[2])
     named = named.replace('class="', 'class="new ') if "class=" in named else f'{named} class="new"'
     return f"<text{named}>{words}</text>"

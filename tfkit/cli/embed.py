@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("file", required=False)
 @takes_texts
-@click.option("--out", metavar="FILE", help="Same as --output: an array [texts d_model] as .npy, otherwise JSON lines.")
+@click.option("--out", metavar="FILE", help="Same as --output; .npy: an array [texts d_model], otherwise JSON lines.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "first", "last"]), default="mean", show_default=True,
     help="Vector of a text: mean of its tokens, first token or last token.",
@@ -41,7 +41,7 @@ def command(
     device: str,
     reading: ReadOptions,
 ) -> None:
-    """Print the vector of each line of FILE (-: standard input) by RUN (a run folder), one JSON list per line.
+    """Print the vectors that RUN (a run folder) computes for the lines of FILE (-: standard input), as JSON lists.
 
     FILE is equivalent to --input FILE.
     """
@@ -51,7 +51,7 @@ def command(
     loaded = reading.run(run, device)
     values = [text.values[0] for text in texts]
     if inputs.output is None or not inputs.output.endswith(".npy"):
-        with output_to(inputs.output) as output:  # open the output first: compute nothing that cannot be written
+        with output_to(inputs.output) as output:  # opened first, so that nothing is computed that cannot be written
             _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), inputs.are_records)
         return
     from tfkit.storage.files import whole

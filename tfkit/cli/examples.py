@@ -1,4 +1,4 @@
-"""Two examples per command, shown at the end of its help; the tests parse all of them and run the quick ones."""
+"""Two examples per command, shown at the end of the help. Tests parse all examples and run the quick ones."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from tfkit.cli.terminal import echo_json
 @click.command("explain")
 @click.argument("recipe", metavar="RECIPE_OR_RUN")
 @click.argument("key")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @reads_recipe
 def command(recipe: str, key: str, as_json: bool, reading: ReadOptions) -> None:
-    """Show the value of KEY in a recipe (a shipped name or a path) or a run's folder, and where it comes from.
+    """Show the value of KEY in a recipe (a shipped name or a path) or a run folder, and where it comes from.
 
-    KEY is a dotted key as it is written or resolved: model.layer.attention.num_heads, train.optimizer.lr; a whole part
-    or section, such as model.layer; or one layer by its number, such as decoder.layers.3.attention.num_heads.
+    KEY is a dotted key of the recipe or of the resolved recipe, such as train.optimizer.lr; a whole part or section,
+    such as model.layer; or a key of one layer, such as decoder.layers.3.attention.num_heads.
     """
     from tfkit.recipe.views.resolved import notes
     from tfkit.reports.explain import as_data, explain, render

@@ -47,19 +47,21 @@ def command(
 ) -> None:
     """Export RUN (a run folder) to FOLDER, in the format of transformers, ONNX or CTranslate2.
 
-    If transformers implements the architecture, the folder contains only its files. Otherwise it includes the model's
-    code, which transformers runs with trust_remote_code=True; tfkit need not be installed there.
+    If transformers implements the architecture, the folder contains only weights, configuration and tokenizer.
+    Otherwise it includes the model's code, which transformers runs with trust_remote_code=True; tfkit does not need to
+    be installed.
 
-    `--to onnx` writes graphs for any batch size and length, a decoder with its cache as inputs and outputs, and an
-    example.py that generates with only onnxruntime, numpy and tokenizers.
+    `--to onnx` writes graphs for any batch size and length. A decoder has its cache as inputs and outputs, and an
+    example.py generates text with only onnxruntime, numpy and tokenizers.
 
-    `--to sentence-transformers` also writes an encoder's pooling and normalization: its vectors equal those of
-    tfkit embed.
+    `--to sentence-transformers` also writes the pooling and normalization of an encoder, so that vectors equal those
+    of tfkit embed.
 
     `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter supports the model's class
     in transformers. Log-probabilities are compared before the folder is put in place.
 
-    `--to peft` writes the adapter alone of a run with train.adapter, for the exported model that training started from.
+    `--to peft` writes only the adapter of a run with train.adapter. Load it with the exported model that training
+    started from.
     """
     if pooling is not None and form != SENTENCES:
         raise UsageError(f"--pooling is an option of --to {SENTENCES}")
@@ -113,7 +115,7 @@ def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | Non
     if quantize is not None:
         echo(f"{sum(exported.sizes.values()) / exported.full:.3f} of the {exported.full / 1e6:,.1f} MB in float32")
     if exported.whole_text:
-        echo("the decoder's cache is not exported: the whole text is read for every token")
+        echo("the decoder's cache is not exported: the whole text is recomputed for each new token")
     echo(f"Compare: tfkit verify {run.folder} --against {exported.path}")
 
 

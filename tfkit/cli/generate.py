@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from tfkit.run import Run
 
 TOGETHER = 32  # texts per batch
-CUT_OFF = 1  # exit status if a truncated text violates its constraints
+CUT_OFF = 1  # exit status if a text was cut off before it satisfied its constraints
 
 
 @click.command("generate")
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output while it is generated.")
-@click.option("--jsonl", is_flag=True, help="Print every candidate as one JSON object per line, with its probability.")
-@click.option("--chat", is_flag=True, help="Take texts as messages, written by the run's chat template.")
+@click.option("--jsonl", is_flag=True, help="Print every candidate as a JSON object per line, with log-probability.")
+@click.option("--chat", is_flag=True, help="Treat texts as messages, formatted with the run's chat template.")
 @takes_texts
 @takes_generation_options
 @DEVICE
@@ -47,19 +47,19 @@ def command(
 ) -> None:
     """Generate text with RUN (a run folder): a continuation, the target of an encoder-decoder, or fills for masks.
 
-    Prints one output for each TEXT, or for each line of --input or standard input; line breaks within the output for a
-    line become spaces. With --chat, and always after objective: chat, a text is a message of the user, or a list of
-    messages as JSON, and the output is the reply. On a terminal without TEXT it prompts for texts and streams the
-    answers, in a chat in view of the messages before: Ctrl-C ends an answer, Ctrl-D quits.
+    Print one output for each TEXT, or for each line of --input or standard input; in the output for a line, line breaks
+    become spaces. With --chat, or if the run was trained with objective: chat, a text is a user message, or a JSON list
+    of messages, and the output is the reply. On a terminal without TEXT, prompt for texts and stream the answers; a
+    chat remembers earlier messages. Ctrl-C ends an answer, Ctrl-D quits.
 
-    Exits with status 1 if a truncated text violates `generate.logits` (regex, choices).
+    Exit status 1: a text was cut off before it satisfied `generate.logits` (regex, choices).
     """
     inputs.check()
     form = _form(stream, jsonl, shorthands, inputs)
     loaded = reading.run(run, device, shorthands.quantize)
     options = _options(loaded, shorthands, reading.sets)
     if chat:
-        loaded.read_chat([{"role": "user", "content": "-"}])  # refused without a template
+        loaded.read_chat([{"role": "user", "content": "-"}])  # raises without a template
         loaded.chats = True
     if inputs.are_typed and on_terminal() and not loaded.reads_vectors:
         from tfkit.cli.chat import replying

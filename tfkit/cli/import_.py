@@ -12,7 +12,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @click.command("import")
 @click.argument("source", metavar="FOLDER_OR_NAME")
-@click.option("--out", metavar="RUN", help="Output folder.  [default: runs/<its name>]")
+@click.option("--out", metavar="RUN", help="Output folder.  [default: runs/<model name>]")
 @click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Dtype of the weights.")
 @click.option("--force", is_flag=True, help="Rename an existing run to NAME.old.")
 @IMPORTS

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 @click.option(
     "--flops",
     type=click.FloatRange(0, min_open=True),
-    help="Compute budget to report the optimum for.  [default: the largest run's]",
+    help="Compute budget for which to report the optimal size.  [default: that of the largest run]",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder.  [default: ladders/<name>]"
 )
-@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Parallel trainings.")
+@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Runs to train in parallel.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after two short trials, without training.")
 @reads_recipe
 @click.pass_context
@@ -71,8 +71,8 @@ def command(
 
     N is the number of parameters in the layers, D the number of tokens read. A smaller size has fewer heads of the same
     width, with d_model and d_ff in proportion, and fewer layers. It is trained on all of the recipe's tokens, on half
-    and on a quarter of them, each with its own learning rate schedule. The prediction with its 95 % interval is written
-    to prediction.json before the largest size is trained.
+    and on a quarter of them, each time with a full learning rate schedule. The prediction and its 95 % interval are
+    written to prediction.json before the largest size is trained.
 
     With --compare, a variant of RECIPE is trained at the same sizes. Its advantage, a factor of compute, is fitted by
     size and predicted for the largest size too.

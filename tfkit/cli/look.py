@@ -14,7 +14,7 @@ from tfkit.cli.texts import output_to
 @click.command("look")
 @click.argument("run")
 @click.argument("text")
-@click.option("--target", metavar="TEXT", help="Target of an encoder-decoder; by default its own output.")
+@click.option("--target", metavar="TEXT", help="Target of an encoder-decoder; by default the generated text.")
 @click.option("--head", metavar="PLACE:N", help="Print the attention of each token in one head.")
 @click.option("--token", metavar="TOKEN", help="Print the attention of one token, largest weights first.")
 @click.option("--out", metavar="FILE", help="Write a self-contained page with every map.")
@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Show what the attention heads of RUN (a run folder) attend to in TEXT.
 
-    Heads are ranked by the entropy of their weights, next to the mean distance and the induction score.
+    Heads are ranked by the entropy of their weights and listed with their mean distance and induction score.
     """
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
@@ -44,7 +44,7 @@ def command(
         raise UsageError("--head prints the rows of one head; remove --token and --json")
     for argument in (text, target):
         if argument is not None and os.path.isfile(argument):
-            raise UsageError(f"'{argument}' is a file; tfkit look requires a text")
+            raise UsageError(f"'{argument}' is a file; pass a text")
     if out == "-" and (head is not None or token is not None or as_json):
         raise UsageError("--out - prints the page; remove --head, --token and --json")
     maps = reading.run(run, device).attention(text, target)

@@ -2,9 +2,9 @@
 
 Exit status: 0 success; 1 the output could not be written or its reader closed early, `generate` truncated a text, or
 `prove` found a broken promise; 2 a recipe, file, run, custom part or the command line is wrong (message on standard
-error); 130 interrupted by Ctrl-C or a signal. The results of `train`, `study` and `ladder` are on disk: without a
-reader they continue and log into their folder, and the status is that of the work. Heavy modules are imported on
-demand.
+error); 130 interrupted by Ctrl-C or a signal. `train`, `study` and `ladder` keep their results on disk: if standard
+output is lost, they continue, log into their folder, and exit with the status of the work. Heavy modules are imported
+on demand.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ GROUPS = {
         "show": "Show an architecture: parts, weights and costs.",
         "explain": "Show where a value comes from, and what it replaced.",
         "diff": "Compare two recipes or runs.",
-        "draw": "Draw an architecture, or the differences of two.",
+        "draw": "Draw an architecture, or the differences between two.",
     },
     "Training": {
         "train": "Train the model of a recipe into a run folder.",
-        "plan": "Show the memory of a training on several devices, and the largest batch.",
+        "plan": "Show the memory that training takes on several devices, and the largest batch.",
         "evaluate": "Compute the metrics of a run on its data.",
         "runs": "List runs, sorted and filtered.",
     },
     "Using": {
         "generate": "Generate text with a run.",
-        "predict": "Print predictions of a run: labels, tags, answers, fills for a mask.",
+        "predict": "Print predictions of a run: labels, tags, answers, fills for masks.",
         "embed": "Print vectors of texts.",
         "look": "Show the attention of a run's heads in a text.",
         "import": "Import a Hugging Face model as a run.",
@@ -66,14 +66,14 @@ GROUPS = {
         "bench": "Measure attentions and decoding on this machine.",
     },
     "Extending": {
-        "parts": "List the registered parts, or everything about one.",
-        "new": "Write a recipe from another one, or a part and its test.",
+        "parts": "List the registered parts, or describe one.",
+        "new": "Write a recipe that extends another, or a part and its test.",
         "schema": "Print the JSON Schema of the recipe language, for editors.",
     },
 }
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 LOST, WRONG, INTERRUPTED = 1, 2, 130
-TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in own parts
+TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in custom parts
 
 
 class Commands(click.Group):
@@ -220,9 +220,9 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def complain(error: Exception) -> bool:
-    """Print errors that the user can fix on standard error: wrong input, or an exception in a custom part.
+    """Print an error on standard error if the user can fix it: wrong input, or an exception in a custom part.
 
-    Recipe faults include their locations. Return False, printing nothing, for a bug in tfkit.
+    Recipe faults are printed with their locations. Return False, printing nothing, for a bug in tfkit.
     """
     if isinstance(error, TfkitError):
         warn_wrapped(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")

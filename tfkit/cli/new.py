@@ -20,13 +20,13 @@ DEFAULT = "translate-numbers"
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe
 def command(name: str, source: str | None, slot: str | None, force: bool, reading: ReadOptions) -> None:
-    """Write NAME.yaml, a recipe that extends another one with the changes of --set and --variant.
+    """Write NAME.yaml, a recipe that extends another with the changes of --set and --variant.
 
     Relative paths are adjusted, and nothing is written unless the new recipe is valid. Without --from it extends
     translate-numbers, which needs no data and trains in minutes.
 
-    With --part SLOT (attention, feedforward, metric, ...) writes NAME.py, a small working part with comments on what to
-    change, and test_NAME.py, which tests it in a model.
+    With --part SLOT (attention, feedforward, metric, ...), write NAME.py, a small working part with comments on what to
+    change, and test_NAME.py, which tests the part in a model.
     """
     if slot is None:
         _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
@@ -48,7 +48,7 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
         beside.write_text(text, encoding="utf-8", newline="")
         alone = ReadOptions(imports=reading.imports, trust=reading.trust)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TfkitWarning)  # already warned by the original
+            warnings.simplefilter("ignore", TfkitWarning)  # already shown for the original
             derived.check(alone.recipe(str(beside)), original)
     echo(f"{file}: derived from {source}")
     echo(f"Next: tfkit {'show' if original.objective is None else 'train'} {file}")

@@ -70,7 +70,7 @@ class ReadOptions:
     accept_changes: bool = False
 
     def recipe(self, source: str) -> Recipe:
-        """Load a recipe by name or path. Raise RecipeError with every fault, RunError for a run's resolved.yaml."""
+        """Load a recipe by name or path. Raise RecipeError with every fault, or RunError for an unusable run."""
         from tfkit.recipe.load import load_recipe
         from tfkit.storage.hub import is_on_hub
         from tfkit.training.folder import RunFolder
@@ -131,7 +131,7 @@ DTYPE = click.option(
 )
 EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with exact figures.")
 ACCEPT = click.option(
-    "--accept-changes", is_flag=True, help="Record the new hashes of files that were replaced on purpose."
+    "--accept-changes", is_flag=True, help="Accept files that were replaced on purpose, and record their new hashes."
 )
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Apply a variant of the recipe; repeatable."

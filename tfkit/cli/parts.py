@@ -42,7 +42,7 @@ def command(
     verify: tuple[str, ...],
     imports: tuple[str, ...],
 ) -> None:
-    """List the registered parts, those of one SLOT, or everything about its part NAME.
+    """List the registered parts of all slots or of one SLOT, or describe the part NAME.
 
     The contract checks test the promises of a part in small models: that it is causal, decodes from a cache as in one
     pass, ignores padding, and so on. Exit status 0 if all hold.
@@ -63,7 +63,7 @@ def command(
 
 
 def _check_conflicts(slot: str | None, as_json: bool, options: dict[str, bool]) -> None:
-    """Raise UsageError for conflicting or useless options."""
+    """Raise UsageError for options that conflict or have no effect."""
     used = [option for option, is_given in options.items() if is_given]
     if len(used) > 1:
         raise click.UsageError(f"{' and '.join(used)} cannot be combined; use one of them")
@@ -90,7 +90,7 @@ def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
 
 
 def _parts(slot: str | None, name: str | None) -> list[type[Component]]:
-    """Return the parts selected by SLOT and NAME. Raise UsageError with a suggestion."""
+    """Return the parts selected by SLOT and NAME. Raise UsageError, with a suggestion, for unknown ones."""
     slots = [_slot(slot)] if slot else list(CATALOGUES)
     if slot and name:
         return [_part(slot, name)]

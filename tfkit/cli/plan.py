@@ -1,4 +1,4 @@
-"""`tfkit plan`: memory of a training on several devices."""
+"""`tfkit plan`: memory of training on several devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)})")
 
 
 def size(text: str) -> int:
-    """Return the bytes of a size with a unit: 80GB. Raise BadParameter for other texts."""
+    """Parse a size with a unit, such as 80GB, to bytes. Raise BadParameter for other texts."""
     match = SIZE.fullmatch(text.strip())
     if match is None or float(match[1]) <= 0:
         raise click.BadParameter(f"expected a size such as 80GB, 24GiB or 500MB, got {text[:40]!r}")
@@ -30,14 +30,14 @@ def size(text: str) -> int:
 @click.argument("recipe")
 @click.option("--devices", type=Whole(COUNT), default=1, show_default=True, help="Number of devices.")
 @click.option("--memory", type=size, metavar="SIZE", required=True, help="Memory of each device, such as 80GB.")
-@click.option("--length", type=Whole(COUNT), help="Tokens of a row.  [default: the recipe's longest row]")
+@click.option("--length", type=Whole(COUNT), help="Tokens per row.  [default: the recipe's longest row]")
 @EXACT_JSON
 @reads_recipe
 def command(recipe: str, devices: int, memory: int, length: int | None, as_json: bool, reading: ReadOptions) -> None:
     """Show the memory that training RECIPE (a shipped name or a path) takes on each device, and the largest batch.
 
-    Nothing is allocated or read: a training step runs on tensors without numbers. Each device holds the whole model;
-    temporary tensors of kernels come on top, usually a few percent.
+    Nothing is allocated or read: a training step runs on tensors without values. Each device holds the whole model.
+    Temporary tensors of kernels are not counted; they usually add a few percent.
     """
     from tfkit.training.planning import plan_training
 
@@ -69,11 +69,11 @@ def _print(plan: TrainingPlan, note: str | None) -> None:
     if note is not None:
         echo(f"note: {note}")
     if plan.chosen is None:
-        echo("Nothing fits: each device holds the whole model, and train.parallel divides no weights.")
+        echo("Nothing fits: each device holds the whole model, and train.parallel does not split the weights.")
     elif plan.command:
         echo(plan.command)
     else:
-        echo("The recipe has no data: it describes a model, and a recipe of a task can extend it.")
+        echo("The recipe describes a model without data; to train it, extend it with a recipe that has data.")
 
 
 def _size(count: int) -> str:

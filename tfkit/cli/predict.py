@@ -25,10 +25,10 @@ TOGETHER = 256  # texts per batch
 def command(run: str, inputs: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
     """Print the predictions of RUN (a run folder) for texts: labels, tags, numbers, answers, or fills for a mask.
 
-    A vector model reads the arrays, pictures or sounds of --input: a .npy file, or a file or folder of others.
+    A model of vectors reads them from --input: a .npy file of arrays, or a file or folder of pictures or sounds.
 
-    Prints one line for each TEXT, or for each line of --input or standard input. A tab separates two texts that are
-    read together, such as a question and its context; for JSON lines, --field names each of them.
+    Print one line for each TEXT, or for each line of --input or standard input. A tab separates the two texts of a
+    pair, such as a question and its context; for JSON lines, name both fields with --field.
     """
     from tfkit.training.objective.base import text_fields
 

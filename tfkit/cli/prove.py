@@ -28,10 +28,10 @@ EXAMPLES = 64  # examples of the training data
 @click.pass_context
 @reads_run
 def command(context: click.Context, run: str, as_json: bool, reading: ReadOptions) -> None:
-    """Measure the promises of RUN (a run folder): each difference next to its bound.
+    """Measure the promises of RUN (a run folder), and print each difference next to its bound.
 
-    The model reads the first 64 training examples and is trained for four steps in a temporary folder; RUN is not
-    changed. Exit status 0: every promise holds or does not apply; 1: a promise is broken.
+    The model computes the first 64 training examples and is trained for four steps in a temporary folder; RUN is not
+    modified. Exit status 0: every promise holds or does not apply; 1: a promise is broken.
     """
     with working("proving"):
         promises = list(_promises(reading.run(run, "cpu")))
@@ -65,7 +65,7 @@ def _promises(run: Run) -> Iterator[Promise]:
 
 
 def _exported(run: Run) -> float:
-    """Export the run and compare the outputs of transformers with it."""
+    """Export the run and return the largest relative difference from transformers."""
     from tfkit.contracts.proving import NotApplicable
     from tfkit.interop.huggingface.exporting import export_model
     from tfkit.interop.huggingface.verifying import verify

@@ -21,11 +21,11 @@ from tfkit.cli.terminal import echo, echo_json
 @click.option(
     "--produced",
     metavar="MEASURE=NUMBER",
-    help="Show the runs and study variants that a printed number is from.",
+    help="Show the runs and study variants that produced a printed number.",
 )
 @click.option("--sort", metavar="KEY", help="Sort by a column or a key of the recipe.  [default: by name]")
 @click.option("--reverse", is_flag=True, help="Sort in descending order.")
-@click.option("--columns", metavar="KEY,KEY", help="Columns or recipe keys to show instead.")
+@click.option("--columns", metavar="KEY,KEY", help="Columns or recipe keys to show instead of the defaults.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every column as CSV, with exact figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print every column as JSON, with exact figures.")
 def command(
@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """List the runs in FOLDERS (default: runs) with their progress and scores.
 
-    A KEY is a column (valid.loss, seconds, test.bleu), or a key of the recipe or its last components (norm,
+    A KEY is a column (valid.loss, seconds, test.bleu) or a recipe key, of which the last components suffice (norm,
     layer.norm.eps).
     """
     if as_csv and as_json:

@@ -22,8 +22,8 @@ from tfkit.core.output import json_line
 def command(out: Path | None, imports: tuple[str, ...]) -> None:
     """Print the JSON Schema of the recipe language, with every registered part.
 
-    An editor that supports it (through yaml-language-server) completes the parts and options of a recipe, shows their
-    descriptions, and underlines errors. Custom parts are included with --import.
+    Editors that use it (through yaml-language-server) complete the parts and options of a recipe, show their
+    descriptions, and underline errors. --import includes custom parts.
     """
     from tfkit.recipe.imports import import_parts
     from tfkit.recipe.schema import language_schema
@@ -37,5 +37,5 @@ def command(out: Path | None, imports: tuple[str, ...]) -> None:
     from tfkit.storage.files import write_text
 
     write_text(out, text + "\n")
-    echo(f"{out}: for an editor, start a recipe with a line that names this file by relative path, such as")
+    echo(f"{out}: to use it in an editor, start a recipe with the relative path of this file, such as")
     echo(f"# yaml-language-server: $schema={out}")

@@ -20,9 +20,9 @@ from tfkit.core.bounds import COUNT
 @EXACT_JSON
 @reads_recipe
 def command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions) -> None:
-    """Show the architecture of a recipe (a shipped name or a path) or of a run's folder.
+    """Show the architecture of a recipe (a shipped name or a path) or of a run folder.
 
-    Every part is shown with its options, the shapes of its weights, and what it costs.
+    Every part is shown with its options, weight shapes and costs.
     """
     import torch
 

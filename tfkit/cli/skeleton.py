@@ -70,9 +70,9 @@ STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
 
 @dataclass(frozen=True)
 class Use:
-    """Use of a slot's part in a recipe: its key and options. `shipped` is a recipe to check it in.
+    """Place of a slot's part in a recipe: key and options. `shipped` is a shipped recipe to check the part in.
 
-    `beside` are the parts before it if the key holds a list; `others` are options that differ in the shipped recipe.
+    `others` are options that differ for the shipped recipe; `beside` are preceding parts if the key holds a list.
     """
 
     key: str

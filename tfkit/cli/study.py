@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder.  [default: studies/<name>]"
 )
-@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Parallel trainings.")
+@click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Runs to train in parallel.")
 @click.option("--on", type=click.Choice(["ray"]), help="Train on a Ray cluster that shares the folder.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after a short trial, without training.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each remaining run.")
@@ -44,7 +44,7 @@ def command(
     imports: tuple[str, ...],
     trust: bool,
 ) -> None:
-    """Train every variant of STUDY (a recipe with `study:`) over several seeds, and write a report.
+    """Train every variant of STUDY (a recipe with `study:`) with several seeds, and write a report.
 
     Repeating the command continues an interrupted study. Several processes, on several machines, may share one folder.
     If standard output is lost, training continues, and further output goes to output.log.

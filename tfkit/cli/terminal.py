@@ -20,7 +20,7 @@ from tfkit.storage.files import open_log
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-OUTPUT = "output.log"  # log in the folder of a study or ladder, after standard output is lost
+OUTPUT = "output.log"  # log in the folder of a study or ladder, used once standard output is lost
 LEAST = 40  # minimum width for wrapping messages, even in narrower terminals
 
 
@@ -97,7 +97,7 @@ class WarningHandler(logging.Handler):
 
 
 class LastingOutput(io.RawIOBase):
-    """Standard output of a command with results on disk: output after a loss goes to the file `log`.
+    """Standard output of a command whose results are on disk; if the stream is lost, further output goes to `log`.
 
     The loss is reported once, on standard error and in the log.
     """
@@ -162,7 +162,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 def open_streams() -> None:
-    """Open the null device for closed standard streams, so that no file of a run gets their descriptor."""
+    """Open the null device for closed standard streams, so that no other file gets their descriptors."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

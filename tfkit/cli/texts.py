@@ -22,7 +22,7 @@ from tfkit.core.output import json_line
 if TYPE_CHECKING:
     from tfkit.run import Run
 
-LONGEST = 2**24  # maximum bytes of a line, so that an endless one cannot fill the memory
+LONGEST = 2**24  # maximum bytes of a line, so that an endless line cannot fill the memory
 RECORDS = (".jsonl", ".ndjson")  # suffixes of JSON lines files
 STDIN = "standard input"
 
@@ -31,7 +31,7 @@ STDIN = "standard input"
 class Text:
     """Input text: its values (two for pairs), number, location and record id.
 
-    Texts of the command line have no location.
+    Texts from the command line have no location.
     """
 
     values: tuple[str, ...]
@@ -46,7 +46,7 @@ class Text:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Texts of the command line or an input file, and the output file."""
+    """Texts from the command line or an input file, and the output file."""
 
     texts: tuple[str, ...] = ()
     file: str | None = None
@@ -68,7 +68,7 @@ class TextOptions:
         if self.texts and self.file is not None:
             raise UsageError(f"--input {self.file} and TEXT cannot be combined; use one of them")
         if self.fields and self.file is None:
-            raise UsageError("--field names a field of JSON lines; pass their file with --input")
+            raise UsageError("--field names a field of JSON lines; pass the file with --input")
         if len(self.fields) > most_fields:
             reads = "one text; use --field once" if most_fields == 1 else f"at most {most_fields} texts"
             raise UsageError(f"--field {' --field '.join(self.fields)}: this run reads {reads}")
@@ -88,7 +88,7 @@ class TextOptions:
             raise UsageError(f"--output {self.output} would overwrite a file of a run; choose another")
 
     def batches(self, together: int) -> Iterator[list[Text]]:
-        """Yield the texts in batches. Raise DataError for unreadable ones.
+        """Yield the texts in batches. Raise DataError for invalid input.
 
         A file is validated completely before its first text is processed. Lines of standard input are processed as they
         arrive, one at a time if typed.
@@ -137,7 +137,7 @@ class TextOptions:
             values, id_ = record_values(line, self.fields, place)
             return Text(values, number, place, id_)
         if name.endswith(RECORDS):
-            raise UsageError(f"{name} contains JSON lines: name the field with the text by --field NAME; {_keys(line)}")
+            raise UsageError(f"{name} contains JSON lines; name the text field with --field NAME; {_keys(line)}")
         return Text((line,), number, place)
 
 
@@ -200,7 +200,7 @@ INPUT = click.option(
 )
 FIELD = click.option(
     "--field", "input_fields", multiple=True, metavar="NAME",
-    help="Name of the text field in JSON lines of FILE; prints JSON lines with their ids.",
+    help="Name of the text field if FILE contains JSON lines; prints JSON lines with the same ids.",
 )  # fmt: skip
 OUTPUT = click.option("--output", metavar="FILE", help="Write to FILE, atomically.")
 
@@ -230,7 +230,7 @@ def _place(name: str, number: int) -> str:
 
 
 def _is_of_run(path: Path) -> bool:
-    """True if tfkit writes this path in the run folder that contains it."""
+    """True for a file that tfkit writes into run folders, if it is in one."""
     from tfkit.training.folder import CARD, CHECKPOINTS, OURS, RunFolder
 
     with contextlib.suppress(OSError, ValueError):  # unwritable paths fail later

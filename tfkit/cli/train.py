@@ -32,13 +32,13 @@ def command(recipe: str, out: str | None, resume: bool, force: bool, reading: Re
     from tfkit.cli.main import WRONG
     from tfkit.core.errors import RecipeError, TfkitError
 
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun; torch would warn that all parameters are used
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun, torch warns that all parameters are used
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         loaded = reading.recipe(recipe)
     except TfkitError as error:
         if os.environ.get("RANK", "0") != "0":
-            raise SystemExit(WRONG) from None  # the first process says it
+            raise SystemExit(WRONG) from None  # reported by the first process
         raise _with_a_task(error, recipe) if isinstance(error, RecipeError) else error from None
     from tfkit.run import train
 

@@ -26,7 +26,7 @@ WRONG, WRONG_FILES = 2, 1
 @click.option(
     "--against", required=True, metavar="FOLDER_OR_NAME", help="Reference model: a folder, or a name on the hub."
 )
-@click.option("--text", help="Input text of both.  [default: random tokens]")
+@click.option("--text", help="Input text for both models.  [default: random tokens]")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
@@ -54,9 +54,10 @@ def command(
 
     Both compute in float32. Exit status 0: equal; 2: not. A model with its own code requires --trust.
 
-    A folder of `tfkit export --to onnx` is run by onnxruntime at lengths and batch sizes other than those traced, and
-    generates after 20 prompts; in int8, size, perplexity (at most 1.001 times) and speed are compared. For a
-    CTranslate2 folder, log-probabilities and the same tokens are compared. Exit status 0: equal; 1: not.
+    A folder from `tfkit export --to onnx` is run with onnxruntime, at other lengths and batch sizes than the traced
+    ones, and generates from 20 prompts. In int8, size, perplexity (at most 1.001 times that of float32) and speed are
+    compared. For a CTranslate2 folder, log-probabilities and generated tokens are compared. Exit status 0: equal; 1:
+    not.
     """
     is_onnx, is_engine = (Path(against) / METADATA).is_file(), (Path(against) / MODEL).is_file()
     if text is not None and (is_onnx or is_engine):

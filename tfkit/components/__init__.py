@@ -1,5 +1,5 @@
-"""The parts of an architecture, one page or folder a slot; README.md lists the variants of each.
+"""The parts of an architecture: one module or package per slot. README.md lists the variants of each slot.
 
-Begin with `residual.py` (a layer as an equation), `feedforward/dense.py` and `attention/multi_head.py`.
-A slot's base class says what its `forward` maps; a variant is one class with its Config inside and one decorator.
+Start with `residual.py` (a layer as an equation), `feedforward/dense.py` and `attention/multi_head.py`. The base class
+of a slot documents `forward`; a variant is one class with a nested Config and a decorator.
 """

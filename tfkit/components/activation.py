@@ -1,21 +1,21 @@
-"""Activations: every elementwise one that torch has, and those that papers add.
+"""Activations: all elementwise functions of torch, and some from papers.
 
 | type | choose it when |
 |---|---|
 | relu | the original Transformer, T5 |
-| gelu | BERT, BART: the exact one, by the normal distribution |
-| gelu_tanh | GPT-2, Gemma, T5 1.1: GELU as they approximate it |
-| quick_gelu | CLIP: GELU as it approximates it |
-| silu | Llama, PaLM: the gate of a SwiGLU; also called swish |
-| relu_squared | Primer, Nemotron: sparse, and no gate needed |
-| xielu | Apertus: quadratic above 0, and it learns both sides |
+| gelu | BERT, BART: exact GELU |
+| gelu_tanh | GPT-2, Gemma, T5 1.1: the tanh approximation of GELU |
+| quick_gelu | CLIP: the sigmoid approximation of GELU |
+| silu | Llama, PaLM: the gate of SwiGLU; also called swish |
+| relu_squared | Primer, Nemotron: sparse, without a gate |
+| xielu | Apertus: quadratic above 0, with learned coefficients on both sides |
 | identity | the bilinear GLU |
 | relu6, leaky_relu, prelu, rrelu, threshold | a ReLU with a cap, a slope below 0 or a threshold |
 | elu, selu, celu | a ReLU that is smooth below 0 |
-| mish, hardswish | another self-gated curve, or silu by straight lines |
-| sigmoid, hardsigmoid, logsigmoid | a gate between 0 and 1, by straight lines, or its logarithm |
-| tanh, hardtanh, softsign | a pooler, or anything that must stay between two bounds |
-| softplus | a positive number |
+| mish, hardswish | alternatives to silu; hardswish needs no exponential |
+| sigmoid, hardsigmoid, logsigmoid | a gate between 0 and 1, a piecewise linear gate, or a log-probability |
+| tanh, hardtanh, softsign | a pooler, or any output that must be bounded |
+| softplus | the output must be positive |
 | tanhshrink, softshrink, hardshrink | small values should become 0 |
 """
 
@@ -42,7 +42,7 @@ from tfkit.core.shape import Shape
 
 
 class Activation(Component, nn.Module):
-    """Element-wise: [... width] -> the same; built with a Shape whose `d_model` is that width."""
+    """Elementwise function of [... width]; built with a Shape whose `d_model` is the width."""
 
     capabilities = TOKENWISE
 
@@ -68,7 +68,7 @@ class Option(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A table row: an activation backed by a torch function."""
+    """Row of the table: an activation backed by a torch function."""
 
     name: str
     function: Callable[..., Tensor]
@@ -77,7 +77,7 @@ class Formula(NamedTuple):
 
 
 TABLE = (
-    Formula("identity", torch.positive, "x: none, as in the bilinear GLU (Shazeer 2020, arXiv 2002.05202)"),
+    Formula("identity", torch.positive, "x: no activation, as in the bilinear GLU (Shazeer 2020, arXiv 2002.05202)"),
     Formula("relu", torch.relu, "max(0, x) (Nair and Hinton 2010)"),
     Formula("relu6", F.relu6, "min(max(0, x), 6) (Howard et al. 2017, arXiv 1704.04861)"),
     Formula("gelu", F.gelu, "x * Phi(x), Phi the normal distribution (Hendrycks and Gimpel 2016, arXiv 1606.08415)"),
@@ -170,7 +170,7 @@ class TorchActivation(Activation):
 
 
 def make(row: Formula) -> type[TorchActivation]:
-    """Create and register the part of a row as a class of this module, so that it can be pickled."""
+    """Create and register a row's part; it is a class of this module, so that it can be pickled."""
     name = "".join(word.capitalize() for word in row.name.split("_"))
     options = {
         "__module__": __name__,

@@ -2,9 +2,9 @@
 
 | type | choose it when |
 |---|---|
-| xavier | the original, the default: each matrix by its own size |
-| normal | BERT: one standard deviation for all |
-| scaled_residual | GPT-2: the same, outputs smaller the deeper the stack; with pre_norm |
+| xavier | the original and the default: scales each matrix by its size |
+| normal | BERT: one standard deviation for all weights |
+| scaled_residual | GPT-2: normal, with smaller residual outputs in deeper stacks; use it with pre_norm |
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tfkit.core.slots import InitFacts
 class Init(InitFacts):
     """Initializes the weights of a model in place.
 
-    Norms and bare parameters keep the values set by their parts. Each weight is initialized once; one shared by head
-    and token table counts as an embedding.
+    Norms and bare parameters keep the values set by their parts. Each weight is initialized once; a weight shared by
+    head and token table is initialized as an embedding.
     """
 
     def __init__(self, config: Config) -> None:
@@ -63,11 +63,11 @@ class Init(InitFacts):
 
     def embedding(self, weight: Tensor) -> None:
         """Initialize a table [rows width]."""
-        raise NotImplementedError(f"{type(self).__name__} fills no embeddings")
+        raise NotImplementedError(f"{type(self).__name__} does not initialize embeddings")
 
     def linear(self, weight: Tensor) -> None:
         """Initialize the weight [out in] of a linear layer; its bias is zero."""
-        raise NotImplementedError(f"{type(self).__name__} fills no linear layers")
+        raise NotImplementedError(f"{type(self).__name__} does not initialize linear layers")
 
     def depth_gain(self, depth: int) -> float:
         """Return the factor for residual outputs in a stack of `depth` layers."""
@@ -104,7 +104,7 @@ def _gain(model: nn.Module) -> None:
     done: set[int] = set()
     for layer in model.modules():
         gain = layer.init_gain if isinstance(layer, GainScaled) else 1.0
-        if not isinstance(gain, float) or gain == 1.0:  # of a residual layout it is a method
+        if not isinstance(gain, float) or gain == 1.0:  # residual layouts have a method of this name
             continue
         for sublayer in layer.modules():
             for linear in linears(sublayer, sublayer.gain_scaled) if isinstance(sublayer, Sublayer) else ():
@@ -148,9 +148,9 @@ class Normal(Init):
 
 @register("init", "scaled_residual")
 class ScaledResidual(Init):
-    """N(0, std²), residual outputs divided by sqrt(2 * num_layers), their number (Radford et al. 2019, GPT-2, 2.3).
+    """N(0, std²), with residual outputs divided by sqrt(2 * num_layers) (Radford et al. 2019, GPT-2, 2.3).
 
-    The residual stream is a sum of that many outputs; its variance then does not grow with depth.
+    The residual stream is a sum of 2 * num_layers outputs; the division keeps its variance independent of depth.
     """
 
     class Config(component.Config):

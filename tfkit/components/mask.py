@@ -2,12 +2,12 @@
 
 | type | | choose it when |
 |---|---|---|
-| causal | limit | the model writes from left to right; the default of decoders |
+| causal | limit | the model generates from left to right; the default of decoders |
 | reverse_causal | limit | the model reads from right to left |
 | window | limit | long texts: each token sees its neighbours (Mistral, Gemma 2, ModernBERT, Longformer) |
-| chunk | limit | long texts in pieces that do not see one another (Llama 4) |
+| chunk | limit | long texts in chunks that cannot attend to each other (Llama 4) |
 | dilated | limit | a window must reach further at the same cost (Longformer's upper layers) |
-| prefix | opening | a generating model must read its prompt both ways (prefix-LM) |
+| prefix | opening | a generating model should read its prompt in both directions (prefix LM) |
 | global_tokens | opening | a few tokens must connect the whole text, in addition to a window (Longformer) |
 """
 
@@ -81,16 +81,16 @@ class Window(Mask):
     class Config(Mask.Config):
         size: PositiveInt | None = Field(
             None,
-            description="visible keys: if causal, the last ones up to itself; else itself and size // 2 on each side",
+            description="visible keys; causal: the token and size - 1 before it; else the token and size // 2 per side",
         )
-        before: NonNegativeInt | None = Field(None, description="visible keys before itself; none: all")
-        after: NonNegativeInt | None = Field(None, description="visible keys after itself; none: all")
+        before: NonNegativeInt | None = Field(None, description="number of visible keys before the token; none: all")
+        after: NonNegativeInt | None = Field(None, description="number of visible keys after the token; none: all")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.size is None and self.before is None and self.after is None:
                 yield Problem("size", "a window needs size, or before and after")
             if self.size is not None and (self.before is not None or self.after is not None):
-                yield Problem("size", "contradicts size; use either size, or before and after")
+                yield Problem("size", "cannot be combined with before and after; remove size, or both of them")
             elif self.after and shape.causal:
                 yield Problem("after", f"in a causal stack the {self.after} keys after a token are hidden; use 0")
 
@@ -116,7 +116,7 @@ class Window(Mask):
 
 @register("mask", "chunk")
 class Chunk(Mask):
-    """key // size = query // size, counted from a text's first token (Llama 4; Liu et al. 2018, arXiv 1801.10198).
+    """key // size = query // size, counted from the text's first token (Llama 4; Liu et al. 2018, arXiv 1801.10198).
 
     causal, size 2      both ways, size 2
     1 . . . .           1 1 . . .
@@ -169,7 +169,7 @@ class Dilated(Mask):
 
 @register("mask", "prefix")
 class Prefix(Mask):
-    """key < prefix_length: the prefix is read both ways, the rest forwards (Liu et al. 2018, arXiv 1801.10198)."""
+    """key < prefix_length: bidirectional in the prefix, causal after it (Liu et al. 2018, arXiv 1801.10198)."""
 
     opens = True
     needs = frozenset({"prefix_length"})

@@ -2,15 +2,15 @@
 
 | type | choose it when |
 |---|---|
-| lstm | the baseline that Transformers replaced; both ways in an encoder, forwards in a decoder |
-| gru | the same with fewer weights |
-| rnn | the plainest recurrence, to compare with |
-| fourier | FNet: an encoder that mixes without weights, in half the time |
-| short_convolution | LFM2: cheap layers between those with attention |
-| mamba | Mamba, Jamba: long texts, with a state of one size |
+| lstm | the baseline that Transformers replaced; bidirectional in an encoder, forwards in a decoder |
+| gru | like lstm, with fewer weights |
+| rnn | the simplest recurrence, as a baseline |
+| fourier | FNet: an encoder that mixes tokens without weights, in half the time |
+| short_convolution | LFM2: cheap layers between attention layers |
+| mamba | Mamba, Jamba: long texts, with a decode state of constant size |
 """
 
-# Axes: batch, time, width (channels of the mixer, twice that if it reads both ways), state (Mamba), d_model.
+# Axes: batch, time, width (channels of the mixer, doubled if bidirectional), state (Mamba), d_model.
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class RecurrentState:
 
 
 class Recurrent(Mixer):
-    """Base class of recurrences; in bidirectional layers, a second one reads backwards.
+    """Base class of recurrences. Padding is skipped.
 
-    Bidirectionally, each returns half of the width, and the halves are concatenated. Padding is skipped.
+    Bidirectional layers run a second recurrence backwards and concatenate the outputs of both.
     """
 
     class Config(Mixer.Config):
@@ -74,7 +74,7 @@ class Recurrent(Mixer):
             if self.d_hidden is None and not shape.causal and shape.d_model % 2:
                 yield Problem(
                     "d_hidden",
-                    f"d_model {shape.d_model} is odd and cannot be halved between both directions; set d_hidden",
+                    f"d_model {shape.d_model} is odd and cannot be split between two directions; set d_hidden",
                 )
 
         def state_widths(self, shape: Shape) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class Recurrent(Mixer):
         out = _read(self.forwards, x, real, context.state)  # [batch time width]
         if self.backwards is not None:
             turned = None if real is None else real.flip(1)
-            end: RecurrentState | None = context.state  # in an encoder: both final states are handed over
+            end: RecurrentState | None = context.state  # set if the final states of an encoder are passed on
             start = None if end is None else RecurrentState()
             back = _read(self.backwards, x.flip(1), turned, start).flip(1)  # [batch time width]
             out = torch.cat((out, back), dim=-1)  # [batch time 2*width]
@@ -117,7 +117,7 @@ class Recurrent(Mixer):
 
 
 def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState | None) -> Tensor:
-    """Return the outputs [batch time width], zero for padding: real tokens are moved to the front and back."""
+    """Run the cell over real tokens, moved to the front and back. Return [batch time width], zero for padding."""
     if state is not None:
         return _continued(cell, x, real, state)
     if real is None:
@@ -162,7 +162,7 @@ def _parts(state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _unpacked(parts: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...] | None:
-    """Convert a state to a cell's argument: a tuple of two, a tensor, or None at the start."""
+    """Convert a state to a cell's argument: a tuple for LSTM, else a tensor; None at the start."""
     return None if not parts else parts if len(parts) > 1 else parts[0]
 
 
@@ -198,7 +198,7 @@ class Fourier(Mixer):
     capabilities = frozenset({"bidirectional", "compile", "export"})
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        if torch.compiler.is_exporting():  # engines compute a DFT of any length only to three digits
+        if torch.compiler.is_exporting():  # inference engines compute a general DFT to only three digits
             real = x.double()
             (cosine, sine), (across, turned) = (_waves(size, real) for size in x.shape[1:])
             mixed = cosine @ real @ across - sine @ real @ turned  # [batch time d_model]
@@ -217,10 +217,10 @@ def _waves(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 @register("mixer", "short_convolution")
 class ShortConvolution(Mixer):
-    """output(C x * convolve(B x * value(x))), each channel by itself over `size` tokens (LFM2, arXiv 2511.23404)."""
+    """output(C x * convolve(B x * value(x))), a depthwise convolution over `size` tokens (LFM2, arXiv 2511.23404)."""
 
     class Config(Mixer.Config):
-        size: Width = Field(3, description="width of the convolution in tokens: the current one and those before it")
+        size: Width = Field(3, description="width of the convolution in tokens, up to and including the current one")
         bias: bool = Field(False, description="add biases to the projections and the convolution")
 
     capabilities = frozenset({"causal", "cache", "padding", "compile", "export"})
@@ -256,7 +256,7 @@ SMALLEST, LARGEST = 1e-3, 0.1  # range of the initial step sizes
 class Mamba(Mixer):
     """output((C_t h_t + D x_t) * silu(gate)), h_t = exp(dt A) h_(t-1) + dt B_t x_t (Gu and Dao 2023, arXiv 2312.00752).
 
-    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are projections of it.
+    x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are projections of x.
     """
 
     class Config(Mixer.Config):
@@ -264,7 +264,7 @@ class Mamba(Mixer):
         d_conv: Width = Field(4, description="width of the convolution in tokens")
         expand: Width = Field(2, description="inner width as a multiple of d_model")
         rank: Width | None = Field(
-            None, description="width from which the step sizes dt are projected; none: d_model / 16, rounded up"
+            None, description="rank of the projection to step sizes dt; none: d_model / 16, rounded up"
         )
         norm: Norm | None = Field(None, description="norm of dt's input, B and C (Jamba); none: no norm")
         bias: bool = Field(False, description="add biases to the input and output projections")

@@ -52,7 +52,7 @@ class GroupedConfig(component.Config):
         None, description="channels normalized together, with a weight per channel (Cohere: head_dim); none: all"
     )
 
-    # information left for a gradient in groups of that few channels
+    # information that normalization keeps, for group sizes too small to learn from
     leaves: ClassVar[Mapping[int, str]] = {}
 
     def check(self, shape: Shape) -> Iterator[Problem]:
@@ -65,14 +65,14 @@ class GroupedConfig(component.Config):
         if width in self.leaves:
             option = "" if self.group_size is None else "group_size"
             least = max(self.leaves) + 1
-            text = f"of {width} channel{'s' * (width > 1)} '{self.part.part_name}' leaves {self.leaves[width]}"
-            yield Unlearnable(option, f"{text}, so that nothing before it learns; it needs at least {least}")
+            text = f"'{self.part.part_name}' of {width} channel{'s' * (width > 1)} keeps {self.leaves[width]}"
+            yield Unlearnable(option, f"{text}, so nothing before it learns; use at least {least} channels")
 
 
 def grouped(x: Tensor, size: int) -> Tensor:
-    """Split [... width] into groups of `size` channels, [... group size]. Raise UsageError if it does not divide."""
+    """Split [... width] into groups of `size` channels, [... group size]. Raise UsageError if `size` does not fit."""
     if x.shape[-1] % size:
-        raise UsageError(f"groups of {size} channels do not divide a width of {x.shape[-1]}")
+        raise UsageError(f"groups of {size} channels do not divide the width {x.shape[-1]}; use a divisor")
     return rearrange(x, "... (group channel) -> ... group channel", channel=size)
 
 
@@ -91,7 +91,7 @@ class LayerNorm(Norm):
         affine: bool = Field(True, description="learn weight and bias; false: neither")
         weight_offset: Number = Field(0.0, description="added to the weight; with 1, a weight of 0 is neutral")
 
-        leaves = {1: "only its bias", 2: "only which of them is larger"}
+        leaves = {1: "only its bias", 2: "only which channel is larger"}
 
     config: Config
 
@@ -104,7 +104,7 @@ class LayerNorm(Norm):
         size = self.config.group_size
         if size is None and (not self.config.weight_offset or self.weight is None):
             return torch.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.config.eps)
-        # a half-precision 1 + weight would round the weight away
+        # in half precision, small weights would be lost in 1 + weight
         weight = None if self.weight is None else self.config.weight_offset + wide(self.weight)
         bias = None if self.bias is None else wide(self.bias)
         if size is None:

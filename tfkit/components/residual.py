@@ -2,13 +2,13 @@
 
 | type | choose it when |
 |---|---|
-| post_norm | the original, BERT, BART: at its best with warm-up and up to a dozen layers |
+| post_norm | the original, BERT, BART: works best with warmup and up to a dozen layers |
 | pre_norm | GPT-2, T5, Llama: trains at any depth; the safe choice for a new model |
-| sandwich | Gemma 2: pre_norm with the branches' outputs kept in bounds too |
-| branch_norm | OLMo 2: only the branches' outputs are normed |
-| parallel | GPT-J, PaLM: the sublayers of a layer at once, from one norm; faster |
-| parallel_two_norms | GPT-NeoX: the same with a norm for each sublayer |
-| plain | no way around the sublayers, as `residual: none` says it: recurrent baselines of old |
+| sandwich | Gemma 2: pre_norm with a second norm after each branch, which bounds its output |
+| branch_norm | OLMo 2: only the outputs of branches are normalized |
+| parallel | GPT-J, PaLM: all sublayers of a layer read the same normalized input; faster |
+| parallel_two_norms | GPT-NeoX: parallel with a norm per sublayer |
+| plain | no residual connections (`residual: none`): classic recurrent baselines |
 | deep_norm | a post_norm stack of dozens to a thousand layers |
 """
 
@@ -31,11 +31,11 @@ from tfkit.core.shape import Shape
 from tfkit.core.slots import ResidualFacts
 
 
-@dataclass(eq=False)  # the compiler of torch 2.11 would hash a callable compared by value
+@dataclass(eq=False)  # eq would make it unhashable, but the compiler of torch 2.11 hashes callables
 class Branch:
     """A named sublayer as seen by a layout: a function of x, with the norms of the layout.
 
-    `context` is the sublayer's argument; in cross-attention, the memory's.
+    `context` is passed to the sublayer; for cross-attention it is the memory's context.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Branch:
         return out if self.scale == 1.0 else self.scaled(out)
 
     def bare(self, x: Tensor) -> Tensor:
-        """Compute dropout(sublayer(x)), for layouts that normalize it: the scale must follow the norm."""
+        """Compute dropout(sublayer(x)), for layouts that normalize the output: the scale must follow the norm."""
         return self.dropout(self.sublayer(x, self.context))
 
     def scaled(self, out: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Parallel(Residual):
 
 @register("residual", "parallel_two_norms")
 class ParallelTwoNorms(Residual):
-    """x = x + sum of Dropout(Sublayer_i(Norm_i(x))), all of the same x (Black et al. 2022, arXiv 2204.06745)."""
+    """x = x + sum of Dropout(Sublayer_i(Norm_i(x))) (Black et al. 2022, GPT-NeoX, arXiv 2204.06745)."""
 
     final_norm = True
 
@@ -192,7 +192,7 @@ def constants(shape: Shape) -> tuple[float, float]:
 
 @register("residual", "deep_norm")
 class DeepNorm(Residual):
-    """x = Norm(alpha * x + Dropout(Sublayer(x))), weights begin times beta (Wang et al. 2022, arXiv 2203.00555)."""
+    """x = Norm(alpha * x + Dropout(Sublayer(x))), initial weights times beta (Wang et al. 2022, arXiv 2203.00555)."""
 
     class Config(Residual.Config):
         alpha: PositiveFloat | None = Field(

@@ -1,4 +1,4 @@
-"""Base class of attention, feed-forward and mixers: [batch time d_model] to the same shape."""
+"""Base class of attentions, feed-forward layers and mixers, which keep the shape [batch time d_model]."""
 
 # Axes: batch, time, d_model.
 
@@ -43,8 +43,8 @@ class Sublayer(SublayerFacts, nn.Module):
     def new_state(self) -> Any | None:
         """Return an empty decode state, or None if incremental decoding needs none.
 
-        A state has `reorder(rows)` and `bytes()`. Optional: `rewind(length)` to remove tokens, with `earliest()` if
-        that is limited; `reserve(length)`; and `keep_last(count)`, called before the first read if `context.mask` and
-        `context.position` will cover only the last `count` tokens.
+        A state has `reorder(rows)` and `bytes()`. Optional methods: `rewind(length)` to remove tokens, with
+        `earliest()` if not every length is possible; `reserve(length)`; and `keep_last(count)`, called before the
+        first token if `context.mask` and `context.position` will only cover the last `count` tokens.
         """
         return None

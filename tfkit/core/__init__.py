@@ -2,9 +2,9 @@
 
 component   Component and its Config; start here
 registry    parts by slot and name; `register`, and plugins of installed packages
-options     option types, and marks that name the target of an option; bounds.py has their limits
-slots       declarations of each slot that other rooms query, without its variants
-shape       sizes that a part learns from its model; context and inputs: the facts of a call
+options     option types, and annotations for options that name parts or paths; bounds.py has the limits
+slots       declarations of each slot that other packages read without loading its variants
+shape       sizes of the model, passed to each part; context and inputs: the arguments of a call
 blueprint   an architecture, frozen and explicit
 trees       types of nested plain data, as read from YAML and JSON
 errors      faults with places, and readable errors; extras.py names missing libraries

@@ -16,13 +16,13 @@ from tfkit.core.plugins import is_shipped, origin
 from tfkit.core.registry import REGISTRY
 
 LONGEST = 400  # maximum length of quoted messages
-# markers of PyTorch messages after which the text addresses PyTorch's own developers
+# after these markers, a PyTorch message addresses PyTorch developers
 INNER = re.compile(r"Exception raised from|Caused by:|Hint:|Developer debug context|For more information, run with")
 
 
 @dataclass(frozen=True)
 class Blame:
-    """The innermost frame of an exception within a part's own module; `part` is its class, if known."""
+    """Innermost frame of an exception within a custom part's module; `part` is its class, if known."""
 
     file: str
     line: int
@@ -34,7 +34,7 @@ class Blame:
 
     @property
     def description(self) -> str:
-        """Innermost frame of an exception within a custom part's module; `part` is its class, if known."""
+        """Slot and name of the part; empty if the part is unknown."""
         return "" if self.part is None else f"part {self.part.part_slot} '{self.part.part_name}'"
 
 
@@ -67,7 +67,7 @@ def _part_of(frame: FrameType, parts: list[type[Component]]) -> type[Component] 
 
 
 def described(error: Exception) -> str | None:
-    """Describe an exception from a custom part on one line with its place, or return None if it is from tfkit."""
+    """Describe an exception from a custom part on one line with its place; None if tfkit raised it."""
     place = None if isinstance(error, TfkitError) else blame(error)
     if place is None:
         return None
@@ -77,14 +77,14 @@ def described(error: Exception) -> str | None:
 
 
 def shortened(error: BaseException) -> str:
-    """Return another library's message on one line, without the text for that library's developers."""
+    """Return a library's error message on one line, without hints for that library's developers."""
     line = " ".join(INNER.split(str(error))[0].split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 @contextlib.contextmanager
 def parts_named() -> Iterator[None]:
-    """Add a note naming the custom part that an exception came from; a context manager and decorator."""
+    """Context manager and decorator that adds a note to exceptions, naming the custom part that raised them."""
     try:
         yield
     except Exception as error:
@@ -108,7 +108,7 @@ def note(error: Exception) -> None:
 
 
 def _from_here(file: str) -> str:
-    """Shorten a path relative to the working directory."""
+    """Return a path inside the working directory as a relative path, other paths unchanged."""
     with contextlib.suppress(ValueError, OSError):
         near = os.path.relpath(file)
         return file if near.startswith(os.pardir) else near

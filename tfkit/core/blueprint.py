@@ -44,7 +44,7 @@ def _name(config: Config) -> str:
 
 @dataclass(frozen=True)
 class SublayerPlan:
-    """One sublayer: its name in the layer (`attention`, `feedforward_2`), its part, and its own norm, if any."""
+    """One sublayer: its name in the layer (`attention`, `feedforward_2`), its part, and its norm, if any."""
 
     name: str
     config: SublayerFacts.Config
@@ -54,13 +54,13 @@ class SublayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlan:
-    """One layer, or several equal ones. `position` is None if the layer uses the position of the stack."""
+    """One layer, or several equal layers. `position` is None if the layer uses the position of the stack."""
 
     residual: ResidualFacts.Config = key(
         PartValue("residual", default="post_norm"),
         "connection of sublayers and norms to the residual stream; none: plain, no residual connection",
     )
-    norm: Config | None = key(PartValue("norm"), "norm of the layer, and of every `norm: true`")
+    norm: Config | None = key(PartValue("norm"), "norm of the layer, also used by every `norm: true`")
     dropout: float = key(RateValue(), "dropout of each sublayer's output")
     position: tuple[PositionFacts.Config, ...] | None = keys(
         Key(
@@ -104,10 +104,10 @@ class LayerPlan:
         ),
     )
     causal: bool
-    num_heads: int | None = None  # of its self-attentions, if equal
+    num_heads: int | None = None  # heads of the self-attentions, if equal
 
     def parts(self) -> Iterator[Config]:
-        """Yield all parts of the layer, not those nested in options."""
+        """Yield all parts of the layer except those nested in options."""
         yield self.residual
         for sublayer in self.sublayers:
             yield sublayer.config
@@ -131,7 +131,7 @@ class LayerPlan:
 class StackPlan:
     """One stack. `order[i]` is the index in `layers` of layer i.
 
-    `entries[i]` numbers the pattern entry of layer i, -1 if nothing in it is shared: layers of one entry share
+    `entries[i]` is the index of layer i's pattern entry, or -1 if the layer shares nothing. Layers of one entry share
     everything declared `shared`.
     """
 
@@ -152,7 +152,7 @@ class StackPlan:
         Key(
             "mask",
             PartsValue("mask"),
-            "mask rules of every layer, added to that of the model's type; none: no others",
+            "mask rules of every layer, added to the mask of the model's type; none: no additional rules",
         ),
         default=(),
     )
@@ -165,7 +165,7 @@ class StackPlan:
         ),
         default=None,
     )
-    last_state: bool = False  # connected to the other stack only by the last states of its recurrences
+    last_state: bool = False  # the stacks are connected only by the last states of their recurrences
     layers: tuple[LayerPlan, ...] = keys(
         Key("layer", SectionValue(), "composition of every layer"),
         Key("layers", SectionValue(), "kinds of layers by name, each merged over layer where the pattern names it"),
@@ -201,18 +201,18 @@ class StackPlan:
         )
 
     def parts(self) -> Iterator[Config]:
-        """Yield all parts of the layers and their positions; equal layers only once."""
+        """Yield the parts of the stack's position and of each distinct layer."""
         yield from self.position
         for layer in self.layers:
             yield from layer.parts()
 
     @property
     def needs(self) -> frozenset[str]:
-        """Inputs of a call, besides ids and padding, that the parts read."""
+        """Call inputs that the parts read, besides ids and padding."""
         return frozenset(name for config in self.parts() for name in config.part.needs)
 
     def without(self, capability: str) -> list[str]:
-        """Return the parts that do not declare `capability`, as slot 'name'; masks are excluded."""
+        """Return the parts that declare other capabilities but not `capability`, as slot 'name'."""
         embedding = () if self.embedding is None else (self.embedding,)
         parts = {config.part for config in (*self.parts(), *embedding)}
         lacking = [part for part in parts if part.capabilities and capability not in part.capabilities]
@@ -253,12 +253,12 @@ class StackPlan:
 
     @property
     def num_heads(self) -> int | None:
-        """Heads of the self-attentions that use the stack's position, if equal."""
+        """Number of heads in the self-attentions that use the stack's position; None if they differ."""
         counts = {plan.num_heads for plan in self.layers if plan.position is None}
         return counts.pop() if len(counts) == 1 else None
 
     def source_shape(self, shape: Shape, sublayer: SublayerPlan) -> Shape:
-        """Return the Shape of one sublayer; that of cross-attention includes the memory width."""
+        """Return the Shape for one sublayer, with the memory width for cross-attention."""
         return replace(shape, memory_width=self.memory_width) if sublayer.memory else shape
 
 
@@ -269,15 +269,15 @@ Sizes = tuple[tuple[str, int], ...]
 class Parametrization:
     """muP: scaling of learning rates and initial weights relative to a `base` size.
 
-    `base` is the same model with its base widths, this one's depth and its order of layers; `depths` are the base
-    depths by side, if depth is scaled; `written` are the values by key as in the recipe.
+    `base` is the model at its base widths, with this model's depth and layer order. `depths` has the base depth of
+    each side, if depth is scaled; `written` has the keys and values of the recipe.
     """
 
     base: Blueprint = field(compare=False)
     depths: tuple[tuple[str, int], ...] = ()
     depth_exponent: float = 1.0
     written: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # equal bases may be written differently
-    sizes: tuple[tuple[str, int, tuple[Sizes, ...]], ...] = field(init=False)  # of the base: side, width, layers
+    sizes: tuple[tuple[str, int, tuple[Sizes, ...]], ...] = field(init=False)  # base: side, width, layers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(_sizes(plan) for plan in self.base.stacks()))
@@ -297,7 +297,7 @@ class Parametrization:
 
 
 def mismatch(own: Mapping[str, Sequence[int]], base: Mapping[str, Sequence[int]]) -> str | None:
-    """Return a fault if the base's weights differ from the model's in more than size, by their shapes."""
+    """Compare the weight shapes of model and base. Return a message if they differ in more than size, else None."""
     for name in sorted(own.keys() ^ base.keys()):
         where = "in the model" if name in own else "in the base"
         return f"the weight '{name}' exists only {where}; choose sizes with the same weights"

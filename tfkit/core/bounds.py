@@ -1,7 +1,7 @@
 """Bounds of the numbers in recipes, studies, the command line and calls.
 
-Every integer option has one of these bounds or a smaller one: values beyond it are refused at parsing, before
-anything is computed or allocated.
+Every integer option has one of these bounds or a smaller one. Larger values are refused when parsed, before anything
+is computed or allocated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """Upper bound, with a description of the counts it applies to."""
+    """Upper bound with a description of the numbers that it applies to."""
 
     most: int
     counts: str
@@ -30,6 +30,6 @@ SEEDS = Bound(1_000, "seeds of a study")
 SIZES = Bound(20, "sizes of a ladder, and its budgets")
 ARMS = Bound(1_000, "variants of a study")
 TRIALS = Bound(10_000, "variants of a study times the values tuned")
-JOBS = Bound(2**10, "trainings at a time")
+JOBS = Bound(2**10, "concurrent runs")
 
 BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)

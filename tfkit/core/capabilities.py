@@ -1,12 +1,12 @@
 """Declarations of parts as data: capabilities and exemptions from contracts.
 
-The recipe rules refuse undeclared uses by name; the contract checks test declared ones. Unknown words are refused at
-registration.
+A recipe that uses a part in an undeclared way is refused with a message naming both; the contract checks test every
+declared capability. Unknown words are refused at registration.
 """
 
 from __future__ import annotations
 
-# capability -> promise of a layer's part that declares it
+# capabilities of the parts of a layer, each with its promise
 OF_LAYERS: dict[str, str] = {
     "causal": "works in causal layers",
     "bidirectional": "works in bidirectional layers",
@@ -23,7 +23,7 @@ OF_LAYERS: dict[str, str] = {
     "compile": "compiles without graph breaks",
     "export": "exports with dynamic batch size and length",
 }
-# likewise, for parts of the other sections
+# capabilities of all other parts
 OF_SECTIONS: dict[str, str] = {
     "likelihood": "its loss is -log p of its targets",
     "characters": "its loss is -log p of every character of a text",
@@ -40,9 +40,9 @@ OF_SECTIONS: dict[str, str] = {
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
-# assumed for a sublayer without declarations, which reads only `context.mask`
+# default of sublayers, which holds if they read only `context.mask`
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
-# hold for every part that processes tokens independently
+# capabilities of every part that processes tokens independently
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
 
 # contract checks from which a part can be exempt, with a reason; `built` is always required

@@ -53,14 +53,11 @@ class Problem(NamedTuple):
 
 
 class Doubt(Problem):
-    """Warning of `Config.check`: valid, but probably unintended."""
+    """Warning from `Config.check`: valid, but probably unintended."""
 
 
 class Unlearnable(Problem):
-    """Fault found by `Config.check`: the option (dotted within the part) and the message.
-
-    `at` is the path in the recipe (`data.batch`) that the option belongs to, if not the part itself.
-    """
+    """Fault that keeps some weights from learning: an error in recipes that train."""
 
 
 class Config(BaseModel):
@@ -110,7 +107,7 @@ def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
 
 
 def _bounded(annotation: object) -> Any:
-    """Return the type with each plain `int` bounded, also within unions, lists and tuples."""
+    """Return the type with every plain `int` bounded, including those in unions, lists and tuples."""
     if annotation is int:
         return Annotated[int, Le(COUNT.most)]
     origin, inner = get_origin(annotation), get_args(annotation)
@@ -146,11 +143,11 @@ class Component:
     part_name: ClassVar[str] = ""
     capabilities: ClassVar[frozenset[str]] = frozenset()  # declared capabilities, from core/capabilities.py
     needs: ClassVar[frozenset[str]] = frozenset()  # call inputs that it reads, besides ids and padding
-    # contracts of core/capabilities.py that it may break, each with the reason that `parts --verify` prints
+    # contracts that the part may break (core/capabilities.py), each with the reason that `parts --verify` prints
     exceptions: ClassVar[Mapping[str, str]] = {}
     # parameters (by name within the part) that cannot affect the output, such as a key bias under softmax
     inert: ClassVar[frozenset[str]] = frozenset()
-    # drawing: the title, then the boxes inside in the order of computation
+    # texts of a drawing: the title, then the inner boxes in the order of computation
     picture: ClassVar[tuple[str, ...]] = ()
     # options of a small instance for the contract checks, if they cannot be derived from name and type
     example: ClassVar[Mapping[str, object]] = {}
@@ -175,7 +172,7 @@ class Component:
 
     @classmethod
     def able(cls, config: PartConfig | None = None) -> frozenset[str]:
-        """Return the capabilities under these options; without options, those that some options provide."""
+        """Return the capabilities under `config`; without it, those available under some options."""
         return cls.capabilities
 
     @classmethod
@@ -185,7 +182,7 @@ class Component:
 
 
 def _joined(configs: Sequence[type[Config]], names: dict[str, object]) -> type[Config]:
-    """Return a Config that inherits from all of them."""
+    """Return a Config that inherits from all `configs`."""
     bases = [
         config
         for place, config in enumerate(configs)

@@ -47,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Reach:
-    """Maximum number of keys visible before and after the query; `aligned` n: only within the query's block of n."""
+    """Maximum number of keys visible before and after the query; `aligned` = n: only in the query's block of n keys."""
 
     before: int
     after: int
@@ -174,7 +174,7 @@ class Visibility:
         return dense.expand(*dense.shape[:-2], query.shape[-1], -1)  # [batch|1 ... query key]
 
     def apart(self) -> Visibility:
-        """Return a copy whose caches change by themselves."""
+        """Return a copy with independent caches."""
         twin = copy(self)
         twin.kept = dict(self.kept)
         return twin
@@ -188,12 +188,12 @@ class Visibility:
         if self.segments is not None:
             together.append(self.segments[0][:, :, None] == self.segments[1][:, None, first:])  # [batch query key]
         dense = _every(together)
-        if dense is None:  # only openings: everything is visible already
+        if dense is None:  # only openings: everything is visible
             dense = torch.ones(1, 1, self.span.keys - first, dtype=torch.bool, device=self.span.device)
         return dense
 
     def _ruled(self, query: Tensor, key: Tensor, openings: bool = True) -> Tensor | None:
-        """Combine all limits, or any opening, for places [batch|1 ... query] and [batch|1 ... key]; None = no limit."""
+        """Apply all limits, or any opening, to places [batch|1 ... query] and [batch|1 ... key]; None = no limit."""
         visible = _every([self._visible_by(rule, query, key) for rule in self.rules if not rule.opens])
         if visible is not None and openings:
             for rule in self.rules:
@@ -233,8 +233,8 @@ def _every(masks: Sequence[Tensor]) -> Tensor | None:
 class Placement:
     """Results of a layer's position parts for this call, each computed once and cached.
 
-    `query` and `key` [batch|1 time] count from 0 by default; keys dropped by a decode state are omitted. `lengths` are
-    the lengths of the texts of queries and keys, [batch|1 time|1] each, if a part `moves`; `counted` are positions that
+    `query` and `key` [batch|1 time] count from 0 by default, without keys that a decode state has dropped. `lengths`
+    has the text lengths of queries and keys, [batch|1 time|1] each, if a part `moves`; `counted` has positions that
     skip padding (padding is -1), for parts that require them.
     """
 
@@ -250,11 +250,11 @@ class Placement:
         self.moves = any(part.moves for part in self.parts)
 
     def of(self, parts: Sequence[PositionFacts]) -> Placement:
-        """Return the same positions for other parts."""
+        """Return a Placement of `parts` at the same positions."""
         return Placement(parts, self.query, self.key, self.lengths, self.counted)
 
     def apart(self) -> Placement:
-        """Return a copy whose cache changes by itself."""
+        """Return a copy with an independent cache."""
         twin = copy(self)
         twin._kept = dict(self._kept)
         return twin
@@ -327,7 +327,7 @@ class Collector:
         self.observed: dict[str, list[Tensor]] = {}
 
     def at(self, name: str) -> Collector:
-        """Return a view of this collector for the part `name` within the place."""
+        """Return a view of this collector for the nested part `name`."""
         inner = Collector(self.watch, f"{self.place}.{name}" if self.place else name)
         inner.losses, inner.observed = self.losses, self.observed
         return inner
@@ -337,7 +337,7 @@ class Collector:
         return name in self.watch
 
     def observe(self, name: str, value: Tensor) -> None:
-        """Store `value` under the place, or under `name` for a standalone part, in the order of the calls."""
+        """Append `value` to the observations of this place, or of `name` for a standalone part."""
         self.observed.setdefault(self.place or name, []).append(value)
 
     def add_loss(self, loss: Tensor) -> None:
@@ -353,7 +353,7 @@ class Context:
     position: Placement
     state: Any | None = None  # decode state of this sublayer, or None
     source: Tensor | None = None  # [batch key memory_width]; None = self-attention
-    memory: Context | None = None  # of cross-attention: its own source, visibility and placement
+    memory: Context | None = None  # for cross-attention: source, visibility and placement
     inputs: Inputs = field(default_factory=Inputs)
     collector: Collector = field(default_factory=Collector)
 

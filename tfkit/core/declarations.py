@@ -13,7 +13,7 @@ from tfkit.core.plugins import is_shipped, origin
 from tfkit.core.slots import FACTS
 from tfkit.core.synonyms import nearest
 
-# declaration that is a set of words -> known words, and the noun for one
+# declaration -> the words allowed in it, and the noun for one word
 WORDS: dict[str, tuple[Collection[str], str]] = {
     "capabilities": (CAPABILITIES, "capability"),
     "needs": (INPUTS, "input of a call"),
@@ -23,7 +23,7 @@ ALIKE = 0.85  # minimum similarity to treat a name as a misspelling
 
 
 def check_class(slot: str, part: object, base: tuple[str, str]) -> None:
-    """Raise UsageError if `part` is not a class of the slot, whose base class has this module and name."""
+    """Raise UsageError if `part` does not extend the base class of the slot; `base` is its module and name."""
     module, name = base
     expected = f"a part of the slot '{slot}' must be a class that extends {name} of {module}"
     if not isinstance(part, type):
@@ -33,7 +33,7 @@ def check_class(slot: str, part: object, base: tuple[str, str]) -> None:
 
 
 def check_declarations(part: type[Component]) -> None:
-    """Raise UsageError for unknown words in declarations, or misspelt names of declarations."""
+    """Raise UsageError for unknown words in declarations and for misspelled declarations."""
     for problem in (*_unknown_words(part), *_misspelt_names(part), *_no_picture(part)):
         raise UsageError(f"{origin(part)}: {problem}")
 

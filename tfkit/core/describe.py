@@ -16,7 +16,7 @@ from tfkit.core.options import PathMark, Slot
 # larger bounds are technical limits far beyond real recipes, and are not printed
 COUNTABLE = 2**28
 BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length")
-NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # nouns for slots with a different name
+NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # noun for a part, if it is not the name of the slot
 # the head noun of a phrase, without its article
 PLURAL = re.compile(r"^(?:an? )?(whole number|number|text|path|list|mapping|\w+(?: rule)?(?= \())")
 
@@ -49,7 +49,7 @@ def kinds_of(annotation: object) -> Iterator[OptionKind]:
 
 
 def sections(field: FieldInfo) -> list[type[BaseModel]]:
-    """Return the models that an option accepts as mappings, except parts."""
+    """Return the Pydantic models that an option accepts as mappings, except parts."""
     bare = [kind.annotation for kind in kinds(field) if _slot(kind.marks) is None]
     return [kind for kind in bare if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
@@ -83,7 +83,7 @@ def _joined(alternatives: list[OptionKind]) -> str:
 
 
 def _alternatives(kind: OptionKind) -> list[str]:
-    """Return the text of this type, one entry per choice."""
+    """Describe one type, with an entry per choice."""
     slot = _slot(kind.marks)
     if slot is not None:
         return [_part(slot)]

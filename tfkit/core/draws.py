@@ -1,4 +1,4 @@
-"""Random draws by name, so that models of one seed share the initial values of tensors of one name and shape."""
+"""Random draws keyed by name: models with the same seed share initial values for tensors of equal name and shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEED: ContextVar[int | None] = ContextVar("seed of the model that is being buil
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Draw from `seed` within the block; the global RNG state on the CPU is restored afterwards."""
+    """Seed the CPU generator within the block and restore its state afterwards."""
     token = _SEED.set(seed)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -25,7 +25,7 @@ def drawn_from(seed: int) -> Iterator[None]:
 
 
 def draw_for(name: str) -> None:
-    """Restart the draws from the seed of the block and `name`; a no-op outside of a block."""
+    """Reseed the CPU generator from the block's seed and `name`; a no-op outside a block."""
     if (seed := _SEED.get()) is not None:
         digest = blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
         torch.default_generator.manual_seed(int.from_bytes(digest, "big") >> 1)

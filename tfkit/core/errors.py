@@ -42,7 +42,7 @@ class DataError(TfkitError):
 
 
 class ExampleError(DataError):
-    """Unusable example: its `number`, from 1, and `why`. Callers that know the corpus add the place."""
+    """Unusable example. `number` counts from 1, `why` is the reason; callers that know the corpus add the place."""
 
     def __init__(self, number: int, why: str) -> None:
         self.number, self.why = number, why
@@ -50,7 +50,7 @@ class ExampleError(DataError):
 
 
 class RunError(TfkitError):
-    """Run folder that cannot be created, resumed or loaded; it has not been modified."""
+    """Run folder that cannot be created, resumed or loaded. The folder is left unmodified."""
 
 
 class UsageError(TfkitError):
@@ -61,7 +61,7 @@ class UsageError(TfkitError):
 class Place:
     """Origin of a value: a file with line and column (from 1), or `--set key=value`, or `<mapping>`.
 
-    `via` is the layer that it came from, if not the recipe itself: `base gpt2`, `variant wide`.
+    `via` names the layer that set the value, if not the recipe itself: `base gpt2`, `variant wide`.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Facts about a recipe that parts of one section can query about others, and the options that do."""
+"""Facts about a whole recipe, and the base class of options that are checked against them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.core.slots import HeadFacts, ObjectiveFacts, TokenizerFacts
 
 @dataclass(frozen=True)
 class Longest:
-    """Maximum number of tokens of an example, and the path in the recipe that sets it."""
+    """Maximum number of tokens per example, and the path in the recipe that sets it."""
 
     tokens: int
     at: str
@@ -22,8 +22,8 @@ class Longest:
 class RecipeFacts:
     """Facts about a recipe before any data is read; None: not set, or invalid.
 
-    `longest` is the limit of the model and `data.batch.length`, `batch_tokens` the maximum number of tokens per batch.
-    `tokenizer` is the target's if source and target have one each; `tokenizers` are all by path.
+    `longest` is the length limit set by the model or `data.batch.length`, `batch_tokens` the maximum number of tokens
+    per batch. `tokenizer` is the target tokenizer if the source has a separate one; `tokenizers` maps paths to all.
     `vocab_size` and `most_tokens` are the maximum vocabulary sizes of the model and the tokenizer.
     `reads_vectors` is set if the corpora provide vectors.
     """
@@ -64,9 +64,9 @@ class RecipeFacts:
 class RecipeConfig(Config):
     """Options that are checked against the rest of the recipe.
 
-    Base class for all parts of `data:`, `objective:`, `train:` and `generate:`, for embeddings and heads.
+    Base class for embeddings, heads, and all parts in `data:`, `objective:`, `train:` and `generate:`.
     """
 
     def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
-        """Yield contradictions to the rest of the recipe (Problem) and suspicious options (Doubt)."""
+        """Yield conflicts with the rest of the recipe (Problem) and suspicious options (Doubt)."""
         yield from ()

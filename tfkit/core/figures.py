@@ -1,4 +1,4 @@
-"""Figures as SVG, drawn by matplotlib, which belongs to the extra `study` and is imported on demand."""
+"""SVG figures drawn with matplotlib, which is imported on demand and belongs to the extra `study`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def matplotlib_figure() -> Any:
 
 
 def label(text: str) -> str:
-    """Prepare user text as a label: matplotlib ignores labels with a leading underscore."""
+    """Return user text as a label; a leading space keeps matplotlib from ignoring labels that start with `_`."""
     return _shown(f" {text}" if text.startswith("_") else text)
 
 
@@ -38,9 +38,9 @@ def _shown(text: str) -> str:
 
 
 def svg(figure: Any, name: str) -> str:
-    """Render a figure as reproducible SVG without a date; ids start with `name`.
+    """Render a figure as reproducible SVG, without a date and with ids salted with `name`.
 
-    Text is not parsed as markup; only tick labels may be formulas.
+    Only tick labels may contain math markup; other text is drawn verbatim.
     """
     matplotlib = importlib.import_module("matplotlib")
     for text in figure.findobj(_text_class()):
@@ -51,7 +51,7 @@ def svg(figure: Any, name: str) -> str:
     stream = io.StringIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif", "text.usetex": False}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # on glyphs missing in a font: the browser's font has them
+        warnings.simplefilter("ignore", UserWarning)  # missing glyphs, which the browser's font has
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     drawing = stream.getvalue()
     return drawing[drawing.index("<svg") :]
@@ -70,14 +70,14 @@ def _text_class() -> Any:
 
 
 def drawn(what: str, draw: Callable[[], str]) -> str:
-    """Draw a picture; on failure warn and return an empty string. UsageError is passed on."""
+    """Draw a picture. On failure, warn and return an empty string; UsageError propagates."""
     try:
         return draw()
     except UsageError:
         raise
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-        warnings.warn(TfkitWarning(f"picture of {what}: not drawn: {problem}"), stacklevel=2)
+        warnings.warn(TfkitWarning(f"the picture of {what} could not be drawn: {problem}"), stacklevel=2)
         return ""
 
 

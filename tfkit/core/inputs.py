@@ -1,4 +1,4 @@
-"""Inputs of a call besides ids: read by mask rules and parts, and declarable as needed."""
+"""Call inputs besides ids, read by mask rules and parts; a part declares those that it needs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Declarations of the keys of `model:`: fields of the Blueprint's classes with a kind of value and a description.
 
-All code that reads, checks, resolves or explains a recipe iterates over them (`tfkit/recipe/keys.py`).
+All code that parses, checks, resolves or explains a recipe iterates over these declarations (`tfkit/recipe/keys.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tfkit.core.bounds import WIDTH
 
 @dataclass(frozen=True)
 class SizeValue:
-    """Integer from 1 to `limit`; none: no limit or size, unless it is needed."""
+    """Integer from 1 to `limit`, or none unless it is `needed`."""
 
     limit: int = WIDTH.most
     needed: bool = False
@@ -32,7 +32,7 @@ class FlagValue:
 
 @dataclass(frozen=True)
 class PartValue:
-    """Part of a slot; its options are merged over those of the key `over`; `default` names the implied part."""
+    """Part of a slot, merged over the part of the key `over`; `default` names the part used if the key is missing."""
 
     slot: str
     over: str = ""
@@ -42,7 +42,7 @@ class PartValue:
 
 @dataclass(frozen=True)
 class PartsValue:
-    """Part of a slot, a list of them, or none; with `over_stack`, one part is merged over that of the stack."""
+    """Part of a slot, a list of parts, or none; with `over_stack`, a single part is merged over the stack's."""
 
     slot: str
     over_stack: bool = False
@@ -50,7 +50,7 @@ class PartsValue:
 
 @dataclass(frozen=True)
 class NormValue:
-    """Norm merged over that of the layers; `true` is that norm unchanged."""
+    """Norm merged over the norm of the layers; `true` selects the norm of the layers unchanged."""
 
     slot = "norm"
 

@@ -1,4 +1,4 @@
-"""The current machine: identification for results, and its free and peak memory."""
+"""The current machine: a description to store with results, and free and peak memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _total_memory() -> int | None:
 
 
 def free_memory(device: torch.device | None = None) -> int | None:
-    """Return the bytes available to this process on a device, by default main memory; None if unknown."""
+    """Return the memory available to this process in bytes, on a device or in RAM; None if unknown."""
     if device is not None and device.type == "cuda":
         import torch
 
@@ -52,7 +52,7 @@ def free_memory(device: torch.device | None = None) -> int | None:
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:
-    """Return the peak memory of this process in bytes, on a device or in main memory; None if unknown."""
+    """Return the peak memory of this process in bytes, on a device or in RAM; None if unknown."""
     if device is not None and device.type == "cuda":
         import torch
 
@@ -74,7 +74,7 @@ def _machine_memory() -> int | None:
 
 
 def _group_memory() -> int | None:
-    """Return the free memory of the container; reclaimable page cache counts as free."""
+    """Return the free memory of the container (cgroup); reclaimable page cache counts as free."""
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):
         limit = int((group / "memory.max").read_text(encoding="ascii"))

@@ -73,7 +73,7 @@ Bias = bool | Names
 
 
 def has_bias(bias: bool | tuple[str, ...], projection: str) -> bool:
-    """True if that projection has a bias."""
+    """True if `projection` has a bias."""
     return bias if isinstance(bias, bool) else projection in bias
 
 
@@ -85,17 +85,17 @@ def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> It
 
 
 def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem]:
-    """Yield problems of a nested norm of that width; `option` is the part's option that holds it."""
+    """Yield the problems of a nested norm of width `width`; `option` is the part's option that holds the norm."""
     for problem in () if norm is None else norm.check(Shape(width)):
         yield problem._replace(option=f"{option}.{problem.option}" if problem.option else option)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Mark of a field that holds a part of `slot`: `Annotated[Config, Slot("attention")]`.
+    """Annotation of a field that holds a part of `slot`: `Annotated[Config, Slot("attention")]`.
 
-    Accepts a name, a mapping with `type`, or a Config of that slot. Errors inside the part keep the path of the recipe,
-    because a ValidationError raised in a validator is merged with its location.
+    Accepts a name, a mapping with `type`, or a Config of the slot. Errors inside the part keep their path in the
+    recipe, because Pydantic prepends the field's location to a ValidationError raised by a validator.
     """
 
     slot: str
@@ -162,7 +162,7 @@ Norm = Annotated[Config, Slot("norm")]
 
 @dataclass(frozen=True)
 class PathMark:
-    """Mark of an option that is a path relative to the recipe's file, with the kind of its target."""
+    """Annotation of an option that is a path relative to the recipe's file; `of` is the kind of target."""
 
     of: Literal["file", "run folder", "folder"] = "file"
 
@@ -173,7 +173,7 @@ FolderPath = Annotated[str, PathMark("folder")]
 
 
 class LayerPair(NamedTuple):
-    """A layer of a stack, its counterpart in another model, and the place in a `Layers` option."""
+    """A layer of a stack, its counterpart in another model, and the path of the pair in a `Layers` option."""
 
     side: Side
     own: int
@@ -189,12 +189,12 @@ def _layers(value: object) -> Any:
 
 
 def _numbers(value: object) -> dict[str, int]:
-    form = "{this model's layer: the other's}, such as {0: 0, 1: 2}"
+    form = "{layer of this model: layer of the other}, such as {0: 0, 1: 2}"
     if not isinstance(value, Mapping):
-        raise ValueError(f"expected layers in pairs, {form}, got {value!r:.60}")
+        raise ValueError(f"expected a mapping of layer numbers, {form}, got {value!r:.60}")
     for own, other in value.items():
         if not own.isdecimal() or type(other) is not int or other < 0:
-            raise ValueError(f"expected layer numbers from 0, in pairs, {form}; got {own}: {other!r:.60}")
+            raise ValueError(f"expected a mapping of layer numbers from 0, {form}, got {own}: {other!r:.60}")
     return dict(value)
 
 
@@ -203,7 +203,7 @@ Layers = Annotated[dict[str, NonNegativeInt | dict[str, NonNegativeInt]], Before
 
 
 def layer_pairs(layers: Mapping[str, Any], last: Side) -> Iterator[LayerPair]:
-    """Yield the pairs of a `Layers` option; those without a stack belong to the `last` one."""
+    """Yield the pairs of a `Layers` option; pairs without a side belong to the stack `last`."""
     for key, value in layers.items():
         if isinstance(value, Mapping):
             side: Side = "encoder" if key == "encoder" else "decoder"
@@ -221,7 +221,7 @@ def seconds_of(written: str) -> int:
     found = _DURATION.fullmatch(written)
     seconds = 0 if found is None else sum(int(n or 0) * unit for n, unit in zip(found.groups(), _UNITS, strict=True))
     if not 0 < seconds <= bounds.COUNT.most:
-        raise ValueError(f"{written!r} is no duration; write 8 h, 1 h 30 min or 90 s")
+        raise ValueError(f"{written!r} is not a duration; write 8 h, 1 h 30 min or 90 s")
     return seconds
 
 

@@ -21,7 +21,7 @@ WIDEST = 160  # maximum line width in a repr
 
 
 class OutputLost(Exception):
-    """Stream that accepts no more text; `quiet` if its reader has closed it, which needs no message."""
+    """Output stream that can no longer be written; `quiet` if the reader closed it, so that no message is needed."""
 
     def __init__(self, reason: str, quiet: bool = False) -> None:
         super().__init__(f"the output cannot be written: {reason}")
@@ -51,7 +51,7 @@ def some(texts: Iterable[str], most: int = 4) -> str:
 
 
 def block(title: str, lines: Iterable[str]) -> str:
-    """Format a repr of several lines, each truncated to one line."""
+    """Format a multi-line repr. Long lines are truncated; line feeds within a line become spaces."""
     shown = [" ".join(printable(line).split("\n")) for line in (title, *lines)]
     cut = [line if len(line) <= WIDEST else f"{line[: WIDEST - 3]}..." for line in shown]
     return f"<{cut[0]}{''.join(f'{chr(10)}  {line}' for line in cut[1:])}>"
@@ -76,13 +76,13 @@ def encodable(text: str, stream: IO[str]) -> str:
 
 
 def emit(text: str, stream: IO[str] | None) -> None:
-    """Write `text` and flush. Raise OutputLost for a stream that is closed, full, or has no reader."""
+    """Write `text` and flush. Raise OutputLost if the stream is closed, full or has no reader."""
     if stream is None:
         raise OutputLost("the stream is closed")
     try:
         stream.write(encodable(text, stream))
         stream.flush()
-    except (OSError, ValueError) as error:  # ValueError: closed within Python
+    except (OSError, ValueError) as error:  # ValueError: the stream was closed by Python code
         raise lost(error) from None
 
 

@@ -1,4 +1,4 @@
-"""Origin of parts: source of a class, installed packages that register parts, and messages about broken ones."""
+"""Origin of parts: source locations of classes, installed plugins, and messages about broken plugins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_shipped(part: type) -> bool:
 
 
 def origin(part: type) -> str:
-    """Describe the place of definition: qualified name, file and line."""
+    """Describe where a class is defined: qualified name, file and line."""
     name, file = home_of(part)
     try:
         line = f":{inspect.findsource(part)[1] + 1}"
@@ -69,14 +69,14 @@ def installed() -> Iterator[EntryPoint]:
 
 
 def distribution_of(entry: EntryPoint) -> str:
-    """Return the package of an entry point and its version."""
+    """Return the name and version of the package that declares an entry point."""
     return "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 def failure(error: BaseException, name: str) -> str:
     """Describe why importing `name` (a file or a module) failed: `file:line: cannot be imported: ...`.
 
-    The line is in the file itself; if the error was raised in one of its imports, that place is added.
+    The line is in the imported file. If the error was raised elsewhere, that location is appended.
     """
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     outside = [place for place in frames if not place[0].startswith(INSIDE)]

@@ -1,8 +1,8 @@
 """The registry: parts by slot and name.
 
-The registry knows the module name of each slot's catalogue and imports it on first use. So `recipe` validates a
-tokenizer or an optimizer without importing those packages, and newly registered parts are known everywhere at once.
-Installed plugins are imported when all names of a slot, or an unregistered name, are requested.
+The registry maps each slot to the module that registers its parts, and imports the module on first use. This lets
+`recipe` validate a tokenizer or an optimizer without importing their packages, and makes newly registered parts
+available everywhere. Installed plugins are imported when a slot is listed or an unknown name is looked up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CATALOGUES: dict[str, str] = {
     "stop": "tfkit.generation.stop",
     "strategy": "tfkit.generation.strategy",
 }
-# likewise for registered classes that recipes cannot name: maps to other libraries' formats
+# registered classes that recipes cannot name: mappings to other libraries' formats
 MAPS: dict[str, str] = {"family": "tfkit.interop.huggingface.families"}
 HOMES = CATALOGUES | MAPS
 
@@ -60,8 +60,8 @@ PartClass = TypeVar("PartClass", bound="type[Component]")
 class UnknownPart(UsageError):
     """The slot has no part of this name.
 
-    `.suggestion` is the equivalent of another library's name, or the nearest name in the slot;
-    `.note` mentions broken plugins that may define it.
+    `.suggestion` is tfkit's equivalent of another library's term, or the most similar name in the slot; `.note`
+    mentions broken plugins that may define the part.
     """
 
     def __init__(self, slot: str, name: str, known: list[str], problems: list[PluginProblem]) -> None:
@@ -120,7 +120,7 @@ class Registry:
         if foreign:
             check_declarations(part)
         if foreign:
-            self._load_catalogue(slot)  # to report a duplicate name for the new part, not for the catalogue
+            self._load_catalogue(slot)  # loaded first, so that a duplicate name is reported for the new part
         current = self._parts[slot].get(name)
         if current is not None and home_of(current) != home_of(part):
             raise UsageError(f"{slot} '{name}' is registered twice: by {origin(current)} and by {origin(part)}")
@@ -131,7 +131,7 @@ class Registry:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[Registration]]:
-        """Record what an import registers, except shipped parts; undo it on failure unless the module stays loaded."""
+        """Record the custom parts registered in the block; on failure, unregister those whose module did not load."""
         entries: list[Registration] = []
         self._recorders.append(entries)
         try:
@@ -143,7 +143,7 @@ class Registry:
             self._recorders = [others for others in self._recorders if others is not entries]
 
     def take_back(self, entries: Iterator[Registration]) -> None:
-        """Unregister entries that are still current, restoring those they replaced."""
+        """Unregister parts that have not been replaced since, and restore the parts that they replaced."""
         for slot, name, part, before in entries:
             if self._parts[slot].get(name) is not part:
                 continue
@@ -158,7 +158,7 @@ class Registry:
             self._loaded.add(slot)
 
     def _load_plugins(self) -> None:
-        """Import the installed plugins once; collect and report broken ones in `problems`."""
+        """Import the installed plugins once; warn about broken ones and add them to `problems`."""
         if self._plugins_loaded:
             return
         self._plugins_loaded = True

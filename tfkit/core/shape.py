@@ -10,12 +10,12 @@ Side = Literal["encoder", "decoder"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a stack and of one layer in it.
+    """Sizes of a stack and of one of its layers.
 
-    `d_model` is the width of input and output; `memory_width` the width of the states that cross-attention attends to,
-    or None; `layer` is the index in its stack; `depth` and `other_depth` are the numbers of layers of this and the
-    other stack (0 if there is none); `causal` is set if the future is hidden; `num_heads` is the number of heads of the
-    attentions that use a position, None if they differ.
+    `d_model` is the width of input and output, `memory_width` the width of the states that cross-attention attends to,
+    or None. `layer` is the index of the layer, `depth` the number of layers in the stack, `other_depth` that of the
+    other stack, or 0. `causal` is set if the future is hidden. `num_heads` is the number of heads in the attentions
+    that use the position; None if they differ.
     """
 
     d_model: int

@@ -1,4 +1,4 @@
-"""Models without values: names and shapes of the weights, using no memory."""
+"""Models on the meta device, which have parameter names and shapes but use no memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWS = (
 
 
 class NoDraws(TorchFunctionMode):
-    """Mode that skips random initialization: on `meta` it is useless, and torch would import its compiler for it."""
+    """Mode that skips random initialization, which is useless on `meta` and makes torch import its compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         if func in DRAWS:

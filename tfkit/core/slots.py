@@ -1,7 +1,7 @@
-"""Typed declarations of the parts of each slot for recipes, models and generation, all with defaults.
+"""Declarations that recipes, models and generation read from the parts of each slot, all with defaults.
 
-The public base classes (`Attention`, `Head`, ...) are in other packages and extend these, so that core is enough to
-query a declaration. Declarations that depend on options are methods of the Config.
+The public base classes (`Attention`, `Head`, ...) are in other packages and extend these classes, so that reading a
+declaration requires only core. Declarations that depend on options are methods of the Config.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SublayerFacts(Component):
         def state_widths(self, shape: Shape) -> tuple[int, ...]:
             """Return the widths of the recurrent state vectors that can initialize another stack.
 
-            The decode state holds them as `parts`, [1 rows width] each. Empty: the last state cannot be passed on.
+            The decode state holds them as `parts`, [1 rows width] each. Empty if the last state cannot be passed on.
             """
             return ()
 
@@ -91,22 +91,22 @@ class MaskFacts(Component):
     class Config(component.Config):
         part: ClassVar[type[MaskFacts]]
 
-    opens: ClassVar[bool] = False  # an opening rather than a limit
+    opens: ClassVar[bool] = False  # True for an opening, False for a limit
     hides_future: ClassVar[bool] = False  # a limit that hides all later positions
     triangle: ClassVar[bool] = False  # exactly the causal triangle: kernels have a fast path for it
     solid: ClassVar[bool] = False  # a limit that shows everything within its `reach`
     marks: ClassVar[bool] = False  # opens exactly the tokens in `global_attention_mask`
     counts_texts: ClassVar[bool] = False  # positions are counted from the first token of each text
-    aligned: int | None = None  # of a limit: visibility does not cross multiples of this
+    aligned: int | None = None  # for a limit: visibility does not cross multiples of this number
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
         """Return [batch|1 query key], True = visible; `query` is [batch|1 query 1], `key` [batch|1 1 key]."""
         raise NotImplementedError(f"{type(self).__name__} has no rule")
 
     def reach(self) -> tuple[int, int] | None:
-        """Return a limit's maximum number of keys visible before and after the query; ALL = unbounded.
+        """Return the maximum number of keys that a limit shows before and after the query; ALL = unbounded.
 
-        None = unknown; the rule is then only evaluated densely.
+        None = unknown: the rule can only be evaluated densely.
         """
         return None
 
@@ -124,7 +124,7 @@ class PositionFacts(Component):
             """Yield problems with this width of query and key heads."""
             yield from ()
 
-    # count from 0 skipping padding, which gets -1 (RoBERTa), unless the call passes positions
+    # positions count from 0 and skip padding, which gets -1 (RoBERTa), unless the call passes positions
     skips_padding: bool = False
     # number of distinct positions; None: unlimited
     length: int | None = None
@@ -138,7 +138,7 @@ class PositionFacts(Component):
         return None
 
     def rotation_within(self, positions: Tensor, lengths: Tensor, dim: int) -> object | None:
-        """Return the rotation of a part that `moves`; `lengths` [batch|1 time|1] are those of the tokens' texts."""
+        """Return the rotation if the part `moves`; `lengths` [batch|1 time|1] has the text length of each token."""
         return self.rotation(positions, dim)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor | None:
@@ -193,7 +193,7 @@ class ResidualFacts(Component):
 
     @classmethod
     def init_gain(cls, config: component.Config, shape: Shape) -> float:
-        """Return the paper's factor of the initial weights of values, outputs and feed-forward; 1 for none."""
+        """Return the factor for the initial weights of values, outputs and feed-forward, as in the layout's paper."""
         return 1.0
 
 
@@ -216,7 +216,7 @@ class EmbeddingFacts(Component):
             return None
 
         def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
-            """Return the number of positions of an input of vectors. Raise ValueError if its shape does not fit."""
+            """Return the number of positions in an input of this shape. Raise ValueError if the shape does not fit."""
             width = self.reads(shape)
             if len(sizes) != 2 or sizes[1] != width:
                 raise ValueError(f"the model reads vectors [time {width}], got shape {list(sizes)}")
@@ -251,7 +251,7 @@ class HeadFacts(Component):
             return False
 
         def table_norm(self) -> component.Config | None:
-            """Return the norm before the output projection; it has the table's width if tied."""
+            """Return the norm before the output projection; its width is that of the token table if tied."""
             return None
 
         def end_token(self) -> int | None:
@@ -280,7 +280,7 @@ class InitFacts(Component):
 
     @classmethod
     def without_std(cls) -> str:
-        """Return the fault of an init without a standard deviation, or "" if `std` is implemented."""
+        """Return the error message of an init that does not implement `std`; "" if it does."""
         text = f"init '{cls.part_name}' does not implement std, the standard deviation that muP requires"
         return "" if cls.std is not InitFacts.std else text
 
@@ -292,7 +292,7 @@ class ModelFacts(Component):
         part: ClassVar[type[ModelFacts]]
 
     sides: ClassVar[Mapping[Side, bool]] = {}  # stacks of the topology -> True if causal by default
-    joined_by_cross_attention: ClassVar[bool] = True  # True if a decoder reads its encoder by cross-attention only
+    joined_by_cross_attention: ClassVar[bool] = True  # True if a decoder reads its encoder only through cross-attention
 
 
 class RowsFacts:
@@ -302,17 +302,17 @@ class RowsFacts:
     tokenized: ClassVar[tuple[str, ...] | None] = None  # fields to tokenize, if not all
     required: ClassVar[tuple[str, ...]] = ()  # required special tokens
     labelled: ClassVar[bool] = False  # True if it collects the labels of the training corpus
-    vectors_for: ClassVar[str | None] = None  # field that may be replaced by `vectors`, for a stack that reads those
+    vectors_for: ClassVar[str | None] = None  # field that may be replaced by `vectors`, for stacks that read vectors
 
     @classmethod
     def read_fields(cls, available: Collection[str]) -> tuple[str, ...]:
-        """Return the fields to read from a corpus providing `given`, with `vectors` in place of `vectors_for`."""
+        """Return the fields to read from a corpus with the `available` fields; `vectors` replaces `vectors_for`."""
         vectors = cls.vectors_for if "vectors" in available else None
         return tuple("vectors" if field == vectors else field for field in cls.fields)
 
     @classmethod
     def text_fields(cls, available: Collection[str]) -> tuple[str, ...]:
-        """Return the fields to tokenize from a corpus providing `given`."""
+        """Return the fields to tokenize from a corpus with the `available` fields."""
         fields = cls.read_fields(available) if cls.tokenized is None else cls.tokenized
         return tuple(field for field in fields if field in available and field != "vectors")
 
@@ -344,11 +344,11 @@ class ObjectiveFacts(Component):
     also: ClassVar[frozenset[Direction]] = frozenset()  # other supported directions
     heads: ClassVar[tuple[str, ...]] = ("language_model", "masked_lm")  # supported heads
     beside: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # further trained heads of `heads:`, with their types
-    gives: ClassVar[frozenset[str]] = frozenset()  # call inputs it passes, besides ids and positions
+    gives: ClassVar[frozenset[str]] = frozenset()  # call inputs that it passes, besides ids and positions
 
 
 def default_metrics(objective: type[ObjectiveFacts]) -> tuple[str, ...]:
-    """Return the default metrics: those of its answers, or perplexity if the loss is a likelihood."""
+    """Return an objective's default metrics: those of its answers, or perplexity if the loss is a likelihood."""
     named = None if objective.answers_type is None else objective.answers_type.metrics
     unnamed = ("perplexity",) if "likelihood" in objective.capabilities else ()
     return unnamed if named is None else named
@@ -374,7 +374,7 @@ class TokenizerFacts(Component):
             return None
 
         def described(self) -> str:
-            """Return the tokenizer's name in messages."""
+            """Return the tokenizer's name as shown in messages."""
             return f"'{self.part.part_name}'"
 
     learns: ClassVar[bool] = True  # False: `fit` ignores the texts, so they need not be collected
@@ -385,7 +385,7 @@ class CorpusFacts(Component):
 
     class Config(component.Config):
         def files_read(self) -> tuple[str, ...]:
-            """Return the input files; none for examples that are made."""
+            """Return the input files; empty for generated examples."""
             return ()
 
     fields: tuple[str, ...] = ()  # fields of an example; set on the instance if they depend on options
@@ -413,16 +413,16 @@ class MetricFacts(Component):
             return (self.part.part_name,)
 
     reads: ClassVar[Literal["loss", "text"] | None] = None  # input of the metric
-    # kind of texts; continuations include their source
+    # kind of text compared; continuations include their source
     compares: ClassVar[Literal["words", "continuations", "tags", "numbers"]] = "words"
-    package: ClassVar[str | None] = None  # required library, of the extra train
+    package: ClassVar[str | None] = None  # required package, from the extra `train`
     higher_is_better: ClassVar[bool] = True
     per_character: ClassVar[bool] = False  # True if the loss is averaged over characters instead of targets
     # references and wrong outputs for the contract checks, if sentences are unsuitable
     samples: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
-# slot -> base class with its declarations; parts of other slots are read only within their package
+# slot -> base class with its declarations; those of other slots are read only within their package
 FACTS: dict[str, type[Component]] = {
     "attention": AttentionFacts,
     "mixer": SublayerFacts,

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-# if a word has several targets, the first wins unless another is nearer to the place
+# if a word has several targets, the first wins unless another is closer to the unknown key
 TARGETS: Mapping[str, str] = {
     # sizes
     "model.d_model": "hidden_size n_embd n_embed embed_dim emb_dim embedding_dim model_dim dim width d_model",
@@ -196,7 +196,7 @@ TARGETS: Mapping[str, str] = {
 }
 
 _SLOTS = {"type": "model", "train": "corpus", "valid": "corpus", "test": "corpus"}  # keys not named after their slot
-# path components that do not change the meaning, with replacements
+# path components that hints can ignore, with replacements
 _SAME = (
     (re.compile(r"^model\.(encoder|decoder)(?=\.|$)"), "model"),
     (re.compile(r"^model\.layers\.[^.]+"), "model.layer"),
@@ -224,21 +224,22 @@ SYNONYMS = _by_word()
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Return the key of a target and its value; empty if it has none."""
+    """Split a target into its key and its value, which is "" if the target has none."""
     path, _, value = target.partition(": ")
     return path, value
 
 
 def slot_of(path: str) -> str:
-    """Return the slot of the part at a target's key."""
+    """Return the slot of the part that the key at `path` holds."""
     last = path.rpartition(".")[2]
     return _SLOTS.get(last, last)
 
 
 def key_for(word: str, parent: str = "", known: Collection[str] = ()) -> str | None:
-    """Return the target of an unknown key: relative if it belongs to the mapping at `parent`, whose keys are `known`.
+    """Return the target meant by an unknown key of the mapping at `parent`, whose valid keys are `known`.
 
-    None for unknown words; "" if the word belongs there, but the part has no such option.
+    The target is relative to `parent` if it lies inside. Return None for unknown words, and "" if the word belongs in
+    the mapping but the part there has no such option.
     """
     for pattern, same in _SAME:
         parent = pattern.sub(same, parent)
@@ -256,25 +257,25 @@ def key_for(word: str, parent: str = "", known: Collection[str] = ()) -> str | N
 
 
 def is_own(word: str, target: str) -> bool:
-    """True if the word is tfkit's own term, listed for hints about its place."""
+    """True if the word is tfkit's own term, which is listed for hints about misplaced keys."""
     path, value = split_target(target)
     return _folded(word) in (path.rpartition(".")[2], value, value.removeprefix("{type: ").split(",")[0])
 
 
 def _may_lack(parent: str, target: str) -> bool:
-    """True if an own term is misplaced here, rather than an option that the part lacks."""
+    """True if tfkit's own term is misplaced under `parent`, rather than an option that the part lacks."""
     inside = parent.startswith("model.") and parent != "model.layer"
     return not inside and parent.partition(".")[0] in ("", "train", target.partition(".")[0])
 
 
 def part_for(slot: str, word: str) -> str | None:
-    """Return the recipe value of a slot's part for a word, or None."""
+    """Return the part of `slot` that a word of another library means, as a recipe value; None if unknown."""
     pairs = map(split_target, SYNONYMS.get(_folded(word), ()))
     return next((value for path, value in pairs if value and slot_of(path) == slot), None)
 
 
 def value_for(path: str, word: str) -> str | None:
-    """Return the value of the key at `path` for a word, or None."""
+    """Return the value that a word of another library means for the key at `path`; None if unknown."""
     pairs = map(split_target, SYNONYMS.get(_folded(word), ()))
     return next((value for key, value in pairs if value and key == path), None)
 

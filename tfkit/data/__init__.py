@@ -1,1 +1,1 @@
-"""Data: tokenizers, corpora, and the planning of batches. Nothing here needs torch."""
+"""Tokenizers, corpora, and the planning of batches. Nothing here needs torch."""

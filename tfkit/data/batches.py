@@ -1,7 +1,7 @@
-"""Planning of batches: their composition and order.
+"""Batch planning: which examples form each batch, and in what order.
 
-A plan is a pure function of (lengths, settings, seed, epoch), so a run resumes exactly from two numbers, and all
-processes of a distributed run compute the same plan. No RNG state is kept.
+A plan is a pure function of (lengths, settings, seed, epoch). A run therefore resumes exactly from two numbers, all
+processes of a distributed run compute the same plan, and no RNG state is saved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Indices = NDArray[np.int64]
 Lengths = NDArray[np.integer]  # [examples] or [examples sides]
 Batch = TypeVar("Batch")
 
-_POOL = 64  # batches sorted by length together: large enough to pad little, small enough to mix
+_POOL = 64  # batches that are sorted by length together: enough to reduce padding, few enough to mix well
 _PACK_POOL = 8192  # examples packed together
 
 
@@ -52,8 +52,8 @@ def plan_packed(
 ) -> list[list[list[int]]]:
     """Return the batches of one epoch as lists of rows, each the indices of the examples packed into it.
 
-    A row holds at most `length` tokens (default `config.length`) on every side. Raise as `plan` does, and UsageError if
-    neither length is set.
+    A row has at most `length` tokens (default: `config.length`) on every side. Raise the same errors as `plan`, and
+    UsageError if neither length is set.
     """
     room = length or config.length
     if room is None:
@@ -107,7 +107,7 @@ class BatchOrder(Generic[Batch]):
 
 
 def padding_share(batches: Sequence[Indices], lengths: Lengths) -> float:
-    """Return the fraction of padding among all tokens of the batches, on all sides."""
+    """Return the fraction of padding among all tokens of the batches; all sides count."""
     sides = np.asarray(lengths).reshape(len(lengths), -1)
     real = sum(int(sides[batch].sum()) for batch in batches)
     padded = sum(len(batch) * int(sides[batch].max(axis=0).sum()) for batch in batches)

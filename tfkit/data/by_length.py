@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-# padded tokens per batch: small enough for a CPU's caches, large enough to saturate an accelerator
+# padded tokens per batch: small enough for CPU caches, large enough to saturate an accelerator
 CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 32768
 
 
 def by_length(lengths: Sequence[int], device: str, size: int | None = None) -> Iterator[list[int]]:
-    """Yield batches of indices, longest texts first (so that running out of memory shows at once).
+    """Yield batches of indices, longest texts first, so that an out-of-memory error occurs at once.
 
-    A batch has at most the device type's budget of padded tokens, or one text, and at most `size` texts.
+    A batch has at most `size` texts, and at most the device type's budget of padded tokens unless it is a single text.
     """
     tokens = CPU_TOKENS if device == "cpu" else ACCELERATOR_TOKENS
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])

@@ -1,4 +1,4 @@
-"""Conversations: messages with roles, and the Jinja templates that write them as one text."""
+"""Conversations: messages with roles, and the Jinja templates that render them as one text."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfkit.core.synonyms import nearest
 
 Message = dict[str, str]
 ROLES = ("system", "user", "assistant")
-DEFAULT = (  # start and end token around each turn
+DEFAULT = (  # each turn between a start and an end token
     "{% for message in messages %}{{ bos_token }}{{ message['role'] }}\n{{ message['content'] }}{{ eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
 )
-LONGEST = 100_000  # characters of a template
+LONGEST = 100_000  # maximum characters of a template
 
 
 def checked(value: object, place: str) -> list[Message]:
-    """Return the messages of a parsed conversation; raise DataError with the place and the number of a faulty one."""
+    """Validate a parsed conversation and return its messages. Raise DataError with `place` and the message number."""
     if not isinstance(value, list) or not value:
-        raise DataError(f"{place}: messages is {'empty' if value == [] else 'no list'}; list at least one message")
+        raise DataError(f"{place}: messages is {'empty' if value == [] else 'not a list'}; list at least one message")
     return [_message(one, f"{place}: message {number}") for number, one in enumerate(value, 1)]
 
 
@@ -38,18 +38,18 @@ def _message(value: object, place: str) -> Message:
         known = f"use one of {', '.join(ROLES)}" if hint is None else f"did you mean '{hint}'?"
         raise DataError(f"{place}: {'has no role' if role is None else f'unknown role {role!r}'}; {known}")
     if not isinstance(content, str) or not content.strip():
-        what = "has no content" if content is None else "the content is empty or no text"
+        what = "has no content" if content is None else "the content is empty or not a text"
         raise DataError(f"{place}: {what}; write the text of the {role}")
     return {"role": role, "content": content}
 
 
 def written(messages: Sequence[Message]) -> str:
-    """Write messages as the text that `read` reads."""
+    """Serialize messages to text that `read` parses."""
     return json.dumps(messages, ensure_ascii=False)
 
 
 def read(text: str) -> list[Message]:
-    """Return the messages of a JSON list of them; any other text is one message of the user."""
+    """Return the messages if the text is a JSON list of messages, else the text as one user message."""
     if text.lstrip().startswith("[{"):
         try:
             return checked(json.loads(text), "the conversation")
@@ -59,10 +59,10 @@ def read(text: str) -> list[Message]:
 
 
 class ChatTemplate:
-    """A chat template in Jinja, sandboxed, with the variables and functions that transformers gives it."""
+    """A sandboxed Jinja chat template with the variables and functions that transformers provides."""
 
     def __init__(self, text: str) -> None:
-        """Compile the template; raise ValueError for one that is wrong, or UsageError without jinja2."""
+        """Compile the template. Raise ValueError if it is invalid, UsageError if jinja2 is missing."""
         if len(text) > LONGEST:
             raise ValueError(f"a chat template has at most {LONGEST:,} characters, got {len(text):,}")
         self.text = text
@@ -81,10 +81,10 @@ class ChatTemplate:
         raise self._jinja.TemplateError(message)
 
     def render(self, messages: Sequence[Message], special: Mapping[str, str], reply: bool = False) -> str:
-        """Render messages as one text, ending with the start of a reply if `reply`.
+        """Render messages as one text, followed by the start of a reply if `reply`.
 
-        `special` are the special tokens by role. Raise DataError for a message that contains one or that the template
-        refuses, and for a template that loops too often or writes too much.
+        `special` are the special tokens by role. Raise DataError if a message contains one of them, or if the template
+        rejects the messages or exceeds the limits on loops and output.
         """
         for number, message in enumerate(messages, 1):
             found = next((token for token in special.values() if token in message["content"]), None)
@@ -97,7 +97,7 @@ class ChatTemplate:
             given = {"messages": messages, "add_generation_prompt": reply, **names}
             return self._sandbox.text_of(self._template, given)
         except self._jinja.TemplateError as error:
-            raise DataError(f"the chat template refuses the messages: {error}") from None
+            raise DataError(f"the chat template rejects the messages: {error}") from None
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
             raise DataError(f"the chat template fails on the messages: {error}") from None
 

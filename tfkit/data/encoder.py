@@ -1,7 +1,7 @@
-"""Encoding of many texts by several processes.
+"""Encoding of many texts in several processes.
 
-Each process runs this module: it reads the tokenizer, then batches of texts as lines of JSON, and answers with arrays.
-It exits at the end of its input, and so with the process that started it.
+Each process runs this module. It reads the tokenizer, then batches of texts as lines of JSON, and answers with arrays.
+It exits at the end of its input, and therefore with its parent process.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tfkit.core.errors import DataError
 from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 
-AHEAD = 2  # batches per process that wait for their turn
+AHEAD = 2  # queued batches per process
 
 
 def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: int) -> Iterator[TokenIds]:
-    """Yield the ids of each batch in order; raise DataError for a text that cannot be encoded.
+    """Yield the ids of each batch in order. Raise DataError for a text that cannot be encoded.
 
-    With one process, texts are encoded in the current one.
+    If `processes` is 1, texts are encoded in the current process.
     """
     if processes < 2:
         for batch in batches:
@@ -38,7 +38,7 @@ def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: i
     with ExitStack() as stack:
         workers: SimpleQueue[_Worker] = SimpleQueue()
         pool = stack.enter_context(ThreadPoolExecutor(processes))
-        for _ in range(processes):  # they are ended before the pool waits for its threads
+        for _ in range(processes):  # the stack kills the workers before the pool joins its threads
             workers.put(stack.enter_context(_Worker(tokenizer)))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         waiting: deque[Future[TokenIds]] = deque()
@@ -51,7 +51,7 @@ def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: i
 
 
 class _Worker:
-    """Encoder in a subprocess."""
+    """A subprocess that encodes texts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -64,12 +64,12 @@ class _Worker:
         self._send(tokenizer.to_json())
 
     def encode(self, batch: Sequence[str]) -> TokenIds:
-        """Encode in the process; raise DataError if a text cannot be encoded."""
+        """Encode texts in the subprocess. Raise DataError if a text cannot be encoded."""
         self._send(list(batch))
         answer = self.process.stdout
         line = answer.readline() if answer is not None else b""
         if not line or answer is None:
-            raise DataError("a process that encodes texts has ended; begin again")
+            raise DataError("a process that encodes texts has died; start again")
         sizes = json.loads(line)
         if isinstance(sizes, str):
             raise DataError(sizes)
@@ -101,7 +101,7 @@ def _encode(workers: SimpleQueue[_Worker], batch: Sequence[str]) -> TokenIds:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer batches of texts until the end of the input."""
+    """Answer requests, each a batch of texts, until the end of the input."""
     tokenizer = Tokenizer.from_json(json.loads(requests.readline()))
     for line in requests:
         try:

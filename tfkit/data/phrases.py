@@ -1,7 +1,7 @@
 """English-German number phrases generated from small tables: the default data of translation recipes.
 
-A *family* is the finite product of short axes, sampled by index without replacement. Phrases are distinct without
-rejection, and the size of each kind is known.
+A *family* is the product of a few short lists, from which indices are sampled without replacement. Phrases are
+therefore distinct without rejection sampling, and the number of phrases of each kind is known.
 """
 
 import math
@@ -45,10 +45,10 @@ class Phrase:
     kind: str
 
 
-# English and German prepositions of dates; "" takes the nominative, the others the dative
+# prepositions of dates in English and German; "" governs the nominative, all others the dative
 _DATE_PREPOSITIONS = (("", "der"), ("on ", "am"), ("since ", "seit dem"), ("until ", "bis zum"))
 _DATES = tuple((month, day) for month, (_, _, days) in enumerate(MONTHS) for day in range(1, days + 1))
-_YEARLY_DATES = tuple(date for date in _DATES if date != (1, 29))  # most years have no 29 February
+_YEARLY_DATES = tuple(date for date in _DATES if date != (1, 29))  # 29 February is missing in most years
 _DATE_RANGES = tuple((month, first, last) for month, first in _DATES for last in range(first + 1, MONTHS[month][2] + 1))
 
 _OCLOCK_MINUTES = range(0, 60, 5)
@@ -68,7 +68,7 @@ def _number(n: int) -> Pair:
 
 
 def _minutes(minute: int) -> Pair:
-    """Phrase minutes before or after the hour: without unit for multiples of five."""
+    """Phrase the minutes before or after the hour; multiples of five are spoken without a unit."""
     if minute == 15:
         return "quarter", "Viertel"
     if minute == 1:
@@ -79,7 +79,7 @@ def _minutes(minute: int) -> Pair:
 
 
 def _clock(hour: int, minute: int) -> Pair:
-    """Phrase a time colloquially; German refers the half hour, and five minutes around it, to the next hour."""
+    """Phrase a time colloquially; German relates the half hour, and five minutes before and after, to the next hour."""
     this, coming = (hour - 1) % 12 + 1, hour % 12 + 1
     if minute == 0:
         return f"{number_in_english(this)} o'clock", f"{german_count(this)} Uhr"
@@ -121,7 +121,7 @@ def _day_part_clock(weekday: Pair, part: tuple[str, str, int], minute: int) -> P
 
 
 def _time_span(start: int, length: int) -> Pair:
-    """Phrase an interval; start and length are in steps of five minutes."""
+    """Phrase a time interval; start and length are in steps of five minutes."""
     first, last = (_clock(step // 12, step % 12 * 5) for step in (start, start + length))
     return f"from {first[0]} until {last[0]}", f"von {first[1]} bis {last[1]}"
 
@@ -130,7 +130,7 @@ def _time_span(start: int, length: int) -> Pair:
 
 
 def _year(year: int) -> Pair:
-    """Phrase a year from 1100 to 2099: by hundreds; in German, as a number from 2000."""
+    """Phrase a year from 1100 to 2099 by hundreds; from 2000 on, German uses the plain number."""
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return _number(year)
@@ -176,13 +176,13 @@ def _german_words(description: Description, ending: str) -> str:
 
 
 def _quantity(case: GrammaticalCase, count: int, description: Description, noun: Noun) -> Pair:
-    """Phrase a quantity with the preposition of its case."""
+    """Phrase a quantity after the preposition of its case."""
     english, german = _counted(case, count, description, noun)
     return case.english + english, case.german + german
 
 
 def _counted(case: GrammaticalCase, count: int, description: Description, noun: Noun) -> Pair:
-    """Phrase a count with its noun in a case; German 201 etc. take an uninflected "ein" and the plural."""
+    """Phrase a counted noun in a case; in German, 201, 301, ... take an uninflected "ein" and the plural."""
     english = joined(number_in_english(count), _english_words(description), noun.one if count == 1 else noun.many)
     if count == 1:
         article, ending = case.one[noun.gender]
@@ -220,7 +220,7 @@ def _full_amount(whole: int, part: int, currency: tuple[Noun, Noun]) -> Pair:
 
 
 def _cost_amount(whole: int, currency: tuple[Noun, Noun]) -> Pair:
-    """Phrase a price after "kosten", which takes the accusative: "kostet einen Euro"."""
+    """Phrase a price after "kosten", which governs the accusative: "kostet einen Euro"."""
     return _counted(ACCUSATIVE, whole, (), currency[0])
 
 
@@ -233,7 +233,7 @@ def _cost(description: Description, noun: Noun, whole: int, currency: tuple[Noun
 
 def _cost_of_many(count: int, description: Description, noun: Noun, whole: int, currency: tuple[Noun, Noun]) -> Pair:
     english, german = _cost_amount(whole, currency)
-    # the adjective is weak after "die": "drei rote Äpfel", but "die drei roten Äpfel"
+    # the adjective has the weak ending after "die": "drei rote Äpfel", but "die drei roten Äpfel"
     goods = joined("die", german_count(count), _german_words(description, "en"), noun.german_many)
     english = joined("the", number_in_english(count), _english_words(description), noun.many, "cost", english)
     return english, f"{goods} kosten {german}"
@@ -250,7 +250,7 @@ def _price_each(count: int, description: Description, noun: Noun, whole: int, cu
 
 @dataclass(frozen=True)
 class _Family:
-    """Phrases `make(*values)` over the product of the axes; `core` ones teach the vocabulary and stay in training."""
+    """Phrases `make(*values)` for all combinations of the axes; `core` families teach the vocabulary in training."""
 
     make: Callable[..., Pair]
     axes: tuple[Sequence[Any], ...]
@@ -262,7 +262,7 @@ class _Family:
         return math.prod(len(axis) for axis in self.axes)
 
     def pair(self, index: int) -> Pair:
-        """Return the phrase at this index."""
+        """Return the phrase with this index."""
         values = []
         for axis in self.axes:
             index, position = divmod(index, len(axis))
@@ -305,17 +305,17 @@ def _price_families() -> Iterable[_Family]:
         for parts in (one, several):
             yield _Family(_full_amount, (counts, parts, CURRENCIES))
     for descriptions in (PLAIN, DESCRIBED, TWICE_DESCRIBED):
-        # a price of one is inflected ("kostet einen Euro") and would be rare in uniform samples: separate families
+        # separate families: a price of one is inflected ("kostet einen Euro") and would be rare in uniform samples
         for prices in (one, range(2, 1000)):
             yield _Family(_cost, (descriptions, NOUNS, prices, CURRENCIES))
         for prices in (one, several):
             yield _Family(_cost_of_many, (several, descriptions, NOUNS, prices, CURRENCIES))
-        # from two on: "zu je" would require the dative for a price of one
+        # from two on, since a price of one would need the dative after "zu je"
         yield _Family(_price_each, (several, descriptions, NOUNS, several, CURRENCIES))
 
 
 def _quantity_families() -> Iterable[_Family]:
-    # only "one" shows gender and would be too rare to learn otherwise: separate families
+    # separate families, since only "one" shows the gender and would otherwise be too rare to learn
     for counts in (range(1, 2), range(2, 10), *_COUNTS[1:]):
         yield _Family(_measure, (counts, MEASURED))
         for descriptions in (PLAIN, DESCRIBED, TWICE_DESCRIBED):
@@ -338,7 +338,7 @@ _FAMILIES: dict[str, tuple[_Family, ...]] = {
 }
 KINDS = tuple(_FAMILIES)
 KIND_SIZES = {kind: sum(family.size for family in families) for kind, families in _FAMILIES.items()}
-# maximum of all splits: each kind is limited to the size of the smallest, less one per split for rounding
+# maximum of all splits: each kind is limited to the size of the smallest kind, less one per split for rounding
 MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 
 
@@ -346,16 +346,16 @@ MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 
 
 def _shares(total: int) -> list[int]:
-    """Split a total evenly among the kinds; raise ValueError if it is negative."""
+    """Divide a total evenly among the kinds. Raise ValueError if it is negative."""
     if total < 0:
         raise ValueError(f"the number of phrases must not be negative, got {total}")
     return [total // len(KINDS) + (position < total % len(KINDS)) for position in range(len(KINDS))]
 
 
 def _quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """Split a total evenly among families, capped by their sizes."""
+    """Divide a total evenly among families, limited by their sizes."""
     quotas = [0] * len(sizes)
-    # smallest first: its shortfall is redistributed to larger ones
+    # smallest first, so that larger families receive what smaller ones cannot provide
     for done, position in enumerate(sorted(range(len(sizes)), key=lambda position: sizes[position])):
         quotas[position] = min(sizes[position], total // (len(sizes) - done))
         total -= quotas[position]
@@ -363,7 +363,7 @@ def _quotas(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _draw(kind: str, count: int, rng: random.Random) -> list[Phrase]:
-    """Draw distinct phrases of a kind, shuffled with core ones last; raise ValueError beyond the kind's size."""
+    """Draw distinct phrases of a kind, shuffled, with core phrases last. Raise ValueError if the kind has too few."""
     if count > KIND_SIZES[kind]:
         raise ValueError(f"only {KIND_SIZES[kind]} distinct phrases of kind {kind!r} exist, not {count}")
     families = _FAMILIES[kind]
@@ -376,18 +376,18 @@ def _draw(kind: str, count: int, rng: random.Random) -> list[Phrase]:
 
 
 def phrases(count: int, seed: int) -> list[Phrase]:
-    """Return `count` phrases with distinct English, kinds balanced; raise ValueError if a kind has too few."""
+    """Return `count` phrases with distinct English, balanced by kind. Raise ValueError if a kind has too few."""
     return split(count, 0, 0, seed)[0]
 
 
 def split(train: int, valid: int, test: int, seed: int) -> tuple[list[Phrase], list[Phrase], list[Phrase]]:
-    """Return three disjoint lists of phrases, kinds balanced in each; raise ValueError if a kind has too few."""
+    """Return three disjoint lists of phrases, each balanced by kind. Raise ValueError if a kind has too few."""
     rng = random.Random(seed)
     parts: tuple[list[Phrase], list[Phrase], list[Phrase]] = ([], [], [])
     for kind, *counts in zip(KINDS, _shares(train), _shares(valid), _shares(test), strict=True):
         in_train, in_valid, in_test = counts
         drawn = _draw(kind, in_train + in_valid + in_test, rng)
-        # core phrases are last, so that held-out sets contain them only if the others run out
+        # core phrases come last, so held-out sets contain them only if there are no others left
         parts[1].extend(drawn[:in_valid])
         parts[2].extend(drawn[in_valid : in_valid + in_test])
         parts[0].extend(drawn[in_valid + in_test :])

@@ -1,4 +1,4 @@
-"""The Jinja environment of chat templates: sandboxed, with limits on loops and on the length of what is written."""
+"""The sandboxed Jinja environment of chat templates, with limits on loops and on the length of the output."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 from tfkit.core.errors import DataError
 
-LOOPS = 100_000  # passes of loops and calls of macros in one rendering, and numbers of its ranges
-TIMES, MORE = 100, 100_000  # characters of a rendering: the first for each character of the messages, and the second
-PRODUCT = 100_000_000  # length of a text times the largest argument of a filter or method of it
-BITS = 4096  # of an integer
-WIDE = re.compile(r"%[-+ #0]*(\d*\.)?\d{6}|\{[^{}]*[:.][^{}]*\d{6}")  # a width in a format
+LOOPS = 100_000  # maximum loop iterations and macro calls per rendering, and numbers in its ranges
+TIMES, MORE = 100, 100_000  # maximum output in characters: TIMES * characters of the messages + MORE
+PRODUCT = 100_000_000  # maximum product of a text's length and the largest argument of a filter or method on it
+BITS = 4096  # maximum size of an integer
+WIDE = re.compile(r"%[-+ #0]*(\d*\.)?\d{6}|\{[^{}]*[:.][^{}]*\d{6}")  # a large width in a format string
 
 
 class _JinjaCode(CodeGenerator):
-    """Code in which the environment joins the operands of `~`."""
+    """Code generator that delegates the operator `~` to the environment."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.joined((")
@@ -34,13 +34,13 @@ class _JinjaCode(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """A sandbox with the options of transformers. What loops or grows beyond the limits raises DataError."""
+    """A sandbox with the options of transformers. Raises DataError if a template exceeds a limit."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     code_generator_class = _JinjaCode
 
     def __init__(self) -> None:
-        self._left = threading.local()  # of the rendering in a thread
+        self._left = threading.local()  # remaining budget of the rendering in each thread
         self.start([])
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], finalize=self._written
@@ -51,14 +51,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.filters[name] = self.guarded(self.filters[name])
 
     def start(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """Begin a rendering of messages."""
+        """Reset the limits for rendering these messages."""
         characters = sum(len(text) for message in messages for text in message.values())
         self._left.most = self._left.characters = TIMES * characters + MORE
         self._left.given = {id(message) for message in messages}
         self._left.loops = self._left.numbers = LOOPS
 
     def text_of(self, template: Template, names: dict[str, object]) -> str:
-        """Return the text that a template writes; raise DataError if it is too long."""
+        """Render a template. Raise DataError if the text is too long."""
         parts, length = [], 0
         for part in template.generate(names):
             length += len(part)
@@ -68,18 +68,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return "".join(parts)
 
     def tick(self) -> None:
-        """Count a pass of a loop; raise DataError if it is one too many."""
+        """Count a loop iteration. Raise DataError beyond the limit."""
         self._left.loops -= 1
         if self._left.loops < 0:
             self._too_often()
 
     def joined(self, values: tuple[object, ...]) -> object:
-        """Return the operands of `~` as one text; raise DataError if it is too long."""
+        """Concatenate the operands of `~`. Raise DataError if the text is too long."""
         self._hold(values)
         return self._bounded(str_join(values))
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        """Return the result of an operator; raise DataError if it is too large."""
+        """Compute an operator. Raise DataError if the result is too large."""
         if operator == "*":
             for one, times in ((left, right), (right, left)):
                 if isinstance(one, Sized) and isinstance(times, int) and len(one) * times > self._left.most:
@@ -90,16 +90,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self._fits(left.bit_length() * right)
         return self._bounded(super().call_binop(context, operator, left, right))
 
-    def call(  # the names as in Jinja, so that a keyword argument has any other
+    def call(  # named as in Jinja, so that no keyword argument conflicts
         __self, __context: Context, __obj: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
-        """Return the result of a function or method; raise DataError if it is too large."""
+        """Call a function or method. Raise DataError if the result is too large."""
         method = getattr(__obj, "__wrapped__", __obj)  # str.format is wrapped
         __self._check(getattr(method, "__self__", None), [*args, *kwargs.values()])
         return __self._bounded(super().call(__context, __obj, *args, **kwargs))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Parse a template; every pass of a loop and call of a macro begins with a `tick`."""
+        """Parse a template, adding a `tick` to the body of every loop and macro."""
         tree = super()._parse(source, name, filename)
         blocks: list[nodes.For | nodes.Macro | nodes.CallBlock] = [*tree.find_all(nodes.For)]
         for block in [*blocks, *tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]:
@@ -113,24 +113,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return numbers if self._left.numbers >= 0 else self._too_often()
 
     def _written(self, value: object) -> object:
-        """Count what an output writes, also into a variable."""
+        """Count the characters of an output, including outputs captured in a variable."""
         self._hold(value)
         self._left.characters -= len(str(value))
         return value if self._left.characters >= 0 else self._too_long()
 
     def guarded(self, function: Callable[..., object]) -> Callable[..., object]:
-        """Return a filter that raises DataError for what is too large."""
+        """Wrap a filter so that it raises DataError if its arguments or its result are too large."""
 
         @wraps(function)
         def guarded(*args: object, **kwargs: object) -> object:
-            first = hasattr(function, "jinja_pass_arg")  # the context or the like precedes the value
+            first = hasattr(function, "jinja_pass_arg")  # the first argument is Jinja's context
             self._check(args[first], [*args[first + 1 :], *kwargs.values()])
             return self._bounded(function(*args, **kwargs))
 
         return guarded
 
     def _check(self, value: object, args: list[object]) -> None:
-        """Refuse widths and counts that are too large."""
+        """Raise DataError if widths or counts in the arguments are too large."""
         self._hold([value, *args])
         if not isinstance(value, str | list | tuple):
             return
@@ -142,7 +142,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self._too_long()
 
     def _hold(self, value: object) -> None:
-        """Refuse lists of too many texts, which may be one text many times."""
+        """Raise DataError if values are too long in total; a list may repeat one text many times."""
         size, inside = 0, [value]
         while inside:
             one = inside.pop()

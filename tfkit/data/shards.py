@@ -1,7 +1,7 @@
-"""Token shards: the ids of a corpus on disk, made once, memory-mapped, and found again by hash.
+"""Token shards: the encoded texts of a corpus on disk, written once, found by hash and memory-mapped.
 
-A shard is a folder `$TFKIT_CACHE/tokens/KEY` (by default below `~/.cache/tfkit`): for each field the ids and the
-offsets of its texts, and `shard.json` with their checksums, which is written last. A folder without it is unfinished.
+A shard is a folder `$TFKIT_CACHE/tokens/KEY` (by default below `~/.cache/tfkit`) with ids and text offsets for each
+field. `shard.json` holds their checksums and is written last; a folder without it is incomplete.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from tfkit.storage.files import read_json, read_text, remove, remove_leftovers, 
 from tfkit.storage.locks import FolderBusy, FolderLock
 
 LOGGER = logging.getLogger("tfkit")
-CACHE = "TFKIT_CACHE"  # environment variable of the folder
+CACHE = "TFKIT_CACHE"  # environment variable that sets the cache folder
 FILE = "shard.json"
-AT_ONCE = 10_000  # texts encoded together
-EACH = 2**24  # bytes of text that are worth another process
-SECONDS = 10.0  # between lines of progress
-PATIENCE = 0.2  # seconds between looks at a shard that another process makes
+AT_ONCE = 10_000  # texts per batch
+EACH = 2**24  # bytes of text per encoding process
+SECONDS = 10.0  # between progress messages
+PATIENCE = 0.2  # seconds between checks of a shard that another process is writing
 Example = Mapping[str, str]
 
 
 def cache_folder() -> Path:
-    """The folder of what can be made again: $TFKIT_CACHE, or tfkit in $XDG_CACHE_HOME or ~/.cache."""
+    """Return the folder for data that can be recomputed: $TFKIT_CACHE, or tfkit in $XDG_CACHE_HOME or ~/.cache."""
     own = os.environ.get(CACHE)
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfkit"
 
 
 def key_of(*parts: object) -> str:
-    """Hash of JSON values."""
+    """Return a hash of JSON values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()[:32]
 
 
 def remembered(kind: str, key: str, make: Callable[[], str]) -> str:
-    """Return the text that `make` made before under this key, or makes now; a changed file is made again."""
+    """Return the cached text for a key, or compute it with `make`. Damaged files are replaced."""
     file = cache_folder() / kind / f"{key}.json"
     with contextlib.suppress(RunError):
         checksum, _, text = read_text(file).partition("\n")
         if checksum == hashlib.sha256(text.encode()).hexdigest():
             return text
-        LOGGER.warning("%s: has changed since it was written; it is made again", file)
+        LOGGER.warning("%s: has changed since it was written; recomputing it", file)
     text = make()
     write_text(file, f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
     return text
@@ -71,18 +71,19 @@ class ShardSource:
     size: int
     examples: Callable[[], Iterable[Example]]
     tokenizers: Mapping[str, Tokenizer]
-    processes: int = field(default=0)  # 0: by size and number of CPUs
+    processes: int = field(default=0)  # 0: depends on the size and the number of CPUs
 
     def workers(self) -> int:
-        """Number of encoding processes."""
+        """Return the number of encoding processes."""
         most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.processes or max(1, min(most, self.size // EACH))
 
 
 def shard(key: str, source: ShardSource) -> dict[str, TokenIds]:
-    """Return the texts of each field, memory-mapped; make the shard if it is missing or damaged.
+    """Return the encoded texts of each field, memory-mapped, writing the shard if it is missing or damaged.
 
-    Another process that makes the same shard is waited for. Raise DataError and RunError.
+    If another process is writing the shard, wait for it. Raise DataError for invalid examples, RunError for failed
+    writes.
     """
     folder = cache_folder() / "tokens" / key
     found = _opened(folder, source.tokenizers)
@@ -97,17 +98,17 @@ def shard(key: str, source: ShardSource) -> dict[str, TokenIds]:
 
 @contextlib.contextmanager
 def _claimed(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a shard's folder."""
-    told = False
+    """Hold the lock of a shard's folder within the block."""
+    reported = False
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = FolderLock.take(folder, "made")
             break
         except FolderBusy as error:
-            if not told:
+            if not reported:
                 LOGGER.info("%s: waiting for its token shard (%s)", name, error)
-            told = True
+            reported = True
             time.sleep(PATIENCE)
         except OSError as error:
             why = error.strerror or error
@@ -119,7 +120,7 @@ def _claimed(folder: Path, name: str) -> Iterator[None]:
 
 
 def _opened(folder: Path, fields: Iterable[str], quiet: bool = False) -> dict[str, TokenIds] | None:
-    """Open a shard; None if it is missing, or damaged, which is logged."""
+    """Open a shard. Return None if it is missing or damaged; damage is logged unless `quiet`."""
     if not (folder / FILE).exists():
         return None
     try:
@@ -127,13 +128,13 @@ def _opened(folder: Path, fields: Iterable[str], quiet: bool = False) -> dict[st
         return {field: _mapped(folder, field, known[field]) for field in fields}
     except (RunError, KeyError, TypeError, ValueError, OSError) as error:
         if not quiet:
-            why = error if isinstance(error, RunError) else f"{folder / FILE}: is not what was written ({error!r})"
-            LOGGER.warning("%s; the token shard is made again", why)
+            why = error if isinstance(error, RunError) else f"{folder / FILE}: is damaged ({error!r})"
+            LOGGER.warning("%s; writing the token shard again", why)
         return None
 
 
 def _mapped(folder: Path, field: str, known: Mapping[str, str]) -> TokenIds:
-    """Memory-map the texts of a field; raise RunError if a file is not what was written."""
+    """Memory-map the texts of a field. Raise RunError if a checksum does not match."""
     arrays = []
     for part, dtype in (("tokens", known["dtype"]), ("offsets", "int64")):
         file = folder / f"{field}.{part}"
@@ -145,20 +146,20 @@ def _mapped(folder: Path, field: str, known: Mapping[str, str]) -> TokenIds:
 
 
 def _make(folder: Path, source: ShardSource) -> None:
-    """Write a shard, field by field, and `shard.json` at the end."""
+    """Write the fields of a shard, then `shard.json`."""
     remove(folder / FILE)
     fields = list(source.tokenizers)
     names = [f"{field}.{part}" for field in fields for part in ("tokens", "offsets")]
     remove_leftovers(folder, (*names, FILE))
     processes = source.workers()
-    by = "" if processes == 1 else f" by {processes} processes"
-    LOGGER.info("%s: making its token shard in %s%s", source.name, folder, by)
+    by = "" if processes == 1 else f" with {processes} processes"
+    LOGGER.info("%s: writing its token shard to %s%s", source.name, folder, by)
     known = {field: _write_field(folder, field, source, processes) for field in fields}
     write_json(folder / FILE, {"corpus": source.name, "fields": known})
 
 
 def _write_field(folder: Path, field: str, source: ShardSource, processes: int) -> dict[str, str]:
-    """Write the ids and offsets of one field; return its entry in `shard.json`."""
+    """Write the ids and offsets of a field. Return its entry in `shard.json`."""
     tokenizer = source.tokenizers[field]
     dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "int32"
     tokens, offsets = folder / f"{field}.tokens", folder / f"{field}.offsets"
@@ -178,39 +179,39 @@ def _write(tokens: IO[bytes], offsets: IO[bytes], dtype: str, batches: Iterable[
 
 
 def _batches(field: str, source: ShardSource) -> Iterator[list[str]]:
-    """Yield one field of the examples, AT_ONCE together; raise ExampleError if it is missing."""
+    """Yield a field of the examples in batches of AT_ONCE. Raise ExampleError if an example lacks it."""
     examples = enumerate(source.examples(), 1)
     while batch := list(islice(examples, AT_ONCE)):
         for number, example in batch:
             if field not in example:
-                raise ExampleError(number, f"{field} is missing; it has {', '.join(example) or 'nothing'}")
+                raise ExampleError(number, f"{field} is missing; the example has {', '.join(example) or 'no field'}")
         yield [example[field] for _, example in batch]
 
 
 def _progress(field: str, source: ShardSource, batches: Iterable[TokenIds]) -> Iterator[TokenIds]:
-    """Pass batches on, logging how far they are."""
-    began = told = time.monotonic()
+    """Yield the batches, logging progress."""
+    began = reported = time.monotonic()
     texts = tokens = 0
     try:
         for batch in batches:
             yield batch
             texts, tokens = texts + len(batch), tokens + len(batch.tokens)
-            if time.monotonic() - told > SECONDS:
-                told = time.monotonic()
-                rate = f"{tokens / (told - began):,.0f} tokens/s"
+            if time.monotonic() - reported > SECONDS:
+                reported = time.monotonic()
+                rate = f"{tokens / (reported - began):,.0f} tokens/s"
                 LOGGER.info("%s: %s: %s texts, %s tokens, %s", source.name, field, f"{texts:,}", f"{tokens:,}", rate)
     except ExampleError:
         raise
     except DataError as error:
         raise _located(field, source, texts) or error from None
     if not texts:
-        raise DataError(f"{source.name}: there is no example in it")
+        raise DataError(f"{source.name}: contains no example")
     size = gigabytes(tokens * (2 if source.tokenizers[field].vocab_size <= 2**16 else 4))
     LOGGER.info("%s: %s: %s texts, %s tokens, %s on disk", source.name, field, f"{texts:,}", f"{tokens:,}", size)
 
 
 def _located(field: str, source: ShardSource, first: int) -> ExampleError | None:
-    """Error for the first text after `first` that cannot be encoded."""
+    """Return the error for the first text after number `first` that cannot be encoded."""
     for number, example in enumerate(islice(source.examples(), first, first + AT_ONCE), first + 1):
         try:
             source.tokenizers[field].encode(example[field])

@@ -11,14 +11,14 @@ Ids = NDArray[np.int32]
 
 
 class TokenIds:
-    """Sequence of texts as ids: text n is `tokens[offsets[n] : offsets[n + 1]]`."""
+    """A sequence of texts as ids: text n is `tokens[offsets[n] : offsets[n + 1]]`."""
 
     def __init__(self, tokens: NDArray[np.integer], offsets: NDArray[np.int64]) -> None:
         self.tokens, self.offsets = tokens, offsets
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[int] | Ids]) -> TokenIds:
-        """Copy lists of ids."""
+        """Build from lists of ids, which are copied."""
         arrays = [np.asarray(text, dtype=np.int32) for text in texts]
         offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
         np.cumsum([len(array) for array in arrays], out=offsets[1:])
@@ -26,7 +26,7 @@ class TokenIds:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of ids of each text."""
+        """Number of ids in each text."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
@@ -36,12 +36,12 @@ class TokenIds:
         return self.between(int(self.offsets[number]), int(self.offsets[number + 1]))
 
     def between(self, start: int, stop: int) -> Ids:
-        """Return the ids at these places of all texts, concatenated."""
+        """Return the ids from `start` up to `stop` of all texts concatenated."""
         return np.asarray(self.tokens[start:stop], dtype=np.int32)
 
 
 class Stream:
-    """The texts that are not empty as one sequence of ids, with `end` between two of them unless None."""
+    """The non-empty texts concatenated to one sequence of ids, with `end` (unless None) between texts."""
 
     def __init__(self, texts: TokenIds, end: int | None) -> None:
         self.texts, self.end = texts, end

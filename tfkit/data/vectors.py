@@ -1,4 +1,4 @@
-"""Named arrays as inputs in place of texts, validated when read."""
+"""Named arrays that models read instead of texts, validated on creation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Array = NDArray[np.float32]
 
 
 class Vectors(str):
-    """A named array: the text is its display name, `array` the model's input."""
+    """A named array: the string is the display name, `array` the model's input."""
 
     array: Array
 
     def __new__(cls, name: str, array: ArrayLike) -> Vectors:
-        """Convert to float32; raise DataError for values that are not finite numbers."""
+        """Convert to float32. Raise DataError for values that are not finite numbers."""
         vectors = super().__new__(cls, name)
         vectors.array = finite(array, name)
         return vectors
@@ -35,14 +35,14 @@ class Vectors(str):
         return str(self), self.array
 
     def described(self) -> str:
-        """Name, shape and value range."""
+        """Return the name, shape and value range."""
         sizes = " ".join(map(str, self.array.shape))
         span = f", {self.array.min():.3g} to {self.array.max():.3g}" if self.array.size else ""
         return f"{self} [{sizes}]{span}"
 
 
 def finite(array: ArrayLike, place: str) -> Array:
-    """Convert to float32; raise DataError for values that are not finite numbers."""
+    """Convert to float32. Raise DataError for values that are not finite numbers."""
     values = np.asarray(array)
     if values.dtype.kind not in NUMBERS:
         raise DataError(f"{place}: the values are of type {values.dtype}, not real numbers")
@@ -55,7 +55,7 @@ def finite(array: ArrayLike, place: str) -> Array:
 
 
 def as_vectors(arrays: Any) -> list[Vectors]:
-    """Convert a sequence of arrays to Vectors; raise UsageError for anything else."""
+    """Convert a sequence of arrays to Vectors. Raise UsageError for anything else."""
     if hasattr(arrays, "detach"):
         arrays = arrays.detach().cpu().numpy()
     rows = [arrays] if isinstance(arrays, Vectors) else arrays
@@ -73,15 +73,15 @@ def as_vectors(arrays: Any) -> list[Vectors]:
 
 
 def read_npy(path: str) -> NDArray[np.generic]:
-    """Memory-map a .npy file; raise DataError if it is not a numeric array with examples.
+    """Memory-map a .npy file, never unpickling objects.
 
-    Objects are never unpickled.
+    Raise DataError unless it is a numeric array with at least one example.
     """
     try:
         with files.regular(path) as file:
             begin = file.read(len(MAGIC))
         if begin != MAGIC:
-            archive = "is an archive of several arrays (.npz)" if begin.startswith(b"PK") else "is no .npy file"
+            archive = "is an archive of several arrays (.npz)" if begin.startswith(b"PK") else "is not a .npy file"
             raise DataError(f"{path}: {archive}; expected a single array as written by numpy.save (.npy)")
         array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
     except RunError as error:
@@ -98,7 +98,7 @@ def read_npy(path: str) -> NDArray[np.generic]:
 
 
 def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
-    """List the files with these suffixes, up to one folder deep, sorted; raise DataError if there are none."""
+    """Return the sorted files with these suffixes in a folder and its subfolders. Raise DataError if there are none."""
     if os.path.isfile(folder):
         return [folder]
     with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    """Yield files up to one folder deep, except hidden ones."""
+    """Yield the files in a folder and its subfolders, except hidden files."""
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue

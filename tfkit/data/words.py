@@ -1,4 +1,4 @@
-"""Words of the generated phrases in English and German: numbers, dates, nouns, adjectives, measures, currencies."""
+"""Vocabulary of the generated phrases in English and German: numbers, dates, nouns, adjectives, units, currencies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENGLISH_ORDINALS = {
     "nine": "ninth",
     "twelve": "twelfth",
 }
-# "ein" is the form within compounds and before nouns; number_in_german appends the "s" of a standalone number
+# "ein" is the form in compounds and before nouns; number_in_german adds the "s" of a standalone number
 _GERMAN_SMALL = _words(
     "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
     "achtzehn neunzehn"
@@ -33,7 +33,7 @@ _GERMAN_SMALL = _words(
 _GERMAN_TENS = _words("zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig")
 _GERMAN_ORDINALS = {1: "erste", 3: "dritte", 7: "siebte", 8: "achte"}
 
-# English month, German month, days (29 February only in dates without a year)
+# English month, German month, number of days (29 February occurs only in dates without a year)
 MONTHS = (
     ("January", "Januar", 31),
     ("February", "Februar", 29),
@@ -57,7 +57,7 @@ WEEKDAYS = (
     ("Saturday", "Samstag"),
     ("Sunday", "Sonntag"),
 )
-# English, German, hours: restricted to those on which both languages agree
+# English, German, hours: only hours for which both languages use the same part of the day
 _DAY_PARTS = (
     ("morning", "morgen", range(5, 12)),
     ("afternoon", "nachmittag", range(13, 18)),
@@ -78,13 +78,13 @@ class Noun:
 
     @property
     def dative_many(self) -> str:
-        """German dative plural: plus -n unless the plural ends in -n or -s."""
+        """German dative plural, which adds -n unless the plural ends in -n or -s."""
         return self.german_many if self.german_many[-1] in "ns" else self.german_many + "n"
 
 
 @dataclass(frozen=True)
 class GrammaticalCase:
-    """A preposition (or none) with the German articles and endings it governs, by gender."""
+    """A preposition, or none, with the German articles and endings that it governs, by gender."""
 
     english: str
     german: str
@@ -126,7 +126,7 @@ NOUNS = tuple(
         "horse horses Pferd Pferde n",
     )
 )
-# adjectives with an invariant stem; qualities precede colours in both languages
+# adjectives whose stem does not change; qualities precede colours in both languages
 _QUALITIES = (
     ("small", "klein"),
     ("big", "groß"),
@@ -173,7 +173,7 @@ ACCUSATIVE = GrammaticalCase(
 )
 CASES = (NOMINATIVE, _DATIVE, ACCUSATIVE)
 
-# measures and substances; German has no "of" between them
+# units and substances; German has no "of" between them
 _LIQUIDS = (("water", "Wasser"), ("milk", "Milch"), ("coffee", "Kaffee"), ("tea", "Tee"), ("juice", "Saft"))
 _SOLIDS = (("sugar", "Zucker"), ("flour", "Mehl"), ("rice", "Reis"), ("salt", "Salz"), ("cheese", "Käse"))
 _LIQUID_MEASURES = (
@@ -189,7 +189,7 @@ MEASURED = tuple((measure, stuff) for measure in _LIQUID_MEASURES for stuff in _
     (measure, stuff) for measure in _SOLID_MEASURES for stuff in _SOLIDS
 )
 
-# currencies keep the singular in German ("zwölf Euro"); none is feminine, so "ein" fits all
+# in German, currencies stay singular ("zwölf Euro"); none is feminine, so "ein" fits all
 _CENT = Noun("cent", "cents", "Cent", "Cent", "m")
 CURRENCIES = (
     (Noun("euro", "euros", "Euro", "Euro", "m"), _CENT),

@@ -1,4 +1,4 @@
-"""Pure functions of tensors, without parameters and without knowledge of parts.
+"""Pure tensor functions, without parameters and independent of parts.
 
-Begin with `attend.py`: the only softmax attention of the package, as a fast kernel and as the reference it must match.
+Start with `attend.py`, the only softmax attention of the package: a fast kernel and the reference that it must match.
 """

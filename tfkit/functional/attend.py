@@ -12,8 +12,9 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from tfkit.core.context import Visibility
+from tfkit.functional.attention_dropout import Draw, attend_with_dropout, is_faster
 from tfkit.functional.band import TileMask, band_of, rows_at, with_rows
-from tfkit.functional.dropout import dropout, is_drawing
+from tfkit.functional.dropout import drawn_mask, dropout, is_drawing
 from tfkit.functional.precision import wide
 
 log = logging.getLogger("tfkit")
@@ -21,9 +22,9 @@ log = logging.getLogger("tfkit")
 
 @dataclass(frozen=True)
 class Scores:
-    """From scores to weights: softcap(query keyᵀ * scale) + bias, then mask, softmax and dropout.
+    """Options of the scores softcap(query keyᵀ * scale) + bias, which are masked and passed to softmax and dropout.
 
-    `sinks` [heads] are scores of an extra key with value zero, visible to every query.
+    `sinks` [heads] are the scores of an extra key whose value is zero and which every query sees.
     """
 
     scale: float
@@ -46,7 +47,7 @@ def attend(
     band = band_of(mask, query.shape[0]) if bias is None else None
     if band is None:
         return _whole(query, key, value, mask, scores, bias)
-    whole = scores.dropout > 0 and is_drawing()  # one call, whose draws are those of the rows
+    whole = scores.dropout > 0 and is_drawing()  # a single call, so that dropout draws by row
     parts = band.parts(query, key, value, whole)
     out = band.tiles.joined([_whole(*part, scores) for part in parts], query.shape[0])
     if band.places is None or band.rows is None:
@@ -55,7 +56,7 @@ def attend(
 
 
 def attend_rows(query: Tensor, places: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores) -> Tensor:
-    """Attend for a few queries at `places` [batch n]; the query and output time is n."""
+    """Attend with only the queries at `places` [batch n]. Query and output have n positions."""
     rows = TileMask(mask.among(places, mask.span.key()[:, 0]))
     return _whole(query, key, value, rows, scores)
 
@@ -63,7 +64,7 @@ def attend_rows(query: Tensor, places: Tensor, key: Tensor, value: Tensor, mask:
 def _whole(
     query: Tensor, key: Tensor, value: Tensor, mask: Visibility | TileMask, scores: Scores, bias: Tensor | None = None
 ) -> Tensor:
-    """Attend from all queries to all keys."""
+    """Attend from all queries to all keys, without tiling."""
     if scores.softcap is not None:
         announce("no fused kernel supports softcap; attention runs in eager mode")
         return reference(query, key, value, mask, scores, bias)[0]
@@ -77,7 +78,7 @@ def _whole(
         allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
         allowed = allowed.to(query.dtype)
     if allowed is not None and torch.compiler.is_exporting():
-        allowed = allowed.expand(-1, -1, query.shape[2], -1)  # exported kernels broadcast over rows and heads only
+        allowed = allowed.expand(-1, -1, query.shape[2], -1)  # exported kernels broadcast only over batch and heads
     out = _fused(query, key, value, allowed, scores)
     return out if sees is None else out * sees[:, None]
 
@@ -91,7 +92,7 @@ def _with_sinks(
     scores: Scores,
     bias: Tensor | None,
 ) -> Tensor:
-    """Add the sink as a zero key whose score is its bias; a row that sees nothing else returns zeros."""
+    """Attend with a sink: a zero key whose score is its bias. A row that sees no other key returns zeros."""
     visible = mask.dense()
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     allowed = query.new_zeros(shape) if bias is None else bias.to(query.dtype).expand(shape)
@@ -118,16 +119,34 @@ def _fused(
 def _drawn(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores, is_causal: bool
 ) -> Tensor:
-    """Attend in plain steps, as the kernels do that have dropout on a CPU, with tfkit's draws."""
+    """Attend with the draws of `drawing`, in blocks of queries or in eager mode; no kernel accepts a dropout mask."""
     group = query.shape[1] // key.shape[1]
     if group > 1:
         key, value = (repeat(x, "batch head key dim -> batch (head group) key dim", group=group) for x in (key, value))
+    if _in_blocks(query, allowed, is_causal):
+        weights = query.new_empty(()).expand(*query.shape[:3], key.shape[2])  # their shape; nothing is allocated
+        keep = drawn_mask(weights, scores.dropout)
+        if keep is not None:
+            draw = Draw(scores.dropout, keep.flatten(0, 1))
+            return attend_with_dropout(query * scores.scale, key, value, allowed, draw, is_causal)
     raw = (query * scores.scale) @ rearrange(key, "batch head key dim -> batch head dim key")  # [batch head query key]
     if is_causal:
         allowed = torch.ones(raw.shape[-2:], dtype=torch.bool, device=raw.device).tril()
     if allowed is not None:
         raw = raw.masked_fill(~allowed, float("-inf")) if allowed.dtype == torch.bool else raw + allowed
     return dropout(torch.softmax(raw, dim=-1).to(value.dtype), scores.dropout) @ value
+
+
+def _in_blocks(query: Tensor, allowed: Tensor | None, is_causal: bool) -> bool:
+    """True if attention with dropout can run in blocks of queries, and is faster so."""
+    return (
+        is_faster(query.shape[2], is_causal)
+        and query.device.type == "cpu"
+        and query.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and (allowed is None or not allowed.requires_grad)
+    )
 
 
 def _fused_step(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores) -> Tensor:
@@ -148,9 +167,9 @@ def reference(
     scores: Scores,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attend in plain steps, in float32 or float64.
+    """Attend in eager mode, in at least float32.
 
-    Return the output and the weights [batch heads query key] before dropout.
+    Return the output, and the weights [batch heads query key] before dropout.
     """
     group = query.shape[1] // key.shape[1]
     key = repeat(key, "batch head time dim -> batch (head group) time dim", group=group)  # [batch heads key dim]
@@ -176,6 +195,6 @@ def reference(
 
 @cache
 def announce(message: str) -> None:
-    """Warn once that a slower implementation is used."""
+    """Log once that a slower implementation is used."""
     if not torch.compiler.is_compiling():
         log.info(message)

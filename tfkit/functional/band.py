@@ -1,4 +1,4 @@
-"""Banded attention at linear cost: blocks of queries against nearby keys."""
+"""Banded attention at linear cost: blocks of queries attend to nearby keys."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 from tfkit.core.context import Visibility, at, opened
 
 SMALLEST = 64  # queries in a block; smaller products are inefficient
-PIECE = 1 << 21  # scores per head in one CPU kernel call, so that its mask fits the cache
+PIECE = 1 << 21  # scores per head in a CPU kernel call, so that the mask fits into the cache
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Blocks of queries, each with the keys from `before` its first to `after` its last query.
+    """Blocks of queries, each with the keys from `before` positions before it to `after` positions after it.
 
-    Query i is at place past + i of the sequence, key j at place first + j; `keys` is the end of the last place.
+    Query i has position past + i in the sequence, and key j has position first + j. `keys` is the end of the positions.
     """
 
     block: int
@@ -54,14 +54,14 @@ class Tiles:
         return rearrange(x.unfold(2, self.width, self.block), "batch head tile dim time -> batch tile head time dim")
 
     def joined(self, parts: Sequence[Tensor], batch: int) -> Tensor:
-        """Concatenate chunks of [(batch tile) head block dim] to [batch head query dim]."""
-        rows = [part.transpose(1, 2) for part in parts]  # the kernels' memory layout, to avoid a copy
+        """Concatenate chunks of [(batch tile) head block dim] into [batch head query dim]."""
+        rows = [part.transpose(1, 2) for part in parts]  # memory layout of the kernels' outputs, to avoid a copy
         x = rows[0] if len(rows) == 1 else torch.cat(rows)
         x = rearrange(x, "(batch tile) time head dim -> batch head (tile time) dim", batch=batch)
         return x[:, :, : self.queries]
 
     def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the places of queries and keys in each block: [1 tile block] and [1 tile width]."""
+        """Return the positions of queries and keys in each block: [1 tile block] and [1 tile width]."""
         first = self.past + self.block * torch.arange(self.count, device=device)[:, None]
         query = first + torch.arange(self.block, device=device)
         key = first - self.before + torch.arange(self.width, device=device)
@@ -69,9 +69,9 @@ class Tiles:
 
 
 def tiles_of(mask: Visibility) -> Tiles | None:
-    """Return tiles covering all that `mask` shows, or None unless they save at least a quarter of the scores."""
+    """Return tiles that cover everything visible in `mask`, or None if they save less than a quarter of the scores."""
     band, span = mask.band(), mask.span
-    # exported graphs have one path for all lengths; the number of marked tokens is unknown while tracing
+    # exported graphs need one path for all lengths, and tracing does not know the number of marked tokens
     if torch.compiler.is_exporting() or (mask.marked() is not None and torch.compiler.is_compiling()):
         return None
     if band is None:
@@ -85,24 +85,24 @@ def tiles_of(mask: Visibility) -> Tiles | None:
 
 @dataclass(frozen=True)
 class TileMask:
-    """A `Visibility` restricted to some queries and keys."""
+    """A dense mask for some of the queries and keys of a `Visibility`."""
 
     visible: Tensor  # [batch|1 query key]
     is_causal: bool = False
 
     def dense(self) -> Tensor:
-        """Return the mask [batch|1 query key], True = may look."""
+        """Return the mask [batch|1 query key], where True means visible."""
         return self.visible
 
     def seen(self) -> tuple[Tensor, Tensor]:
-        """Return the mask with empty rows opened, and a mask of non-empty rows."""
+        """Return the mask with empty rows made fully visible, and a mask of the rows that were not empty."""
         return opened(self.visible)
 
 
 class Band:
-    """A mask cut into tiles, each followed by the keys of marked tokens.
+    """A mask split into tiles. Every tile also contains the keys of marked tokens, at its end.
 
-    `rows` holds the visibility of marked queries; `places` [batch n] are their places, None if there are none.
+    `places` [batch n] are the positions of marked tokens, or None, and `rows` is the mask of marked queries.
     """
 
     def __init__(self, mask: Visibility, tiles: Tiles, batch: int) -> None:
@@ -113,7 +113,7 @@ class Band:
         self.rows = None if self.places is None else TileMask(mask.among(self.places, mask.span.key()[:, 0]))
 
     def _causal(self, mask: Visibility) -> TileMask | None:
-        """Return a triangular mask for the tiles if nothing else is hidden, else None."""
+        """Return a triangular mask shared by all tiles, or None if other keys are hidden too."""
         others = [rule for rule in mask.rules if rule.aligned != self.tiles.block]
         if self.tiles.width > self.tiles.block or len(others) != 1 or not others[0].triangle:
             return None
@@ -121,9 +121,9 @@ class Band:
         return None if mask.real is not None or mask.segments is not None else TileMask(square.tril(), is_causal=True)
 
     def _visible(self, mask: Visibility, batch: int) -> Tensor:
-        """Return the visibility [batch tile block width], with marked keys moved to the end."""
+        """Return the mask [batch tile block width], with marked keys moved to the end."""
         query, key = self.tiles.places(mask.span.device)
-        count = self._at_once(mask.span.device, self.tiles.width)  # integer places take memory
+        count = self._at_once(mask.span.device, self.tiles.width)  # in chunks, because integer positions take memory
         pieces = zip(torch.split(query, count, dim=1), torch.split(key, count, dim=1), strict=True)
         visible = torch.cat([mask.among(*piece) for piece in pieces], dim=1).expand(batch, -1, -1, -1)
         marked = mask.marked()
@@ -138,9 +138,9 @@ class Band:
     def parts(
         self, query: Tensor, key: Tensor, value: Tensor, whole: bool = False
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, TileMask]]:
-        """Yield chunks of tiles: queries [tiles head block dim], keys and values [tiles head width dim], and masks.
+        """Yield chunks of tiles: queries [tiles head block dim], keys and values [tiles head width dim], and the mask.
 
-        `whole` yields a single chunk.
+        With `whole`, there is a single chunk.
         """
         triple = self.tiles.of_queries(query), self._keys(key), self._keys(value)
         visible = self.shown.visible
@@ -151,7 +151,7 @@ class Band:
             yield triple[0][own], triple[1][own], triple[2][own], shown
 
     def _at_once(self, device: torch.device, width: int) -> int:
-        """Return the number of tiles with `width` keys to process at once."""
+        """Return how many tiles with `width` keys to process at once."""
         if device.type != "cpu" or torch.compiler.is_compiling():
             return sys.maxsize
         return max(1, PIECE // (self.tiles.block * width))
@@ -166,7 +166,7 @@ class Band:
 
 
 def band_of(mask: Visibility, batch: int) -> Band | None:
-    """Return the tiled mask if worthwhile, else None; cached per forward."""
+    """Return the tiled mask, or None if tiling is not worthwhile. Cached per forward."""
     if "band" not in mask.kept:
         tiles = tiles_of(mask)
         mask.kept["band"] = None if tiles is None else Band(mask, tiles, batch)
@@ -175,14 +175,14 @@ def band_of(mask: Visibility, batch: int) -> Band | None:
 
 
 def _padded(x: Tensor, before: int, after: int) -> Tensor:
-    """Pad or crop the time axis of [batch head time dim] with zeros, without a copy if unnecessary."""
+    """Pad the time axis of [batch head time dim] with zeros, or crop it. Do not copy if nothing changes."""
     return F.pad(x, (0, 0, before, after)) if before or after else x
 
 
 def places_of(marked: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places of marked tokens in [batch time], [batch most], and a mask of valid ones.
+    """Return the positions [batch most] of the tokens marked in [batch time], and a mask of the valid positions.
 
-    Rows with fewer than `most` are filled with distinct unmarked places.
+    Rows with fewer marked tokens than `most` are filled up with distinct unmarked positions.
     """
     most = 1 if marked.device.type == "meta" else int(marked.sum(dim=1).max())
     places = marked.int().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -190,12 +190,12 @@ def places_of(marked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rows_at(x: Tensor, places: Tensor) -> Tensor:
-    """Gather [batch head time dim] at places [batch n] -> [batch head n dim]."""
+    """Gather the positions `places` [batch n] of [batch head time dim] -> [batch head n dim]."""
     return x.gather(2, _index(x, places))
 
 
 def with_rows(x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
-    """Scatter rows [batch head n dim] into [batch head time dim] at places [batch n]."""
+    """Write rows [batch head n dim] to the positions `places` [batch n] of [batch head time dim]."""
     return x.scatter(2, _index(rows, places), rows)
 
 

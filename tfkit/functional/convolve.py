@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Columns:
-    """The last inputs of a causal convolution, [rows width columns], and an optional recurrent state."""
+    """Decode state: the last inputs of a causal convolution [rows width columns], and an optional recurrent state."""
 
     def __init__(self) -> None:
         self.columns: Tensor | None = None
@@ -27,10 +27,10 @@ class Columns:
 
 
 def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Columns | None = None) -> Tensor:
-    """Convolve each channel: out_t = sum_k weight[:, k] x_(t - size + 1 + k) + bias; `weight` is [width size].
+    """Convolve each channel: out_t = sum_k weight[:, k] x_(t - size + 1 + k) + bias, with `weight` [width size].
 
-    x and the result are [batch time width]. The first token is preceded by zeros, or by the columns of `state`, which
-    is updated.
+    x and the result are [batch time width]. The first token is preceded by zeros or, with `state`, by the last inputs,
+    and `state` is updated.
     """
     size = weight.shape[1]
     channels = x.transpose(1, 2)  # [batch width time]

@@ -1,7 +1,7 @@
-"""Dropout with 16 random bits per element: the same distribution in half the time on a CPU.
+"""Dropout with 16 random bits per element, which takes half the time on a CPU.
 
-Within `drawing`, an element's draw is a function of a key, the call, and its place in the whole batch: a batch that is
-cut over processes draws what it draws in one piece.
+Within `drawing`, the draw of an element depends only on a key, the dropout call, and the element's index in the whole
+batch. Results therefore do not change when a batch is split over processes.
 """
 
 # Axes: any. Each forward maps [...] to the same shape.
@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from tfkit.core.errors import UsageError
 
 LEVELS = 1 << 16
+CHUNK, CHUNKS = 1 << 16, 64  # words in a chunk, if that makes no more chunks
 
 
 @dataclass
 class Draws:
-    """Key of a batch and the place of a piece in it: its first row and target, and the numbers of both."""
+    """RNG state for a piece of a batch: the batch's key, the first row and target of the piece, and their numbers."""
 
     key: tuple[int, ...]
     row: int = 0
@@ -36,35 +37,35 @@ class Draws:
     calls: int = 0
 
     def first(self, x: Tensor) -> int:
-        """Place of the first element of `x` in the same tensor of the whole batch."""
+        """Return the index that the first element of `x` has in the tensor of the whole batch."""
         if x.dim() == 2 and len(x) == self.targets:  # [target width], chosen from all positions
             return self.target * x.shape[1]
         if self.row and x.numel() % self.rows:
-            raise UsageError(f"dropout of shape {list(x.shape)} cannot be cut by rows of a batch; use one process")
+            raise UsageError(f"dropout on shape {list(x.shape)} cannot be split by rows of a batch; use one process")
         return self.row * (x.numel() // self.rows)
 
     def key_of(self, call: int) -> int:
-        """Key of a call, as a signed 64-bit integer."""
+        """Return the key of a dropout call as a signed 64-bit integer."""
         text = repr((*self.key, call)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
 @dataclass
 class Region:
-    """Number of calls so far in the forward of a numbered module, None outside of one; and the thread that runs it."""
+    """Number of dropout calls so far in the forward of a compiled module (None outside), and the running thread."""
 
     calls: int | None = None
     thread: int = 0
 
 
-_REGION = Region()  # global, since a compiled graph reads no context variable; one thread at a time is in it
+_REGION = Region()  # global, because compiled graphs cannot read context variables; used by one thread at a time
 _REGION_LOCK = threading.Lock()
 _DRAWS: ContextVar[Draws | None] = ContextVar("draws of this thread", default=None)
 
 
 @contextlib.contextmanager
 def drawing(draws: Draws | None) -> Iterator[None]:
-    """Draw by `draws` within the block and this thread, or by torch's generator if None."""
+    """Use `draws` for dropout in this thread within the block, or torch's generator if None."""
     token = _DRAWS.set(draws)
     try:
         yield
@@ -73,18 +74,18 @@ def drawing(draws: Draws | None) -> Iterator[None]:
 
 
 def draws_here() -> Draws | None:
-    """Return a copy of the draws of this thread as they are now, to repeat them."""
+    """Return a copy of this thread's draws, with which a forward can be repeated."""
     draws = _DRAWS.get()
     return None if draws is None else replace(draws)
 
 
 def is_drawing() -> bool:
-    """True within `drawing`; in a compiled graph, only if it is that of a numbered module."""
+    """True within `drawing`. In a compiled graph, this also requires a module prepared by `number_calls`."""
     return _REGION.calls is not None if torch.compiler.is_compiling() else _DRAWS.get() is not None
 
 
 def number_calls(module: nn.Module) -> None:
-    """Number the calls of dropout in each forward of a compiled module, which then draws as eager code does."""
+    """Number the dropout calls in each forward of a compiled module, so that it draws what eager code draws."""
 
     def begin(*_: object) -> None:
         if _DRAWS.get() is not None:
@@ -102,30 +103,40 @@ def number_calls(module: nn.Module) -> None:
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each element with probability `rate` (to 1/65,536) and scale the others to keep the mean."""
+    """Zero each element with probability `rate`, rounded to 1/65,536, and scale the others to preserve the mean."""
     if rate == 0:
         return x
-    if _REGION.calls is not None and (torch.compiler.is_compiling() or _REGION.thread == threading.get_ident()):
-        _REGION.calls += 1
-        return _scaled(x, numbered_mask(x, rate, _REGION.calls), rate)
-    draws = None if torch.compiler.is_compiling() else _DRAWS.get()
-    if draws is not None:
-        draws.calls += 1
-        return _scaled(x, _drawn_mask(x, rate, draws, draws.calls), rate)
+    keep = drawn_mask(x, rate)
+    if keep is not None:
+        return _scaled(x, keep, rate)
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return F.dropout(x, rate)
     # one 64-bit draw serves four elements
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    return _scaled(x, _mask(words, 0, x, rate), rate)
+    keep = words.view(torch.int16)[: x.numel()].view(x.shape) >= _threshold(rate)
+    return _scaled(x, keep, rate)
+
+
+def drawn_mask(x: Tensor, rate: float) -> Tensor | None:
+    """Return the mask of a call within `drawing`, True for elements to keep; None outside of it."""
+    if _REGION.calls is not None and (torch.compiler.is_compiling() or _REGION.thread == threading.get_ident()):
+        _REGION.calls += 1
+        numbered: Tensor = numbered_mask(x, rate, _REGION.calls)
+        return numbered
+    draws = None if torch.compiler.is_compiling() else _DRAWS.get()
+    if draws is None:
+        return None
+    draws.calls += 1
+    return _mask_of_call(x, rate, draws, draws.calls)
 
 
 @torch.library.custom_op("tfkit::numbered_mask", mutates_args=())
 def numbered_mask(x: Tensor, rate: float, call: int) -> Tensor:
-    """Return the mask of a call, by its number in the region; a graph reads the draws when it runs."""
+    """Return the mask of a dropout call in a compiled graph. The draws are looked up when the graph runs."""
     draws = _DRAWS.get()
     if draws is None:
-        raise UsageError("a compiled graph with dropout runs again outside of its training step")
-    return _drawn_mask(x, rate, draws, draws.calls + call)
+        raise UsageError("a compiled graph with dropout cannot run outside of its training step")
+    return _mask_of_call(x, rate, draws, draws.calls + call)
 
 
 @numbered_mask.register_fake
@@ -133,16 +144,21 @@ def _(x: Tensor, rate: float, call: int) -> Tensor:
     return torch.empty_like(x, dtype=torch.bool)
 
 
-def _drawn_mask(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
+def _mask_of_call(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
+    """Compare 16 bits of SplitMix64 per element with the rate, in chunks that stay in a processor's cache."""
     start, skip = divmod(draws.first(x), 4)
-    words = split_mix(draws.key_of(call), start, (skip + x.numel() + 3) // 4, x.device)
-    return _mask(words, skip, x, rate)
+    count, key = (skip + x.numel() + 3) // 4, draws.key_of(call)
+    keep = torch.empty(4 * count, dtype=torch.bool, device=x.device)
+    chunk = max(CHUNK, count // CHUNKS) if x.device.type == "cpu" else max(count, 1)
+    for first in range(0, count, chunk):
+        stop = min(first + chunk, count)
+        bits = split_mix(key, start + first, stop - first, x.device).view(torch.int16)
+        torch.ge(bits, _threshold(rate), out=keep[4 * first : 4 * stop])
+    return keep[skip : skip + x.numel()].view(x.shape)
 
 
-def _mask(words: Tensor, skip: int, x: Tensor, rate: float) -> Tensor:
-    """Return the mask of the elements to keep, from 16 bits of `words` each, after the first `skip`."""
-    threshold = round(rate * LEVELS) - LEVELS // 2
-    return words.view(torch.int16)[skip : skip + x.numel()].view(x.shape) >= threshold
+def _threshold(rate: float) -> int:
+    return round(rate * LEVELS) - LEVELS // 2
 
 
 def _scaled(x: Tensor, keep: Tensor, rate: float) -> Tensor:
@@ -150,7 +166,7 @@ def _scaled(x: Tensor, keep: Tensor, rate: float) -> Tensor:
 
 
 def split_mix(key: int, start: int, count: int, device: torch.device) -> Tensor:
-    """Words `start` to `start + count` of SplitMix64 (Steele et al. 2014), each computed from its place alone."""
+    """Return words `start` to `start + count` of SplitMix64 (Steele et al. 2014), a counter-based generator."""
     x = torch.arange(start + 1, start + count + 1, device=device).mul_(_signed(0x9E3779B97F4A7C15)).add_(key)
     for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x.bitwise_xor_(_right(x, bits)).mul_(_signed(factor))
@@ -158,7 +174,7 @@ def split_mix(key: int, start: int, count: int, device: torch.device) -> Tensor:
 
 
 def _right(x: Tensor, bits: int) -> Tensor:
-    """Shift to the right without the sign."""
+    """Logical shift to the right, without sign extension."""
     return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Tensors that grow along one axis, in buffers with spare capacity."""
+"""Tensors that grow along an axis, in buffers with spare capacity."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-SLACK = 64  # droppable elements retained for a rewind
-SPARE = 64  # least spare capacity of a new buffer
-IN_PLACE = 1 << 22  # elements; larger buffers are reordered in place, as allocating another would be slower
-AHEAD = 4096  # most elements reserved ahead, since few texts reach their limit
+SLACK = 64  # number of expired elements that are retained for `rewind`
+SPARE = 64  # minimum spare capacity of a new buffer
+IN_PLACE = 1 << 22  # buffers with more elements are reordered in place, because allocation would be slower
+AHEAD = 4096  # maximum number of elements reserved in advance, because few texts reach their limit
 
 
 class GrowingBuffers:
-    """Tensors that grow along `axis` together, with amortized copying.
+    """Tensors that grow together along `axis`, with amortized copying.
 
-    If `keeps` is set, only that many elements before the newest are retained; places still count from the first one
+    With `keeps`, only that many elements before the newest are retained. Positions still count from the first element
     ever appended.
     """
 
@@ -24,13 +24,13 @@ class GrowingBuffers:
         self.axis = axis
         self.keeps = keeps
         self.length = 0
-        self._origin = 0  # place of the first element in the buffers
+        self._origin = 0  # position of the first element in the buffers
         self._reserved = 0
         self._buffers: tuple[Tensor, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Size of the first axis; 0 while empty."""
+        """Size of the first axis, or 0 while empty."""
         return self._buffers[0].shape[0] if self._buffers else 0
 
     def append(self, *new: Tensor) -> tuple[Tensor, ...]:
@@ -48,11 +48,11 @@ class GrowingBuffers:
         return tuple(kept)
 
     def held(self) -> tuple[Tensor, ...]:
-        """Return the retained elements; empty if nothing was appended."""
+        """Return the retained elements, or () if nothing was appended."""
         return self._between(self._first(self.length), self.length)
 
     def reserve(self, length: int) -> None:
-        """Allocate the next buffer for `length` elements, to avoid copies on the way."""
+        """Announce that `length` elements will be appended, so that the next buffer is large enough."""
         self._reserved = length
 
     def reorder(self, rows: Tensor) -> None:
@@ -85,26 +85,26 @@ class GrowingBuffers:
         self.length = min(self.length, length)
 
     def bytes(self) -> int:
-        """Return the size of `held()` in bytes, without spare capacity and rewind slack."""
+        """Return the size of `held()` in bytes, without spare capacity and expired elements."""
         return sum(part.numel() * part.element_size() for part in self.held())
 
     def _first(self, length: int) -> int:
-        """Return the first place needed by elements after `length`."""
+        """Return the first position that elements after `length` need."""
         return 0 if self.keeps is None else max(0, length - self.keeps)
 
     def _between(self, first: int, end: int) -> tuple[Tensor, ...]:
         start, count = first - self._origin, end - first
         if not start and self._buffers and self._buffers[0].shape[self.axis] == count:
-            return self._buffers  # a memory's buffers have no spare capacity
-        return tuple([buffer.narrow(self.axis, start, count) for buffer in self._buffers])  # generators are slower
+            return self._buffers  # no spare capacity, as in a memory
+        return tuple([buffer.narrow(self.axis, start, count) for buffer in self._buffers])  # a generator is slower
 
     def _with_room(self, new: tuple[Tensor, ...], first: int, end: int) -> tuple[Tensor, ...]:
-        """Append to full buffers: drop unneeded elements or reallocate."""
+        """Append to full buffers, after dropping expired elements or reallocating."""
         origin = max(self._origin, self._first(end - SLACK))
         if origin <= first:
             self._moved(new, origin, end)
             return self._between(first, end)
-        # more new elements than retained ones
+        # more new elements than the buffers retain
         past = self._between(first, self.length)
         whole = tuple(torch.cat(both, dim=self.axis) for both in zip(past, new, strict=True)) if past else new
         kept = end - origin
@@ -113,7 +113,7 @@ class GrowingBuffers:
         return whole
 
     def _moved(self, new: tuple[Tensor, ...], origin: int, end: int) -> None:
-        """Move the buffers to start at place `origin`, and append the new elements."""
+        """Move the contents so that the buffers start at position `origin`, and append the new elements."""
         past, capacity = self.length - origin, self._capacity(origin, end)
         held = self._between(origin, self.length)
         made = []
@@ -130,9 +130,9 @@ class GrowingBuffers:
         self._buffers, self._origin, self.length = tuple(made), origin, end
 
     def _capacity(self, origin: int, end: int) -> int:
-        """Return the new capacity: the reserved length, or twice the present one, at most the window plus slack."""
+        """Return the new capacity: the reserved length, or twice the current one, limited to the window plus slack."""
         kept = end - origin
-        # buffers appended only once, such as a memory, get no spare capacity
+        # the first buffer has no spare capacity, because a memory is appended only once
         capacity = 2 * kept if self._buffers else kept
         if self._reserved:
             capacity = max(capacity if self._reserved < end else kept, min(self._reserved - origin, kept + AHEAD))

@@ -1,4 +1,4 @@
-"""Softmax-free attention: weights are products of features, at a cost linear in the length."""
+"""Linear attention: weights are products of features, and the cost is linear in the length."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from tfkit.functional.precision import wide
 
-CHUNK = 128  # tokens that attend to each other directly; earlier ones are summed
+CHUNK = 128  # tokens that attend to each other directly; earlier tokens are attended to through sums
 
 
 @dataclass
 class KernelSums:
-    """Decode state of linear attention: sums over the keys so far, scaled by exp(-peak) per feature.
+    """Decode state of linear attention: sums over all keys so far, scaled by exp(-peak) per feature to avoid overflow.
 
-    `values` [rows head feature value_dim] sums features times values, `total` [rows head feature] sums features; `peak`
-    [rows head feature] is the largest logarithm so far, which prevents overflow.
+    `values` [rows head feature value_dim] sums features times values, and `total` [rows head feature] sums features.
+    `peak` [rows head feature] is the largest logarithm of a feature so far.
     """
 
     values: Tensor | None = None
@@ -27,7 +27,7 @@ class KernelSums:
     peak: Tensor | None = None
 
     def held(self) -> list[Tensor]:
-        """Return the tensors; empty before the first call."""
+        """Return the tensors, or [] before the first call."""
         return [part for part in (self.values, self.total, self.peak) if part is not None]
 
     def reorder(self, rows: Tensor) -> None:
@@ -47,10 +47,10 @@ def kernel_attention(
 ) -> Tensor:
     """Attend: sum_j a_ij v_j / sum_j a_ij with a_ij = sum_f exp(query_if + key_jf), over all j, or j <= i if `causal`.
 
-    `query` and `key` [batch head time feature] are logarithms of features, -inf for a zero feature; `value` is
-    [batch head key value_dim]; False in `real` [batch key] masks a key. With `past`, keys are added to earlier ones and
-    stored there. Rows that see nothing return zeros. Features are relative to their peak over the keys, and queries to
-    their largest term, so that sums neither vanish nor overflow.
+    `query` and `key` [batch head time feature] are logarithms of features, with -inf for a zero feature. `value` is
+    [batch head key value_dim], and False in `real` [batch key] masks a key. With `past`, queries also attend to earlier
+    keys, and the new keys are added to it. Rows that see nothing return zeros. Features are scaled by their peak over
+    the keys, and queries by their largest term, so that sums neither vanish nor overflow.
     """
     key = wide(key)
     if real is not None:
@@ -58,7 +58,7 @@ def kernel_attention(
     peak = key.detach().amax(dim=2)
     if past is not None and past.peak is not None:
         peak = torch.maximum(peak, past.peak)
-    keys, queries = torch.exp(key - _finite(peak)[:, :, None]), _relative(query, peak)  # [batch head time feature] each
+    keys, queries = torch.exp(key - _finite(peak)[:, :, None]), _relative(query, peak)  # both [batch head time feature]
     values = F.pad(wide(value), (0, 1), value=1.0)  # the last channel sums to the total
     before = _before(past, peak)
     if causal:
@@ -72,7 +72,7 @@ def kernel_attention(
 
 
 def read(query: Tensor, past: KernelSums) -> Tensor:
-    """Attend to the keys of `past` alone. Raise ValueError if there are none."""
+    """Attend only to the keys of `past`. Raise ValueError if it is empty."""
     if past.values is None or past.total is None or past.peak is None:
         raise ValueError("no keys have been read yet")
     sums = torch.cat((past.values, past.total[..., None]), dim=-1)
@@ -80,37 +80,37 @@ def read(query: Tensor, past: KernelSums) -> Tensor:
 
 
 def _finite(x: Tensor) -> Tensor:
-    """Replace -inf by 0."""
+    """Replace -inf with 0."""
     return x.masked_fill(x == float("-inf"), 0)
 
 
 def _relative(query: Tensor, peak: Tensor) -> Tensor:
-    """Multiply query features by the keys' peaks, relative to the largest of them."""
+    """Multiply the query features by the peaks of the keys, scaled so that the largest product is 1."""
     logs = wide(query) + _finite(peak)[:, :, None]
     return torch.exp(logs - _finite(logs.detach().amax(dim=-1, keepdim=True)))
 
 
 def _mean(out: Tensor) -> Tensor:
-    """Divide sums of weighted values by their last channel, the total weight; zeros for a total of 0."""
+    """Divide sums of weighted values by the total weight in the last channel. Return zeros if the total is 0."""
     total = out[..., -1:]
     return out[..., :-1] / total.masked_fill(total == 0, 1)
 
 
 def _sums(keys: Tensor, values: Tensor) -> Tensor:
-    """Multiply keys [... time feature] and values [... time dim] to [... feature dim]."""
+    """Return keysᵀ values: [... time feature] and [... time dim] to [... feature dim]."""
     return keys.transpose(-1, -2) @ values
 
 
 def _before(past: KernelSums | None, peak: Tensor) -> Tensor | float:
-    """Return past sums relative to the new peak, [batch head feature value_dim + 1]."""
+    """Return the past sums [batch head feature value_dim+1], rescaled to the new peak."""
     if past is None or past.values is None or past.total is None or past.peak is None:
         return 0.0
-    kept = torch.exp(past.peak - peak).nan_to_num(0.0)[..., None]  # 0 for features without any key
+    kept = torch.exp(past.peak - peak).nan_to_num(0.0)[..., None]  # 0 for features that no key has
     return torch.cat((past.values, past.total[..., None]), dim=-1) * kept
 
 
 def _causal(queries: Tensor, keys: Tensor, values: Tensor, before: Tensor | float, chunk: int) -> Tensor:
-    """Attend by chunks: earlier chunks through prefix sums, the query's own chunk as a triangle."""
+    """Attend in chunks: to earlier chunks through prefix sums, and to the query's own chunk with a triangular mask."""
     time = queries.shape[2]
     split = "batch head (chunk time) dim -> batch head chunk time dim"
     queries, keys, values = (

@@ -1,7 +1,7 @@
-"""argmax and top-k of long rows.
+"""Fast argmax and top-k of long rows on a CPU.
 
-The largest elements lie in the blocks with the largest maxima, or after the last block. Block maxima are fast on a CPU,
-a full top-k is not: for the logits of a vocabulary this takes a quarter of the time.
+The largest elements are in the blocks with the largest maxima, or after the last whole block. Computing block maxima is
+much faster than a full top-k: for the logits of a vocabulary, this takes a quarter of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WIDE = 1 << 14  # narrower rows are searched directly
 
 
 def argmax(x: Tensor) -> Tensor:
-    """Return the index of the largest element in each row of x [rows width], [rows]; the first one if tied."""
+    """Return the index [rows] of the largest element in each row of x [rows width]. Ties go to the first element."""
     places = _candidates(x, 1)
     if places is None:
         return x.argmax(dim=1)
@@ -31,7 +31,7 @@ def topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _candidates(x: Tensor, count: int) -> Tensor | None:
-    """Return indices [rows some] that include the `count` largest; None if a direct search is as fast."""
+    """Return indices [rows n] that include the `count` largest elements, or None if a direct search is as fast."""
     rows, width = x.shape
     blocks = width // BLOCK
     if x.device.type != "cpu" or width < WIDE or 2 * count > blocks:

@@ -1,10 +1,11 @@
-"""Linear layers on a CPU, by the faster of torch's two libraries of matrix products.
+"""Linear layers on a CPU, computed with MKL or oneDNN, whichever is faster.
 
-torch multiplies float32 matrices by MKL. On processors from AMD, oneDNN is faster, most of all for a large vocabulary.
-The processor decides instead of a measurement, so that two runs have equal bits. Results are equal up to rounding.
+torch multiplies float32 matrices with MKL. On AMD processors, oneDNN is faster, especially for a large vocabulary. The
+choice depends on the processor and not on a measurement, so that runs are reproducible. Results are equal up to
+rounding.
 """
 
-# Axes: rows (all axes of the input but the last), width (input channels), out (output channels).
+# Axes: rows (all axes of the input except the last), width (input channels), out (output channels).
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from tfkit.core.errors import UsageError
 from tfkit.core.machine import machine
 
 FORCED = "TFKIT_PRODUCTS"  # environment variable: mkl or onednn
-WORTH = 1 << 24  # multiplications; a call of oneDNN costs about 10 microseconds more
+WORTH = 1 << 24  # minimum multiplications for oneDNN, whose calls cost about 10 microseconds more
 
 
 def operator(namespace: str, name: str) -> Any:
-    """Return an operator outside torch's public API, or None if this build lacks it."""
+    """Return an operator that is not in torch's public API, or None if this build of torch lacks it."""
     try:
         return getattr(getattr(torch.ops, namespace), name).default
     except (AttributeError, RuntimeError):
@@ -38,15 +39,15 @@ ONEDNN = operator("mkldnn", "_linear_pointwise")
 
 @functools.cache
 def uses_onednn() -> bool:
-    """True on processors for which oneDNN is preferred; raise UsageError for an unknown TFKIT_PRODUCTS."""
+    """True if oneDNN is preferred on this processor. Raise UsageError if TFKIT_PRODUCTS has an unknown value."""
     forced = os.environ.get(FORCED, "")
     if forced not in ("", "mkl", "onednn"):
-        raise UsageError(f"{FORCED} is mkl or onednn, got {forced!r}")
+        raise UsageError(f"{FORCED} must be mkl or onednn, got {forced!r}")
     return ONEDNN is not None and (forced == "onednn" or (not forced and "AMD" in str(machine()["processor"])))
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weightᵀ + bias for [... width], [out width] -> [... out], without gradients."""
+    """Compute x weightᵀ + bias without gradients: [... width], [out width] -> [... out]."""
     if _is_worth(x, weight):
         out: Tensor = ONEDNN(x, weight, bias, "none", [], "")
         return out
@@ -54,7 +55,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """torch's linear layer, by the faster product."""
+    """torch's linear layer, computed with the faster library."""
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or torch._C._is_tracing() or not _is_worth(input, self.weight):
@@ -63,7 +64,7 @@ class Linear(nn.Linear):
 
 
 def replace_linears(model: nn.Module) -> None:
-    """Turn plain linear layers into `Linear`, in place; raise UsageError for an unknown TFKIT_PRODUCTS."""
+    """Convert plain linear layers to `Linear` in place. Raise UsageError if TFKIT_PRODUCTS has an unknown value."""
     if FORCED in os.environ:
         uses_onednn()
     for module in model.modules():
@@ -72,7 +73,7 @@ def replace_linears(model: nn.Module) -> None:
 
 
 class _Product(torch.autograd.Function):
-    """Differentiable product, any number of times and in every mode of torch.func."""
+    """`product` as a function that can be differentiated repeatedly and in every mode of torch.func."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
-"""Cross-entropy, also fused with the output projection so that all logits never exist at once."""
+"""Cross-entropy, also fused with the output projection so that the logits never exist all at once."""
 
-# Axes: n (targets), chunk (targets at once), width (channels of the features), vocab.
+# Axes: n (targets), chunk (targets of a chunk), width (channels of the features), vocab.
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch import Tensor
 from tfkit.functional.linear import AutogradContext, product
 from tfkit.functional.precision import wide, wide_dtype
 
-CHUNK_ELEMENTS = 1 << 22  # logits held at once: 16 MiB in float32
+CHUNK_ELEMENTS = 1 << 22  # number of logits computed at once: 16 MiB in float32
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Sum the cross-entropies of all rows in nats; `logits` [n vocab], `targets` [n], with label smoothing."""
+    """Sum the cross-entropy in nats of `logits` [n vocab] and `targets` [n], with label smoothing."""
     return F.cross_entropy(wide(logits), targets, reduction="sum", label_smoothing=smoothing)
 
 
 def linear_cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Sum cross_entropy(features weightᵀ + bias) in chunks; `features` [n width], `weight` [vocab width].
+    """Compute cross_entropy(features weightᵀ + bias) in chunks, with `features` [n width] and `weight` [vocab width].
 
-    Gradients are computed in the forward pass, while a chunk's logits exist, which saves time and most of the memory.
+    Gradients are computed in the forward pass, while a chunk's logits exist. This saves time and most of the memory.
     """
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return cross_entropy(F.linear(features, weight, bias), targets, smoothing)
@@ -77,13 +77,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _product_type(weight: Tensor) -> torch.dtype:
-    """Return the dtype of products: autocast's if enabled, else the weight's."""
+    """Return the dtype of matrix products: autocast's if enabled, else the weight's."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
 def _loss_and_gradient(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Return the summed loss of a chunk and its gradient: softmax minus the smoothed target distribution."""
+    """Return the summed loss of a chunk and its gradient, which is softmax minus the smoothed target distribution."""
     logits = wide(logits)
     log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
     picked = logits.gather(-1, targets[:, None])

@@ -1,4 +1,4 @@
-"""Promotion to a precision that half-precision inputs need internally: float32, or float64 for float64."""
+"""Promotion of half-precision tensors to float32 for internal computations."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def wide(x: Tensor) -> Tensor:
-    """Return `x` in float32, or unchanged in float64."""
+    """Convert `x` to float32, unless it is float64."""
     return x.to(wide_dtype(x.dtype))

@@ -15,11 +15,10 @@ Layout = Literal["halves", "interleaved"]
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Rotates the first channels of queries and keys, x [batch heads time dim] -> the same shape.
+    """Rotation of the first 2 * pairs channels of queries or keys [batch heads time dim]. Other channels are unchanged.
 
-    `cosine` and `sine` are [batch|1 1 time pairs], float64; the product is computed in float32, or float64 for float64.
-    The layout `halves` pairs channels i and i + pairs, `interleaved` pairs 2i and 2i + 1; further channels are
-    unchanged.
+    `cosine` and `sine` are [batch|1 1 time pairs] in float64. Products are computed in at least float32. The layout
+    `halves` pairs channels i and i + pairs, and `interleaved` pairs channels 2i and 2i + 1.
     """
 
     cosine: Tensor
@@ -43,7 +42,7 @@ class Rotation:
         return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined
 
     def _turn(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine in a dtype, cached for all layers."""
+        """Return cosine and sine in this dtype, cached for all layers."""
         if dtype not in self.made:
             self.made[dtype] = self.cosine.to(dtype), self.sine.to(dtype)
         return self.made[dtype]

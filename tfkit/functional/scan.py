@@ -1,4 +1,4 @@
-"""A linear recurrence computed for all positions by a parallel scan."""
+"""Parallel scan of a linear recurrence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64  # steps per chunk: time grows with its logarithm, memory with its size
+CHUNK = 64  # steps per chunk; time grows with its logarithm, and memory with its size
 
 
 def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None) -> Tensor:
@@ -20,7 +20,7 @@ def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None) -> T
 
 
 def _doubled(decay: Tensor, given: Tensor, before: Tensor | None) -> Tensor:
-    """Combine each step with those 1, 2, 4, ... before it (Hillis and Steele 1986)."""
+    """Scan a chunk by combining each step with the steps 1, 2, 4, ... before it (Hillis and Steele 1986)."""
     if before is not None:
         first = given[:, :1] + decay[:, :1] * before[:, None]
         given = torch.cat((first, given[:, 1:]), dim=1)

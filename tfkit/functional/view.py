@@ -1,4 +1,4 @@
-"""Views of modules: objects with the same tensors, whose submodules and parameters can be replaced independently."""
+"""Views of modules, which share tensors with a module but can have other submodules and parameters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 def view(module: nn.Module, children: Mapping[str, nn.Module | None]) -> nn.Module:
     """Return a view with the attributes, tensors and hooks of `module`, but other children."""
     made: nn.Module = object.__new__(type(module))
-    # also as attributes, which avoids the slower lookup through _modules
+    # set as attributes too, because the lookup through _modules is slower
     vars(made).update({**vars(module), "_modules": dict(children), **children})
     return made
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[nn.Parameter, Tensor]) -> nn.Module:
-    """Return a view of a module, recursively, with some parameters replaced.
+    """Return a view of a module and its submodules with some parameters replaced.
 
-    Unlike `functional_call` it never writes to the module, which other threads may be using.
+    Unlike `functional_call`, this never writes to the module, which other threads may be using.
     """
     return _with_tensors(module, tensors, {})
 

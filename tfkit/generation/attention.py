@@ -1,4 +1,4 @@
-"""Attention weights of a text for each head, labelled with tokens, and summary scores of the heads."""
+"""Attention weights per head, labelled with tokens, and summary scores of each head."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Labels = Callable[[Sequence[int]], Tokens]  # ids -> their tokens
 class HeadScores:
     """Summary scores of one head.
 
-    `entropy` is the mean entropy of its rows in bits. `distance` is the mean distance in tokens between query and key,
-    None for cross-attention. `induction` is the mean weight on the token after an earlier copy of the query's token,
-    None if no token repeats.
+    `entropy` is the mean entropy over queries, in bits. `distance` is the mean distance in tokens between query and
+    key; None for cross-attention. `induction` is the mean weight on the token that follows an earlier occurrence of the
+    query token; None if no token repeats.
     """
 
     place: str
@@ -66,9 +66,9 @@ class AttentionMap:
             )
 
     def _induction(self, weights: Tensor) -> Tensor | None:
-        """Return each head's mean weight on tokens that follow an earlier copy of the query's token."""
+        """Return each head's mean weight on tokens that follow an earlier occurrence of the query token."""
         same = torch.tensor([[key == query for key in self.keys] for query in self.queries])
-        follows = same.roll(1, dims=1).tril()  # [query key], True after an earlier copy of the query
+        follows = same.roll(1, dims=1).tril()  # [query key], True if the key follows an earlier copy of the query
         follows[:, 0] = False
         repeats = follows.any(dim=1)
         if not bool(repeats.any()):
@@ -86,11 +86,11 @@ class TokenProbability:
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """Attention weights of a text, or of a source and its target.
+    """Attention weights for a text, or for a source and its target.
 
-    `probabilities` belong to the tokens of the last text: given the preceding tokens (`predicts` "next"), or, for a
-    masked language model, given the whole text ("itself"). `special` lists the special tokens of the vocabulary,
-    `left_out` the modules without weights.
+    `probabilities` has the tokens of the text (or target), each predicted from the preceding tokens (`predicts` is
+    "next") or, by a masked language model, from the whole text ("itself"). `special` has the special tokens of the
+    vocabulary, `left_out` the modules that return no weights.
     """
 
     maps: tuple[AttentionMap, ...]
@@ -104,11 +104,11 @@ class AttentionMaps:
         return sorted((one for each in self.maps for one in each.scores()), key=lambda one: one.entropy)
 
     def map(self, place: str) -> AttentionMap:
-        """Return the map of a module. Raise UsageError if it has none."""
+        """Return the map of the module at `place`. Raise UsageError if it has none."""
         match = next((each for each in self.maps if each.place == place), None)
         if match is None:
             raise UsageError(
-                f"no attention weights of '{place}'; available: {', '.join(one.place for one in self.maps)}"
+                f"there are no attention weights for '{place}'; available: {', '.join(one.place for one in self.maps)}"
             )
         return match
 
@@ -141,7 +141,7 @@ def _row(model: Model, ids: Sequence[int]) -> Tensor:
 def _probabilities(
     model: Model, out: ModelOutput, ids: Sequence[int], tokens: Tokens
 ) -> tuple[tuple[TokenProbability, ...], Literal["next", "itself"] | None]:
-    """Return the probability of each token and how it was predicted; empty if the model has no token head."""
+    """Return the probability of each token, and the kind of prediction; empty if the model has no token head."""
     head = model.blueprint.head
     of_tokens = isinstance(head, HeadFacts.Config) and head.part.part_name in ("language_model", "masked_lm")
     if out.logits is None or out.logits.dim() != 3 or not of_tokens:

@@ -1,8 +1,8 @@
-"""View of a model for decoding: shared weights, plus copies in a kernel's layout, concatenated or in int8.
+"""View of a model for decoding: shared weights, plus copies that are packed for a kernel, concatenated or in int8.
 
-A decoding step multiplies a few rows by every weight. A linear layer repacks its weight in each such call, which takes
-longer than the product; here it is packed once. Layers with the same input are computed as one product. Copies are
-derived and never saved; the model itself is not modified.
+A decoding step multiplies a few rows by every weight. Plain linear layers repack the weight in each call, which takes
+longer than the product; here weights are packed once. Layers with a common input are fused into one product. Copies
+are derived and never saved, and the model is not modified.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from tfkit.models.stack import Stack
 
 Quantize = Literal["int8"]
 
-MOST_ROWS = 64  # beyond, the plain weight is as fast
-LEAST = 1 << 20  # bytes; above, the faster product of oneDNN outweighs its slower call
-SMALL = 4 << 20  # bytes; up to here the call dominates, and a copy pays off even for one row
-LARGE = 32 << 20  # bytes; beyond, the overhead of a call is negligible even for one row
-MOST_BYTES = 2 << 30  # float32 copies of one model; beyond, weights are used directly
+MOST_ROWS = 64  # with more rows, the plain weight is as fast
+LEAST = 1 << 20  # bytes of a weight from which on oneDNN's faster product outweighs its call overhead
+SMALL = 4 << 20  # bytes of a weight up to which a copy is faster even for one row, as call overhead dominates
+LARGE = 32 << 20  # bytes of weights beyond which call overhead is negligible even for one row
+MOST_BYTES = 2 << 30  # maximum total size of a model's float32 copies
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-# modules for which the overhead of Module.__call__ is noticeable
+# modules that are called directly, as the overhead of Module.__call__ is noticeable in decoding
 OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)
-SAMPLED = 64  # elements of a weight in its fingerprint
+SAMPLED = 64  # elements of each weight in the fingerprint
 
 
 def check_quantize(value: object) -> None:
     """Raise UsageError for an unknown quantization."""
     if value is not None and value not in get_args(Quantize):
-        raise UsageError(f"quantize is {' or '.join(get_args(Quantize))}, got {value!r}")
+        raise UsageError(f"quantize must be {' or '.join(get_args(Quantize))}, got {value!r}")
 
 
 class Copies:
-    """Copies of the weights of one model's decoder and head, built on demand."""
+    """Weight copies for a model's last stack and head, built on demand."""
 
     def __init__(self, model: Model, quantize: Quantize | None, types: Collection[torch.dtype]) -> None:
         self.quantize = quantize
@@ -66,15 +66,15 @@ class Copies:
         self.parts = self._parts(model)
 
     def are_of(self, model: Model) -> bool:
-        """True if modules, hooks and weights are unchanged since the copies were built."""
+        """True if modules, hooks and weights have not changed since the copies were built."""
         return self.parts == self._parts(model) and self.facts == _facts(self.single)
 
     def _parts(self, model: Model) -> list[tuple[nn.Module, bool, object]]:
-        """Return all modules, whether each has hooks, and their forwards."""
+        """Return all modules, each with a flag for hooks and its forward."""
         return [(module, _is_watched(module), module.forward) for module in _modules(model)]
 
     def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
-        """Return the ranges of row counts and the fastest kind of copy for each."""
+        """Return the fastest kind of copy for each range of row counts; other counts use plain weights."""
         if self.quantize is not None:
             return [(range(1, sys.maxsize), Int8)]
         size = sum(linear.weight.nbytes for linear in linears)
@@ -88,7 +88,7 @@ class Copies:
         return [*one, (range(2, MOST_ROWS + 1), Packed)]
 
     def make(self, linears: Sequence[nn.Linear], kind: Kind) -> Product | None:
-        """Build a copy of the concatenated weights. Return None beyond the memory limit."""
+        """Build a copy of the concatenated weights; return None if it would exceed the memory limit."""
         weight, bias = joined(linears)
         with self.lock:
             if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
@@ -127,17 +127,17 @@ class Copies:
         return result
 
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
-        """Return the layers, which share an input, as one product."""
+        """Return the fused layers, which have a common input."""
         if linears not in self.together:
             self.together[linears] = Layers(linears, self.kinds(linears), self.make)
         return self.together[linears]
 
 
 class StepDecoder:
-    """A model in evaluation mode whose linear layers compute small batches with copies of their weights.
+    """A model in eval mode whose linear layers compute small batches with copies of their weights.
 
     `quantize="int8"` uses int8 weights for any number of rows. Threads may share a decoder, and a model may have
-    several decoders. Copies are built on demand and rebuilt after the weights change.
+    several decoders. Copies are built on demand, and rebuilt after the weights have changed.
     """
 
     def __init__(self, model: Model, quantize: Quantize | None = None) -> None:
@@ -148,18 +148,18 @@ class StepDecoder:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[StepDecoder], tuple[Model, Quantize | None]]:
-        """Copy and pickle only the model; the copies of its weights are derived."""
+        """Copy and pickle only the model, as weight copies are derived."""
         return StepDecoder, (self.model, self.quantize)
 
     @property
     def bytes(self) -> int:
-        """Memory of the copies in bytes."""
+        """Size of the weight copies in bytes."""
         return 0 if self._copies is None else self._copies.bytes
 
     def current(self) -> Model:
-        """Return a view of the model in its current state.
+        """Return a view of the model with its current weights.
 
-        Raises UsageError for a model in training mode, or one that cannot be quantized.
+        Raise UsageError if the model is in training mode or cannot be quantized.
         """
         if self.model.training:
             raise UsageError("decoding needs a model in evaluation mode; call model.eval()")
@@ -193,7 +193,7 @@ def _modules(model: Model) -> list[nn.Module]:
 
 
 def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
-    """Return the plain linear layers, without stacked experts and modules with hooks."""
+    """Return the linear layers that can be copied: no stacked experts, and no hooks."""
     return [
         module
         for module in _modules(model)
@@ -232,5 +232,5 @@ def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:
 def _some(tensor: Tensor) -> float:
     flat = tensor.detach().view(-1)
     sampled = flat[:: max(1, flat.numel() // SAMPLED)]
-    # NaN would never compare equal
+    # NaN never compares equal
     return float(torch.dot(sampled.float(), torch.arange(1.0, len(sampled) + 1)).nan_to_num())

@@ -1,4 +1,4 @@
-"""Split and join heads with plain views: parsing einops patterns is noticeable in one-token steps."""
+"""Splitting and joining of heads with plain views: the overhead of einops is noticeable in one-token steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def split_heads(x: Tensor, dim: int) -> Tensor:
     """Split heads: [batch time (head dim)] -> [batch head time dim]."""
     batch, time, _ = x.shape
     if time == 1:
-        return x.view(batch, -1, 1, dim)  # a view: the memory order is already right
+        return x.view(batch, -1, 1, dim)  # a single token is in the right memory order
     return x.view(batch, time, -1, dim).transpose(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""Linear layers for decoding: with copies of their weights where these are faster, one product per input."""
+"""Linear layers for decoding, which may compute with faster copies of their weights, fused by input."""
 
 # Axes: width (input channels), out (output channels of a layer). Each forward maps [... width] to [... out].
 
@@ -29,9 +29,9 @@ class ByRows(dict[int, Product | None]):
 
 
 class Layers:
-    """Linear layers with the same input, multiplied by the fastest kind of copy for the number of rows.
+    """Linear layers with a common input, computed with the fastest kind of copy for the number of rows.
 
-    `make` builds a copy on first use, or returns None for the plain weights.
+    `make` builds a copy on first use, or returns None to use the plain weights.
     """
 
     def __init__(self, linears: Sequence[nn.Linear], kinds: Sequence[tuple[range, Kind]], make: Make) -> None:
@@ -52,7 +52,7 @@ class Layers:
         return product(x, rows).split_with_sizes(self.sizes, dim=-1)
 
     def product(self, rows: int) -> Product | None:
-        """Return the copy for a number of rows. None for the plain weights, or while a weight is replaced."""
+        """Return the copy for a number of rows; None to use the plain weights, or while a weight is substituted."""
         for parameters, weight in self.weights:
             if parameters["weight"] is not weight:  # functional_call substitutes weights
                 return None
@@ -68,7 +68,7 @@ class Layers:
 
 
 class Copied(nn.Linear):
-    """A view of a linear layer that computes with a copy of its weight; hooks are bypassed."""
+    """View of a linear layer that computes with a copy of the weight and bypasses hooks."""
 
     layers: Layers
 
@@ -81,14 +81,14 @@ class Copied(nn.Linear):
 
 
 def copied(layers: Layers) -> Copied:
-    """Return the view of a single layer."""
+    """Return a view of the single layer in `layers`."""
     layer: Copied = object.__new__(Copied)
     vars(layer).update(vars(layers.linears[0]), layers=layers)
     return layer
 
 
 def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Concatenate the weights and biases of linear layers; bias None if no layer has one."""
+    """Concatenate the weights and biases of linear layers. The bias is None if no layer has one."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     if all(linear.bias is None for linear in linears):
         return weight, None

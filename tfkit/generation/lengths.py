@@ -1,4 +1,4 @@
-"""Warnings for texts beyond the model's `max_length`, where positions extrapolate but are untrained."""
+"""Warnings about texts longer than the model's `max_length`, whose last positions are untrained."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tfkit.generation.prompts import Source
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import most_positions
 
-BEYOND = 100  # times max_length: the longest prompt accepted
-UNTRAINED = "the model was never trained on what follows these"
+BEYOND = 100  # the longest accepted prompt, as a multiple of max_length
+UNTRAINED = "the model was never trained on the tokens after these"
 
 
 class LengthWarning(TfkitWarning):
-    """A text longer than the model's `max_length`, or cut there before the requested length."""
+    """A text that exceeds the model's `max_length`, or was cut off there before the requested length."""
 
 
 def warn_of_prompts(search: Search) -> None:
-    """Warn before computing if a prompt or source is longer than `max_length`.
+    """Warn if a prompt or source is longer than `max_length`, before anything is computed.
 
-    Raises UsageError beyond BEYOND * max_length tokens, which would take hours to read.
+    Raise UsageError beyond BEYOND * max_length tokens, which would take hours to compute.
     """
     read: list[tuple[Sequence[Source], str, StackPlan]] = [(search.prompts, "prompt", search.model.blueprint.last)]
     if search.sources is not None and search.model.blueprint.encoder is not None:
@@ -39,7 +39,7 @@ def warn_of_prompts(search: Search) -> None:
 
 
 def warn_of_texts(search: Search, candidates: Sequence[Sequence[Candidate]], requested: int | None) -> None:
-    """Warn if a text exceeds `max_length`, or was cut by it before `asked` new tokens."""
+    """Warn if a text exceeds `max_length`, or was cut off there before `requested` new tokens."""
     longest = search.model.blueprint.last.max_length
     if most_positions(search.model, search.model.blueprint.last.side) is not None:
         if requested is not None and any(_cut(search, row, texts, requested) for row, texts in enumerate(candidates)):
@@ -54,12 +54,12 @@ def warn_of_texts(search: Search, candidates: Sequence[Sequence[Candidate]], req
 
 
 def _reach(prompt: Sequence[int], texts: Sequence[Candidate]) -> int:
-    """Return the number of positions read for the longest text; its last token is never read."""
+    """Return the number of positions that the longest text needs; the last token is never fed to the model."""
     return len(prompt) + max((len(text.ids) for text in texts), default=0) - 1
 
 
 def _cut(search: Search, row: int, texts: Sequence[Candidate], requested: int) -> bool:
-    """True if the text was cut by the last available position."""
+    """True if a text ended because the model has no further positions."""
     room, prompt = search.room[row], search.prompts[row]
     full = (text for text in texts if len(text.ids) == room < requested)
     return any(not search.rules.done(prompt, text.ids, 0.0) for text in full)

@@ -1,4 +1,4 @@
-"""Products of a few rows with a copy of a weight: in a kernel's own layout, concatenated with others, or in int8."""
+"""Products of a few rows with a copied weight: in a kernel's native layout, concatenated, or in int8."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from tfkit.core.errors import UsageError
 from tfkit.functional.linear import ONEDNN, operator, uses_onednn
 
-HINT = 64  # rows that the kernel packs for: close to optimal for any small number
-REDUCED = True  # 7-bit inputs: 8 bits overflow on processors that accumulate in 16
+HINT = 64  # number of rows to optimize the layout for; near-optimal for all smaller numbers
+REDUCED = True  # quantize inputs to 7 bits: 8 bits overflow on processors with 16-bit accumulators
 
 
 PACK, PACKED_PRODUCT = operator("mkl", "_mkl_reorder_linear_weight"), operator("mkl", "_mkl_linear")
@@ -23,7 +23,7 @@ ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel"
 
 
 class Product(Protocol):
-    """x [... width] -> x weightᵀ + bias for `rows` rows, computed with a copy of the weight of size `bytes`."""
+    """x [... width] -> x weightᵀ + bias for `rows` rows, with a copy of the weight that takes `bytes`."""
 
     bytes: int
 
@@ -31,7 +31,7 @@ class Product(Protocol):
 
 
 class Packed:
-    """A weight packed once for MKL's float32 products of a few rows; equal to the linear layer up to rounding."""
+    """A weight packed for MKL's float32 products of a few rows; equal to the linear layer up to rounding."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.copy: Tensor = PACK(weight, HINT)
@@ -47,9 +47,9 @@ class Packed:
 
 
 class Reordered:
-    """A weight in oneDNN's own layout; equal to the linear layer up to rounding.
+    """A weight in oneDNN's native layout; equal to the linear layer up to rounding.
 
-    A call costs about 10 microseconds more than one of MKL, and large weights take 0.5 to 0.9 of its time.
+    Each call has about 10 microseconds more overhead than MKL, but large weights take 0.5 to 0.9 of MKL's time.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -95,7 +95,7 @@ class Int8:
         if rows == 1:
             out: Tensor = self.product(inputs, self.copy, REDUCED)
         else:
-            # a product has one input range; normalizing each row uses all of it
+            # the kernel quantizes all rows with one range, so rows are scaled to use all of it
             largest = inputs.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
             out = self.product(inputs / largest, self.copy, REDUCED) * largest
         out = out if self.bias is None else out + self.bias
@@ -108,14 +108,14 @@ def can_reorder() -> bool:
 
 
 def can_pack() -> bool:
-    """True if this build of torch supports products with weights packed by MKL."""
+    """True if this build of torch supports weights packed by MKL."""
     return None not in (PACK, PACKED_PRODUCT) and bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
 def check_int8(weight: Tensor) -> None:
     """Raise UsageError if int8 products are unavailable for the weight's device."""
     if weight.device.type != "cpu":
-        raise UsageError(f"quantize: int8 runs on a CPU only, and this model is on {weight.device.type}")
+        raise UsageError(f"quantize: int8 runs only on a CPU, but this model is on {weight.device.type}")
     here = hasattr(torch.backends, "quantized")
     engines = set(torch.backends.quantized.supported_engines) - {"none"} if here else set()
     if not engines or None in (PREPACK, INT8_PRODUCT, ROUND):

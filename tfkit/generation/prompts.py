@@ -1,4 +1,4 @@
-"""Prompts: one or several, as texts or ids."""
+"""Prompts as texts or ids, one or several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Prompts = str | Sequence[str | Ids] | Ids
 
 
 class PromptError(UsageError):
-    """An unreadable prompt: its kind, its 1-based `number`, and the fault."""
+    """Invalid prompt: `name` is "prompt" or "source", `number` counts from 1, `what` is the fault."""
 
     def __init__(self, name: str, number: int, what: str) -> None:
         super().__init__(f"{name} {number} {what}")
@@ -26,9 +26,9 @@ class PromptError(UsageError):
 
 
 def prompt_ids(prompts: Prompts, read: Callable[[Sequence[str]], list[list[int]]]) -> list[list[int]]:
-    """Return the ids of each prompt, encoding texts with `read`; tensors and arrays of ids are accepted.
+    """Return the ids of each prompt, encoding texts with `read`. Ids may also be tensors or arrays.
 
-    Raises UsageError for other types, and PromptError for a single faulty prompt.
+    Raise UsageError for other types, and PromptError if a single prompt is invalid.
     """
     prompt_list = _listed(prompts)
     several = [prompt_list] if isinstance(prompt_list, str) or _are_ids(prompt_list) else prompt_list
@@ -57,7 +57,7 @@ def _are_ids(value: object) -> bool:
 def _read(
     texts: Sequence[str], places: Sequence[int], read: Callable[[Sequence[str]], list[list[int]]]
 ) -> list[list[int]]:
-    """Encode texts. Raise PromptError for the first one that fails."""
+    """Encode texts. Raise PromptError for the first text that fails."""
     try:
         return read(texts)
     except TfkitError:

@@ -11,14 +11,14 @@ from tfkit.generation.search import prepare
 from tfkit.generation.strategy.rows import Greedy
 from tfkit.generation.texts import find
 
-ROUNDS = 3  # the median of these, after one warm-up round
+ROUNDS = 3  # timed rounds after one warm-up round; the median counts
 
 
 def generation_rate(decoder: StepDecoder, start: int | None, batch: int, prompt: int, new: int) -> float:
-    """Return tokens per second of greedy search, with `new` tokens after each of `batch` random prompts.
+    """Return the tokens per second of greedy search, with `new` tokens after each of `batch` random prompts.
 
-    With `start`, the first id of a target, the random ids are sources of an encoder-decoder. Raises UsageError beyond
-    the model's length limit.
+    In an encoder-decoder, `start` is the first target id and the random ids are sources. Raise UsageError if prompt
+    and new tokens exceed the model's length limit.
     """
     stack = next(decoder.model.blueprint.stacks())
     draw = random.Random(0)

@@ -1,4 +1,4 @@
-"""Prefill of a decode state: in pieces, with equal rows and a common prefix read once."""
+"""Prefill of a decode state: long texts in pieces, equal rows and a common prefix only once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tfkit.models import DecodeState, Model
 from tfkit.models.call import Call
 from tfkit.models.stack import Stack
 
-PIECE = 4096  # tokens read at once over all rows, which bounds the memory
-WORTHWHILE = 64  # least tokens saved by reading a common prefix separately
+PIECE = 4096  # maximum number of tokens in a forward over all rows, to bound the memory
+WORTHWHILE = 64  # minimum number of tokens saved for which a common prefix is read separately
 
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Left-padded ids [rows time] with `fill` [rows 1] padding tokens per row, and the memory to attend to."""
+    """Left-padded ids [rows time], with `fill` [rows 1] padding tokens per row, and the memory to attend to."""
 
     ids: Tensor
     fill: Tensor | None = None  # None: no padding
@@ -42,12 +42,12 @@ class PaddedRows:
         return None if self.fill is None else self._places(0) >= self.fill
 
     def positions(self, start: int = 0) -> Tensor:
-        """Return positions [rows|1 time-start] from `start` on, counted from each row's first real token."""
+        """Return positions [rows|1 time-start] from column `start` on, counted from each row's first real token."""
         places = self._places(start)
         return places if self.fill is None else (places - self.fill).clamp(min=0)
 
     def lengths(self, until: int) -> Tensor:
-        """Return each row's text length up to the place `until`, [rows|1], and at least 1."""
+        """Return the text length of each row up to column `until`, [rows|1]; at least 1."""
         if self.fill is None:
             return torch.full((1,), until, device=self.ids.device)
         return (until - self.fill[:, 0]).clamp(min=1)
@@ -64,10 +64,7 @@ class PaddedRows:
 
 
 def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, list[int]]:
-    """Return the encoder's output [rows source d_model], and the index of each row's distinct source.
-
-    Equal sources are encoded once.
-    """
+    """Encode each distinct source once. Return [rows source d_model] and the index of each row's distinct source."""
     vectors = source.is_floating_point()
     keys = [row.tobytes() for row in source.cpu().numpy()] if vectors else [tuple(row) for row in source.tolist()]
     which, firsts = distinct(keys, real)
@@ -84,7 +81,7 @@ def _source_call(read: Tensor, real: Tensor | None) -> Call:
 
 
 def read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
-    """Read texts into an empty state and return hidden states [rows time d_model]. Equal rows are read once."""
+    """Prefill an empty state and return hidden states [rows time d_model]. Equal rows are computed once."""
     which, firsts = distinct([tuple(row) for row in text.ids.tolist()], text.fill, state.sources)
     if len(firsts) == text.rows:
         return _read_first(model, state, text)
@@ -98,7 +95,7 @@ def read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
 
 
 def read_on(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
-    """Read the tokens that the state lacks and return their hidden states [rows new d_model]."""
+    """Extend the state by the tokens that it lacks and return their hidden states [rows new d_model]."""
     return _read(model, state, text, None, text.positions(state.length))
 
 
@@ -109,7 +106,7 @@ def hidden_of(model: Model, text: PaddedRows) -> Tensor:
 
 
 def _read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
-    """Read distinct rows, the common prefix as a single row if that pays and gives the same result."""
+    """Prefill distinct rows; compute the common prefix once if this is worthwhile and equivalent."""
     count = _common(model, text)
     if not count:
         return _read(model, state, text, text.real, text.positions())
@@ -130,10 +127,10 @@ def _read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
 
 
 def _common(model: Model, text: PaddedRows) -> int:
-    """Return the length of a common prefix that can be read separately; it is shorter than every row.
+    """Return the length of the common prefix to read separately, shorter than every row; 0 if not worthwhile.
 
-    Padding then lies after the prefix, so the stack must tolerate gaps, and the positions of the prefix must not depend
-    on the length of the text.
+    The prefix then precedes the padding, so the stack must tolerate gaps, and the encodings of the prefix must not
+    depend on the length of the text.
     """
     stack = last(model)
     if text.rows == 1 or model.blueprint.encoder is not None or (text.fill is not None and not stack.takes_gaps):
@@ -148,7 +145,7 @@ def _common(model: Model, text: PaddedRows) -> int:
 
 
 def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | None, positions: Tensor) -> Tensor:
-    """Read the tokens that the state lacks at `positions`, in pieces; `real` covers the whole text."""
+    """Extend the state in pieces by the tokens that it lacks, at `positions`; `real` covers the whole text."""
     seen, end = state.length, text.length
     size = max(1, PIECE // text.rows)
     if seen + size < end and not last(model).same_regime(text.lengths(seen + size), text.lengths(end)):
@@ -165,7 +162,7 @@ def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | Non
 def _call(
     text: PaddedRows, ids: Tensor, real: Tensor | None, positions: Tensor, state: DecodeState | None = None
 ) -> Call:
-    """Build a call for some of the ids; `real` may include the tokens in the state."""
+    """Build a call for `ids`; `real` may also cover the tokens in the state."""
     if state is not None and state.memory is None:
         state.memory, state.memory_real = text.memory, text.memory_real
     source = text if state is None else state
@@ -173,12 +170,12 @@ def _call(
 
 
 def last(model: Model) -> Stack:
-    """Return the stack that generates."""
+    """Return the stack that generates tokens."""
     return model.stack(model.blueprint.last.side)
 
 
 def distinct(rows: Sequence[Hashable], *more: Tensor | None) -> tuple[list[int], list[int]]:
-    """Return the index of each row among the distinct rows, and the first row of each; `more` are further keys."""
+    """Return the index of each row's distinct row, and the first row of each; `more` adds tensors to the keys."""
     extra = [part.view(len(rows), -1).tolist() for part in more if part is not None]
     numbers: dict[Hashable, int] = {}
     which: list[int] = []

@@ -1,4 +1,4 @@
-"""Prompts and texts in JSON lines: the values of named fields, and the record's id."""
+"""Prompts in JSON lines: values of named fields, and the id of the record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.data.corpus.watch import check_texts
 
 
 def record_values(line: str, fields: Sequence[str], place: str) -> tuple[tuple[str, ...], str | int | float | None]:
-    """Return the values of `fields` in a JSON line, and its id; raise DataError for an invalid line."""
+    """Return the values of `fields` in a JSON line, and the record's id or None. Raise DataError for invalid lines."""
     record = parsed(line, place)
     values = pick(record, {name: name for name in fields}, place)
     check_texts(values, place)

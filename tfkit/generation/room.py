@@ -1,4 +1,4 @@
-"""Memory check before generation: all texts of a batch must fit."""
+"""Memory check before generation: all texts of a batch must fit into memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tfkit.core.machine import free_memory, gigabytes
 from tfkit.generation.strategy import Strategy
 from tfkit.models import Model
 
-COPIES = 4  # float32 tensors of vocabulary size per text, at least: logits, log-probabilities, totals, order
-TEXT = 1000  # bytes of other data per text, at least
+COPIES = 4  # minimum number of float32 tensors of vocabulary size per text: logits, log-probabilities, totals, order
+TEXT = 1000  # minimum bytes of other data per text
 
 
 def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
-    """Raise UsageError if the prompts of a batch need more memory than the device has free."""
+    """Raise UsageError if a batch of `prompts` needs more memory than is free on the device."""
     weight: Tensor = next(model.parameters())
     each = COPIES * 4 * (model.blueprint.last.vocab_size or 0) + TEXT
     needed, free = prompts * strategy.texts_at_once * each, free_memory(weight.device)
@@ -26,6 +26,6 @@ def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
             f" with {strategy.texts_at_once:,} texts each" if prompts > 1 else f" with {strategy.texts_at_once:,} texts"
         )
     raise UsageError(
-        f"{what} need at least {gigabytes(needed)} of memory, and {gigabytes(free)} are free; "
+        f"{what} need at least {gigabytes(needed)} of memory, but {gigabytes(free)} are free; "
         f"at most {free // each:,} texts fit at once"
     )

@@ -1,4 +1,4 @@
-"""The rules of a search, bound to a tokenizer."""
+"""Logits and stop rules of a search, bound to a tokenizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a byte-fallback token
 
 @dataclass(frozen=True)
 class Rules:
-    """Ordered logits rules, stop rules, and a tokenizer to decode texts. The default has no rules."""
+    """Logits rules in order, stop rules, and the tokenizer that decodes texts. Empty by default."""
 
     logits: Sequence[LogitsRule] = ()
     stop: Sequence[StopRule] = ()
@@ -32,9 +32,9 @@ class Rules:
     _never: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def scores(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None = None) -> Tensor:
-        """Apply the rules to logits [rows vocab] in float32 or float64; see LogitsRule.within.
+        """Apply the rules to logits [rows vocab] in float32 or float64; LogitsRule.within explains the arguments.
 
-        Ids beyond the tokenizer's vocabulary are never generated.
+        Ids that the tokenizer does not have are masked.
         """
         logits = self._of_tokens(wide(logits))
         for rule in self.logits:
@@ -56,27 +56,27 @@ class Rules:
         return logits if never is None else logits.masked_fill(never.to(logits.device), NEVER)
 
     def check(self, prompts: Sequence[Sequence[int]], room: Sequence[int]) -> None:
-        """Raise UsageError if no allowed text fits into the room after one of the prompts."""
+        """Raise UsageError if no allowed text fits into the `room` [tokens] of a prompt."""
         for rule in self.logits:
             for prompt, most in zip(prompts, room, strict=True):
                 rule.check(prompt, most)
 
     @property
     def bounds(self) -> list[int]:
-        """Token limits of the stop rules that have one."""
+        """Maximum numbers of new tokens set by stop rules."""
         return [rule.most for rule in self.stop if rule.most is not None]
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
-        """True if the new tokens `ids` are a complete allowed text, not just the beginning of one."""
+        """True if the logits rules accept the new tokens `ids` as a complete text."""
         return all(rule.complete(prompt, ids) for rule in self.logits)
 
     def done(self, prompt: Sequence[int], ids: Sequence[int], seconds: float) -> bool:
-        """True if a stop rule ends the text with the new tokens `ids`."""
+        """True if a stop rule ends the text after the new tokens `ids`."""
         row = WrittenRow(prompt, ids, seconds, self._decode)
         return any(rule.done(row) for rule in self.stop)
 
     def cut(self, ids: Sequence[int]) -> list[int]:
-        """Remove the tokens that stop rules cut off."""
+        """Return `ids` without the tokens that stop rules cut off."""
         for rule in self.stop:
             ids = rule.cut_ids(ids)
         return list(ids)
@@ -89,7 +89,7 @@ class Rules:
         return text
 
     def certain(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """Return the prefix of the text that cannot change with further tokens, for streaming.
+        """Return the prefix of the text that later tokens cannot change, for streaming.
 
         Incomplete characters are held back.
         """
@@ -102,7 +102,7 @@ class Rules:
         return text
 
     def _decode(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
-        """Decode `ids` after the prompt, including a space between the two."""
+        """Decode `ids` as a continuation of the prompt, including a leading space if there is one."""
         if self.tokenizer is None:
             raise UsageError("a rule needs the text, but this search has no tokenizer")
         prompt = before_text(prompt, breaks_of(self.tokenizer))
@@ -116,7 +116,7 @@ def _is_byte(tokenizer: Tokenizer, id_: int) -> bool:
 
 
 def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tokenizer) -> Rules:
-    """Build and bind the configured rules. Raise UsageError naming the rule that does not fit the tokenizer."""
+    """Build the configured rules and bind them to the tokenizer. Raise UsageError if a rule does not fit."""
     _check_order([config.part for config in logits])
     return Rules(
         [_bound(config, tokenizer) for config in logits], [_bound(config, tokenizer) for config in stop], tokenizer
@@ -124,7 +124,7 @@ def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tok
 
 
 def _check_order(parts: Sequence[type[Component]]) -> None:
-    """Raise UsageError if a rule precedes a constraint that it could contradict."""
+    """Raise UsageError if a constraint follows a rule that could exclude all tokens it allows."""
     for place in range(len(parts)):
         conflict = misplaced(parts, place)
         if conflict is not None:

@@ -1,4 +1,4 @@
-"""A search task (prompts, model and rules) and its results."""
+"""A search task (prompts, model and rules) and the candidates that it returns."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ IMPOSSIBLE = -math.inf  # log-probability of excluded tokens
 
 @dataclass(frozen=True)
 class Candidate:
-    """One text for a prompt: the new `ids` and their summed log-probability under the rules.
+    """One text for a prompt: the new `ids`, and the sum of their log-probabilities under the rules.
 
-    `score` orders the candidates of a prompt. Beam search normalizes it by length; elsewhere it is the log-probability.
+    `score` orders the candidates of a prompt: the log-probability, which beam search normalizes by length.
     """
 
     ids: tuple[int, ...]
@@ -40,7 +40,7 @@ class Search:
     """A search task: at most `room` new tokens after each prompt, within `rules`.
 
     In an encoder-decoder, `sources` are encoded and prompts are target prefixes. `on_token(row, token)` is called for
-    each final token. `scored=False` allows log-probabilities to be skipped.
+    each final token. With `scored=False`, strategies may skip computing log-probabilities.
     """
 
     model: Model
@@ -72,11 +72,11 @@ class Search:
         return time.monotonic() - self.began
 
     def ends(self, row: int, ids: Sequence[int], seconds: float) -> bool:
-        """True if the text of a prompt ends with the last of the new `ids`, after `seconds` of search."""
+        """True if the text of a prompt ends after the new `ids` and `seconds` of search."""
         return len(ids) >= self.room[row] or self.rules.done(self.prompts[row], ids, seconds)
 
     def not_finite(self, row: int, written: int) -> PromptError:
-        """Return the error for a non-finite score after `written` tokens of a prompt."""
+        """Return the error for non-finite scores after `written` new tokens of a prompt."""
         return PromptError(
             "prompt" if self.sources is None else "source",
             self.numbers[row] if self.numbers else row + 1,
@@ -90,11 +90,11 @@ class Search:
             self.on_token(row, token)
 
     def candidate(self, ids: Sequence[int], log_probability: float, score: float | None = None) -> Candidate:
-        """Build a candidate without the tokens that stop rules cut off."""
+        """Build a candidate, without tokens cut off by stop rules."""
         return Candidate(tuple(self.rules.cut(ids)), log_probability, log_probability if score is None else score)
 
     def of(self, rows: Sequence[int]) -> Search:
-        """Return this search for a subset of the prompts."""
+        """Return the search restricted to some of the prompts."""
         listener = self.on_token
         return replace(
             self,
@@ -117,9 +117,9 @@ def prepare(
     seed: int | None = None,
     **how: Any,
 ) -> Search:
-    """Build and check a Search for at most `most` new tokens, a number or one per prompt, drawn with `seed`.
+    """Build and check a Search; `most` is the maximum number of new tokens, or one maximum per prompt.
 
-    Raises UsageError for unreadable input before anything is computed.
+    Raise UsageError for invalid input before anything is computed.
     """
     check_ids(model, prompts, sources)
     room = room_for(model, prompts, most)
@@ -130,7 +130,7 @@ def prepare(
 
 
 def streams_for(seed: int | None, prompts: Sequence[Ids], sources: Sequence[Source] | None) -> list[random.Random]:
-    """Derive one RNG per prompt from the seed, independent of the other prompts; equal prompts get different ones."""
+    """Derive an RNG per prompt from the seed, independent of other prompts; equal prompts get different RNGs."""
     base = random.SystemRandom().getrandbits(63) if seed is None else seed
     seen: Counter[str] = Counter()
     streams = []
@@ -150,12 +150,12 @@ def _named(source: Source) -> str:
 
 
 def room_for(model: Model, prompts: Sequence[Ids], most: int | Sequence[int]) -> list[int]:
-    """Return the token limit of each row: the requested one, capped by the positions left."""
+    """Return the maximum number of new tokens for each prompt, capped by the positions left in the model."""
     limits = [most] * len(prompts) if isinstance(most, int) else list(most)
     if len(limits) != len(prompts) or min(limits, default=0) < 0:
-        raise UsageError(f"max_new_tokens must be a number from 0 on, or one per prompt ({len(prompts)}), got {most}")
+        raise UsageError(f"max_new_tokens must be a number from 0, or one per prompt ({len(prompts)}), got {most}")
     bound = most_positions(model, model.blueprint.last.side)
     if bound is None:
         return limits
-    # the last token is never read and needs no position
+    # the last token is never fed to the model and needs no position
     return [min(number, bound - len(prompt) + 1) for number, prompt in zip(limits, prompts, strict=True)]

@@ -1,7 +1,7 @@
-"""Options of a generation, which override the recipe's `generate:`.
+"""Options of generation that override the recipe's `generate:`.
 
-The short ones (`num_beams` for `generate.strategy: {type: beam, ...}`) are shared by the command line (`--num-beams 4`)
-and calls in Python (`num_beams=4`).
+Short options (`num_beams` for `generate.strategy: {type: beam, ...}`) are available on the command line
+(`--num-beams 4`) and in Python (`num_beams=4`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from tfkit.recipe.architecture.prepare import Parts
     from tfkit.recipe.settings.sections import Generate
 
-# option -> its rule and the rule's option, in the order of the rules
+# short option -> logits rule and the rule's option, in the order in which the rules apply
 RULES = {"temperature": ("temperature", "temperature"), "top_k": ("top_k", "k"), "top_p": ("top_p", "p")}
 OF_STRATEGIES = ("num_beams", "n_best")  # options of specific strategies
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of a call that override the recipe's `generate:`; None keeps the recipe's.
+    """Options of a call that override the recipe's `generate:`; None keeps the recipe's value.
 
     `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` is the number of prompts
     per batch. `quantize="int8"` computes with int8 weights. `temperature`, `top_k`, `top_p`, `num_beams` and `n_best`
-    are the short options of the command line, applied on top of the strategy and the rules.
+    are short options, applied on top of the strategy and the rules.
     """
 
     strategy: Parts | None
@@ -45,7 +45,7 @@ class GenerateOptions(TypedDict, total=False):
 
 
 class WriteOptions(GenerateOptions, total=False):
-    """Generation options with the number of new tokens."""
+    """Generation options and the maximum number of new tokens."""
 
     max_new_tokens: int | None
 
@@ -66,17 +66,17 @@ class Shorthands:
     max_new_tokens: int | None = None
 
     def set_options(self, *names: str) -> list[str]:
-        """Return the set options as typed, restricted to `names` if any."""
+        """Return the options that are set, as typed by the user; only those in `names` if given."""
         chosen = names or [field.name for field in fields(self)]
         values = {name: getattr(self, name) for name in chosen}
         return [self.typed(name, value) for name, value in values.items() if value is not None]
 
     def typed(self, name: str, value: object) -> str:
-        """Format an option as typed."""
+        """Format an option as typed by the user."""
         return f"--{name.replace('_', '-')} {_plain(value)}"
 
     def options(self, settings: Generate, sets: Sequence[str] = ()) -> GenerateOptions:
-        """Convert to generation options on top of a recipe's `settings`. Raise UsageError or RecipeError."""
+        """Convert to generation options on top of a recipe's `settings`; `sets` are the --set arguments of the call."""
         strategy = self.strategy_over(settings.strategy, _strategy_set(sets))
         if self.seed is not None and not strategy.build().draws:
             raise UsageError(
@@ -92,7 +92,7 @@ class Shorthands:
         return options if self.batch_size is None else {**options, "batch_size": self.batch_size}
 
     def strategy_over(self, base: Config, override: str | None = None) -> Config:
-        """Return the recipe's strategy, or another if the options name or imply one."""
+        """Return the strategy that the options name or imply, else the recipe's; `override` is a --set argument."""
         from tfkit.recipe.architecture.prepare import part_at
 
         if self.strategy is not None and override is not None:
@@ -107,14 +107,14 @@ class Shorthands:
         return part_at("strategy", {**options, **values}, text, "generate.strategy")
 
     def _implied(self, base: Config) -> str | None:
-        """Return the strategy implied by the options, or None for the recipe's."""
+        """Return the strategy that the options imply; None for the recipe's."""
         if self.num_beams is not None:
             return None if "num_beams" in type(base).model_fields else "beam"
         draws = any(getattr(self, name) is not None for name in RULES)
         return "sample" if draws and not base.build().draws else None
 
     def logits_over(self, base: Sequence[Config]) -> list[Config]:
-        """Return the recipe's rules, with those of the options replaced in place or appended."""
+        """Return the recipe's rules, with the rules of short options replaced in place or appended."""
         from tfkit.recipe.architecture.prepare import part_at
 
         rules = list(base)
@@ -129,7 +129,7 @@ class Shorthands:
         return rules
 
     def _check(self, strategy: str, values: Mapping[str, object]) -> None:
-        """Raise UsageError if the strategy lacks an option, naming those that support it."""
+        """Raise UsageError if the strategy lacks an option, naming the strategies that have it."""
         from tfkit.core.registry import REGISTRY
 
         having = {name: REGISTRY.get("strategy", name).Config.model_fields for name in REGISTRY.names("strategy")}
@@ -142,7 +142,7 @@ class Shorthands:
 
 @dataclass(frozen=True)
 class Keywords(Shorthands):
-    """The short options as keyword arguments in Python."""
+    """Short options as keyword arguments in Python."""
 
     def typed(self, name: str, value: object) -> str:
         return f"{name}={_plain(value)}"
@@ -158,5 +158,5 @@ def _strategy_set(sets: Sequence[str]) -> str | None:
 
 
 def _plain(value: object) -> str:
-    """Format a value, a number with no more digits than typed."""
+    """Format a value; floats get no more digits than the user typed."""
     return f"{value:.15g}" if isinstance(value, float) else on_one_line(str(value), 60)

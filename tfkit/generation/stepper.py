@@ -1,4 +1,4 @@
-"""Token-by-token decoding, with a decode state or by recomputation; the basis of every search."""
+"""Token-by-token decoding with or without a decode state, used by every search."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfkit.generation.tokens import padded_ids, padded_sources
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import check_needed
 
-SPECIAL = ("global_attention_mask", "prefix_length")  # call inputs that prompts cannot supply
+SPECIAL = ("global_attention_mask", "prefix_length")  # call inputs that generation cannot supply
 
 
 class Stepper:
-    """Next-token logits of every row. Prompts are padded on the left, sources on the right.
+    """Next-token logits for a batch. Prompts are padded on the left, sources on the right.
 
-    With a decode state, equal rows and a common prefix are read once, and long prompts in pieces.
+    With a decode state, equal rows and a common prefix are computed once, and long prompts in pieces.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Stepper:
         use_cache: bool = True,
         rooms: Sequence[int] | None = None,
     ) -> None:
-        """Start with `prompts` (with the start token in an encoder-decoder), after encoding `sources`.
+        """Start from `prompts`; in an encoder-decoder, from `sources` and prompts that begin with the start token.
 
-        `rooms` are the expected limits of new tokens. Raises UsageError for a prompt or source that is empty, too long,
+        `rooms` has the maximum number of new tokens per row. Raise UsageError if a prompt or source is empty, too long
         or contains an unknown id.
         """
         check_ids(model, prompts, sources)
@@ -52,13 +52,13 @@ class Stepper:
         self.text = PaddedRows(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
         if use_cache and self.state is None:
-            announce(f"{last(model).keeps_nothing}; the whole text is recomputed for every token")
+            announce(f"{last(model).keeps_nothing}; the whole text is recomputed for each new token")
         self._sources = None if sources is None else padded_sources(sources, device)
         self.hidden: Tensor | None = None  # [rows new d_model] of the tokens read last
 
     @property
     def ids(self) -> Tensor:
-        """Prompts and written tokens, [rows time], with arbitrary ids as padding."""
+        """Prompts and written tokens, [rows time]; ids in padding are arbitrary."""
         return self.text.ids
 
     @property
@@ -76,9 +76,7 @@ class Stepper:
         return self.last_logits(1)[:, 0]
 
     def last_logits(self, count: int) -> Tensor:
-        """Return the logits after each of the last `count` tokens, [rows count vocab]; the state must not contain
-        these.
-        """
+        """Return the logits after the last `count` tokens, [rows count vocab]; the state must not contain them yet."""
         if self._sources is not None:
             self._encode(*self._sources)
         self.hidden = hidden_of(self.model, self.text) if self.state is None else self._read(self.state)
@@ -91,11 +89,11 @@ class Stepper:
         return self.ids if real is None else self.ids.masked_fill(~real, PADDING)
 
     def written(self) -> Tensor:
-        """Return the number of tokens written on each row, [rows]."""
+        """Return the number of tokens written to each row, [rows]."""
         return torch.full((self.rows,), self.steps, device=self.ids.device)
 
     def left(self) -> Tensor | None:
-        """Return the number of tokens left for each row, [rows]; None without a limit."""
+        """Return the number of tokens that each row may still write, [rows]; None without a limit."""
         return None if self._rooms is None else self._rooms - self.steps
 
     def append(self, tokens: Tensor) -> None:
@@ -105,7 +103,7 @@ class Stepper:
         self.text = replace(self.text, ids=torch.cat((self.ids, tokens), dim=1))
 
     def ahead(self, count: int) -> int:
-        """Return the number of tokens, up to `count`, that can be read together without changing earlier positions."""
+        """Return how many tokens, up to `count`, can be appended without changing how earlier positions are encoded."""
         stack, now = last(self.model), self.text.length
         if not stack.moves:
             return count
@@ -114,9 +112,9 @@ class Stepper:
         return next(as_now, 0)
 
     def rewind(self, count: int) -> None:
-        """Remove the last `count` written tokens of each row; append others before requesting logits.
+        """Remove the last `count` written tokens of each row. Append others before requesting logits.
 
-        Raises UsageError, without changes, if the state cannot rewind.
+        Raise UsageError, leaving everything unchanged, if the state cannot rewind.
         """
         if not 0 <= count <= self.steps:
             raise UsageError(f"cannot rewind {count} tokens; {self.steps} were written")
@@ -146,11 +144,11 @@ class Stepper:
             self.state.sources = torch.tensor(which, device=source.device)
 
     def _read(self, state: DecodeState) -> Tensor:
-        """Return the hidden states of the tokens that the state lacks."""
+        """Compute the hidden states of the tokens that are not in the state yet."""
         seen, length = state.length, self.text.length
         stack = last(self.model)
         if seen and stack.moves and not stack.same_regime(self.text.lengths(state.known), self.text.lengths(length)):
-            announce("positions depend on the length of the text; it is read again whenever they change")
+            announce("positions depend on the length of the text; the text is recomputed whenever they change")
             self.text = replace(self.text, memory=state.memory, memory_real=state.memory_real)
             self.state, seen = self.model.new_state(), 0
             self.state.sources = state.sources
@@ -164,7 +162,7 @@ class Stepper:
 
 
 def most_positions(model: Model, side: str) -> int | None:
-    """Return the length limit of a stack's positions; None if unbounded (learned tables are bounded)."""
+    """Return the maximum number of positions in a stack, such as the size of a learned table; None if unlimited."""
     stack = model.stack(side)
     parts = [*stack.position, *(part for layer in stack.layers for part in layer.position)]  # type: ignore[union-attr]
     bounds = [part.length for part in parts if part.length is not None]
@@ -172,7 +170,7 @@ def most_positions(model: Model, side: str) -> int | None:
 
 
 def check_ids(model: Model, prompts: Sequence[Ids], sources: Sequence[Source] | None) -> None:
-    """Raise UsageError for input that the model cannot read, before anything is computed."""
+    """Raise UsageError for prompts or sources that the model cannot read, before anything is computed."""
     side = model.blueprint.last.side
     check_needed(model.special_inputs, dict.fromkeys(SPECIAL))
     _check(prompts, "prompt", most_positions(model, side), model.blueprint.last.vocab_size)
@@ -192,7 +190,7 @@ def _check(rows: Sequence[Source], name: str, longest: int | None, vocab_size: i
             raise PromptError(name, number, "is empty; generation starts from at least one token")
         if longest is not None and len(row) > longest:
             long = counted(len(row), "token")
-            raise PromptError(name, number, f"has {long}; this model reads at most {longest}; shorten it")
+            raise PromptError(name, number, f"has {long}, but this model reads at most {longest}; shorten it")
         if isinstance(row, np.ndarray):
             continue
         if min(row) < 0 or (vocab_size is not None and max(row) >= vocab_size):
@@ -202,7 +200,7 @@ def _check(rows: Sequence[Source], name: str, longest: int | None, vocab_size: i
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Disable dropout and gradients within the block and restore the training mode afterwards."""
+    """Switch to eval mode without gradients within the block, and restore the mode afterwards."""
     before = model.training
     model.eval()
     try:

@@ -1,8 +1,8 @@
-"""Stop rules: decide when a text ends. The first rule that applies ends it.
+"""Stop rules: a text ends as soon as one of them applies.
 
 | type | purpose |
 |---|---|
-| end_token | end at the token that the model learned as the end; the default |
+| end_token | end at the token that marks the end in training; the default |
 | strings | end at a string, such as an empty line |
 | length | limit all texts below max_new_tokens |
 | time | limit the time of an answer |
@@ -26,10 +26,10 @@ from tfkit.generation.tokens import Texts, Tokens, end_ids
 
 @dataclass(frozen=True)
 class WrittenRow:
-    """A text after a step, as seen by stop rules, one row at a time.
+    """A text after a step, as seen by stop rules.
 
-    `prompt` is its beginning, `ids` are the tokens written after it (at least one), `seconds` is the elapsed time of
-    the search. `text` is decoded on first use.
+    `ids` are the tokens written after `prompt` (at least one), `seconds` is the elapsed time of the search. `text` is
+    decoded on first use.
     """
 
     prompt: Sequence[int]
@@ -39,7 +39,7 @@ class WrittenRow:
 
     @cached_property
     def text(self) -> str:
-        """The written text, decoded after its prompt."""
+        """Text of the written tokens, decoded as a continuation of the prompt."""
         return self.decode(self.prompt, self.ids)
 
 
@@ -53,29 +53,29 @@ class StopRule(Component):
         self.config = config
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Read the tokenizer before the first `done`. Raise UsageError for tokens that it lacks."""
+        """Prepare for a tokenizer; called before `done`. Raise UsageError for unknown tokens."""
 
     @property
     def most(self) -> int | None:
-        """Token limit of the rule; None if it has none."""
+        """Maximum number of new tokens under this rule; None if unlimited."""
         return None
 
     def done(self, row: WrittenRow) -> bool:
-        """True if the text ends with its last token; called after each token."""
+        """True if the text ends here; called after each token."""
         raise NotImplementedError(f"{type(self).__name__} has no done")
 
     def cut_ids(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the tokens that belong to a finished text; all by default."""
+        """Return the tokens to keep of a finished text; all by default."""
         return ids
 
     def cut_text(self, text: str) -> str:
-        """Return the output for a finished text; all of it by default."""
+        """Return the text to keep of a finished text; all by default."""
         return text
 
     def certain(self, text: str) -> str:
-        """Return the prefix of an unfinished text that no later token can change, for streaming.
+        """Return the prefix of an unfinished text that later tokens cannot change, for streaming.
 
-        A rule that cuts and does not override this holds the whole text back until the row is finished.
+        A rule that cuts texts and does not override this method holds back the whole text until it is finished.
         """
         cuts = type(self).cut_ids is not StopRule.cut_ids or type(self).cut_text is not StopRule.cut_text
         return "" if cuts else text
@@ -83,9 +83,9 @@ class StopRule(Component):
 
 @register("stop", "end_token")
 class EndToken(StopRule):
-    """Ends at an end token, which is left out (</s> of Sutskever et al. 2014, arXiv 1409.3215).
+    """Ends at an end token, which is removed (</s> of Sutskever et al. 2014, arXiv 1409.3215).
 
-    No-op for a tokenizer without an end token.
+    It has no effect if the tokenizer has no end token.
     """
 
     class Config(StopRule.Config):
@@ -112,7 +112,7 @@ class EndToken(StopRule):
 
 @register("stop", "strings")
 class Strings(StopRule):
-    """Ends at the first of the strings, independently of token boundaries; the text is cut before it."""
+    """Ends at the first occurrence of any of the strings, across token boundaries; the text is cut before it."""
 
     class Config(StopRule.Config):
         """Options of strings."""
@@ -133,7 +133,7 @@ class Strings(StopRule):
         return text[: start + length] if self.config.keep else text[:start]
 
     def certain(self, text: str) -> str:
-        """Hold back a suffix that may begin one of the strings."""
+        """Hold back a suffix that may be the start of a string."""
         if any(string in text for string in self.config.strings):
             return self.cut_text(text)
         longest = max(map(len, self.config.strings)) - 1
@@ -163,7 +163,7 @@ class Length(StopRule):
 
 @register("stop", "time")
 class Time(StopRule):
-    """Ends `seconds` after the beginning of a search; each batch of texts is a separate search."""
+    """Ends all texts of a batch `seconds` after its search began."""
 
     class Config(StopRule.Config):
         """Options of time."""

@@ -1,4 +1,4 @@
-"""Token streaming: the search runs in its own thread and can be abandoned at any time."""
+"""Token streaming: the search runs in a separate thread and can be abandoned at any time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tfkit.generation.texts import find
 
 
 class _Left(BaseException):
-    """Raised in the search thread once the consumer has left."""
+    """Raised in the search thread after the consumer has closed the stream."""
 
 
 def check_stream(strategy: Strategy, search: Search) -> None:
-    """Raise UsageError for a strategy that does not produce final tokens one by one."""
+    """Raise UsageError if the strategy does not produce final tokens one by one."""
     strategy.check(search)
     if not strategy.streams:
         raise UsageError(
-            f"generate.strategy: {strategy.part_name} cannot stream, as its text is known only at the end; "
+            f"generate.strategy: {strategy.part_name} cannot stream, because the text is only known at the end; "
             "do not stream, or use greedy or sample"
         )
     if strategy.texts_returned != 1:
@@ -30,9 +30,9 @@ def check_stream(strategy: Strategy, search: Search) -> None:
 
 
 def final_tokens(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:
-    """Yield the final tokens of a search with one prompt, then the candidate.
+    """Yield the tokens of a search with one prompt as they become final, then the candidate.
 
-    Exceptions of the search are raised here. Closing the iterator ends the search at its next token.
+    Exceptions of the search are raised here. Closing the generator stops the search at the next token.
     """
     queue: SimpleQueue[int | Candidate | BaseException] = SimpleQueue()
     left = threading.Event()

@@ -1,4 +1,4 @@
-"""Batching of many sequences by length, with results in the order of the prompts."""
+"""Searches in batches of similar length, with results in the order of the prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfkit.generation.strategy import Strategy
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
     """Return the candidates of each prompt, best first, computed in batches of `batch_size`.
 
-    Raises UsageError for incompatible settings before anything is computed, and PromptError for non-finite logits.
+    Raise UsageError for incompatible settings before anything is computed, and PromptError for non-finite logits.
     """
     strategy.check(search)
     check_room(strategy, search.model, min(batch_size, len(search.prompts)))
@@ -37,7 +37,7 @@ def _restarted(search: Search) -> Search:
 
 
 def _batches(search: Search, batch_size: int) -> Iterator[list[int]]:
-    """Yield batches of rows, of equal lengths if some part does not support padding."""
+    """Yield batches of rows sorted by length; all lengths in a batch are equal if a part does not support padding."""
     read = search.prompts if search.sources is None else search.sources
     order = sorted(range(len(read)), key=lambda index: len(read[index]))
     alone = any(plan.without("padding") for plan in search.model.blueprint.stacks())

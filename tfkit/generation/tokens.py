@@ -1,4 +1,4 @@
-"""Tokens in recipes, by text or by id."""
+"""Tokens as named in recipes, by text or by id, and padded batches of ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def token_ids(tokens: Iterable[int | str], tokenizer: Tokenizer) -> list[int]:
 
 def _id(token: int | str, tokenizer: Tokenizer) -> int:
     if isinstance(token, int):
-        tokenizer.token(token)  # raises if there is none
+        tokenizer.token(token)  # raises for unknown ids
         return token
     if token in tokenizer:
         return tokenizer.id(token)
@@ -71,7 +71,7 @@ def without_token(tokenizer: Tokenizer, size: int) -> Tensor | None:
 
 
 def breaks_of(tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the ids that separate texts: the tokenizer's start and end."""
+    """Return the ids that separate texts: the start and end tokens."""
     return frozenset(id_ for role in ("start", "end") if (id_ := tokenizer.special_ids.get(role)) is not None)
 
 
@@ -90,7 +90,7 @@ def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[in
 
 
 def padded_sources(rows: Sequence[Source], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Return ids [rows longest], or vectors [rows longest width], padded on the right, and the mask of real ones."""
+    """Return ids [rows longest] or vectors [rows longest width], padded on the right, and the mask of real tokens."""
     ids = [row for row in rows if not isinstance(row, np.ndarray)]
     if ids:
         return padded_ids(ids, device, left=False)
@@ -101,7 +101,7 @@ def padded_sources(rows: Sequence[Source], device: torch.device) -> tuple[Tensor
 
 
 def padded_ids(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor | None]:
-    """Return ids [rows longest], padded with 0, and the mask of real ones, None if all are."""
+    """Return ids [rows longest], padded with 0, and the mask of real tokens; None without padding."""
     longest = max(map(len, rows))
     fill = [longest - len(row) for row in rows]
     ids = [[0] * n + list(row) if left else list(row) + [0] * n for n, row in zip(fill, rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Text embeddings: the pooled hidden states of a stack."""
+"""Text embeddings: pooled hidden states of a stack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text_vectors(
 ) -> Tensor:
     """Return one vector per text of ids, [texts d_model] in float32 or float64 on the CPU.
 
-    The vectors of an encoder-decoder are its encoder's.
+    In an encoder-decoder, texts are embedded with the encoder.
     """
     stack = model.stack(next(model.blueprint.stacks()).side)
     device = next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""Text generation with a run's model, tokenizer, strategy and rules."""
+"""Text generation with the model, tokenizer and settings of a run."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tfkit.models import Model
 from tfkit.recipe.architecture.prepare import Parts, parts_of
 from tfkit.recipe.settings.sections import Generate
 
-CUT = "the text is cut off: it ended before it was complete under generate.logits"
+CUT = "the text is cut off: it ended before it satisfied generate.logits"
 
 
 @dataclass(frozen=True)
 class GeneratedText:
     """A decoded candidate: the text after the prompt, its ids and scores.
 
-    If masks were filled in, `text` is the whole text and `ids` are the filled ones. `cut` marks a text that ended
-    before it was complete under the logits rules, such as `regex` and `choices`.
+    If masks were filled in, `text` is the whole text and `ids` are those of the masks. `cut` is True if the text ended
+    before it satisfied a logits rule such as `regex` or `choices`.
     """
 
     text: str
@@ -48,11 +48,11 @@ class GeneratedText:
 
 
 class CutWarning(TfkitWarning):
-    """A text cut off before it was complete under the logits rules."""
+    """A text that ended before it satisfied the logits rules."""
 
 
 def warn_of_cut(written: Sequence[GeneratedText]) -> None:
-    """Issue a CutWarning for the first of the texts, one per prompt, that is cut."""
+    """Issue a CutWarning for the first text that is cut off; `written` has one text per prompt."""
     number = next((number for number, text in enumerate(written, 1) if text.cut), None)
     if number is not None:
         warnings.warn(f"prompt {number}: {CUT}", CutWarning, stacklevel=3)
@@ -60,7 +60,7 @@ def warn_of_cut(written: Sequence[GeneratedText]) -> None:
 
 @dataclass(frozen=True)
 class Writer:
-    """A decoder with its tokenizer and generation settings. `start` is the first target token of an encoder-decoder."""
+    """A decoder with tokenizer and generation settings; `start` is the first target token of an encoder-decoder."""
 
     decoder: StepDecoder
     tokenizer: Tokenizer
@@ -78,7 +78,7 @@ class Writer:
         return self.decoder.model
 
     def write(self, read: Sequence[Source], scored: bool = True) -> list[list[GeneratedText]]:
-        """Return the candidates for each prompt (or source) of ids, best first. Raise UsageError."""
+        """Return the candidates for each prompt (or source), best first."""
         if not read:
             return []
         search = self._search(read, scored)
@@ -90,10 +90,10 @@ class Writer:
         ]
 
     def stream(self, read: Source) -> Generator[str, None, GeneratedText]:
-        """Stream the text for one prompt (or source) in pieces; a yielded piece never changes.
+        """Stream the text for one prompt (or source) in pieces, which are final once yielded.
 
-        The generator returns the candidate. Raises UsageError at once if the text cannot be written or streamed.
-        Closing the iterator ends the search.
+        The generator returns the whole text. Raise UsageError immediately, before the first piece, if the text cannot
+        be generated or streamed. Closing the generator stops the search.
         """
         search = self._search([read], scored=False)
         check_stream(self.strategy, search)
@@ -115,7 +115,7 @@ class Writer:
                     written = self._written(prompt, item)
                     text = written.text
                     if not text.startswith(streamed):
-                        raise UsageError("the tokenizer or a stop rule changed text already streamed; do not stream")
+                        raise UsageError("the tokenizer or a stop rule changed streamed text; do not stream")
                 else:
                     ids.append(item)
                     text = self.rules.certain(prompt, ids)
@@ -146,7 +146,7 @@ class Writer:
     @property
     def _start(self) -> int:
         if self.start is None:
-            raise UsageError("the recipe sets no model.special_ids.start, the decoder's first token")
+            raise UsageError("the recipe does not set model.special_ids.start, the decoder's first token")
         return self.start
 
     def _written(self, prompt: Ids, candidate: Candidate) -> GeneratedText:
@@ -171,9 +171,9 @@ def make_writer(
     most: int | None,
     options: GenerateOptions,
 ) -> Writer:
-    """Build a Writer from the settings, overridden by checked options.
+    """Build a Writer from the settings, overridden by options that are already checked.
 
-    Raises RecipeError for an invalid part, UsageError for one that does not fit the tokenizer.
+    Raise RecipeError if a part is invalid, and UsageError if it does not fit the tokenizer.
     """
     options = with_short_options(options, settings)
     seed = options.get("seed")
@@ -196,7 +196,7 @@ def make_writer(
 
 
 def with_short_options(options: GenerateOptions, settings: Generate) -> GenerateOptions:
-    """Apply the short options to the strategy and the rules. Raise UsageError or RecipeError."""
+    """Apply the short options, such as `temperature`, to the strategy and the logits rules."""
     short: dict[str, Any] = {name: options.get(name) for name in (*RULES, *OF_STRATEGIES)}
     if all(value is None for value in short.values()):
         return options
@@ -210,7 +210,7 @@ def with_short_options(options: GenerateOptions, settings: Generate) -> Generate
 
 
 def check_options(options: Mapping[str, object], most: object = None) -> None:
-    """Raise UsageError for an unknown option or an invalid number."""
+    """Raise UsageError for unknown options and numbers out of range."""
     for name in options:
         if name not in GenerateOptions.__annotations__:
             hint = nearest(name, [*GenerateOptions.__annotations__, "max_new_tokens"])

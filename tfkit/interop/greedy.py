@@ -1,4 +1,4 @@
-"""Comparison of a run with exported files: greedy tokens, and the verdict."""
+"""Shared checks of exported files against their run: greedy tokens and the verdict."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tfkit.models import Model
 from tfkit.run import Run
 
 TOLERANCE = 1e-4  # absolute, for any output
-WORST = 1.001  # highest ratio of the int8 perplexity to that in float32
-PROMPTS, LONGEST, NEW = 20, 12, 16  # random prompts, their longest length, and new tokens after each
+WORST = 1.001  # highest allowed ratio of int8 to float32 perplexity
+PROMPTS, LONGEST, NEW = 20, 12, 16  # number of random prompts, maximum prompt length, new tokens per prompt
 
 
 class BoundaryTokens(TypedDict):
     """Tokens that begin and end generated text."""
 
-    start: int | None  # of an encoder-decoder's target
+    start: int | None  # first decoder token of an encoder-decoder
     ends: list[int]
 
 
@@ -30,21 +30,21 @@ Write = Callable[[list[int], int], list[int]]  # (prompt, limit) -> new ids
 
 @dataclass
 class FilesVerdict:
-    """Result of comparing a run with exported files; int8 and float32 figures by name."""
+    """Result of comparing exported files with their run."""
 
     tolerance: float
     differences: dict[str, float] = field(default_factory=dict)
     equal_prompts: int | None = None  # None if the model does not generate
     prompts: int = PROMPTS
     quantized: bool = False
-    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)  # "float32" or "int8" -> measurements
 
     @property
     def failures(self) -> list[str]:
         """One message per failure."""
         if self.quantized:
             whole, small = (self.figures[name].get("perplexity", 1.0) for name in ("float32", "int8"))
-            wrong = f"perplexity {small:.3f} in int8, {whole:.3f} in float32; the limit is {WORST} times that"
+            wrong = f"int8 perplexity {small:.3f} exceeds {WORST} times the float32 perplexity {whole:.3f}"
             return [] if small <= WORST * whole else [wrong]
         off = [f"{name}: off by {worst:.1e}" for name, worst in self.differences.items() if not worst <= self.tolerance]
         if self.equal_prompts is not None and self.equal_prompts < self.prompts:
@@ -57,7 +57,7 @@ class FilesVerdict:
 
 
 def boundary_tokens(run: Run) -> BoundaryTokens:
-    """Return the special tokens of the recipe, or of the tokenizer if it was trained with the run."""
+    """Return the start and end tokens: the tokenizer's for a trained run, else the recipe's."""
     special = dict(run.blueprint.special_ids)
     if has_tokenizer(run) and (run.recipe.objective is not None or not special):
         special |= run.tokenizer.special_ids
@@ -80,20 +80,20 @@ def prompts(model: Model, special: BoundaryTokens) -> Iterator[Prompt]:
     for number in range(PROMPTS):
         length = min(1 + number % LONGEST, max(1, most - 1))
         ids = torch.randint(size // 8, size, (length,), generator=generator).tolist()
-        if paired and set(ids) <= set(special["ends"]):  # an empty source, which engines reject
+        if paired and set(ids) <= set(special["ends"]):  # engines reject it as an empty source
             ids = [(ids[0] + 1) % size] * length
         yield Prompt(ids, min(NEW, most - (1 if paired else length)))
 
 
 def equal_prompts(model: Model, special: BoundaryTokens, write: Write) -> int:
-    """Count the prompts that `write` continues like the model."""
+    """Count the prompts for which `write` produces the model's greedy tokens."""
     each = prompts(model, special)
     return sum(write(one.ids, one.count) == greedy(model, one.ids, one.count, special) for one in each)
 
 
 @torch.no_grad()
 def greedy(model: Model, ids: list[int], count: int, special: BoundaryTokens) -> list[int]:
-    """Return the greedy continuation, recomputing the whole text at each step."""
+    """Decode greedily without a cache."""
     start, source = special["start"], torch.tensor([ids])
     text = list(ids) if start is None else [start]
     prompt = len(text)

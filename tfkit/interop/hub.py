@@ -25,16 +25,16 @@ from tfkit.training.weights import Weights
 from tfkit.training.weights_file import opened, read_entry, with_digest
 
 MARKS = {ENVIRONMENT, RESOLVED}  # files that identify a run on the hub
-BESIDE = {CARD, ".gitattributes"}  # initial files of an empty repository
+BESIDE = {CARD, ".gitattributes"}  # files that a new repository may already contain
 
 
 def push(run: Run | str | Path, target: str, force: bool = False, private: bool = False) -> str:
-    """Push a run to hf://user/name in one commit, and return that address.
+    """Push a run to hf://user/name in one commit and return this address.
 
     Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Absolute paths, such
-    as those of data files and of a user's parts, are replaced by their last part, and a warning lists them. A new
-    repository is public unless `private`. `force` replaces an existing run. Raises UsageError for other existing
-    contents, RunError for a damaged run, DataError for errors of the hub.
+    as those of data files and custom parts, are replaced by their last component, and a warning lists them. A new
+    repository is public unless `private`. `force` replaces an existing run. Raises UsageError if the repository has
+    other contents, RunError if the run is damaged, DataError if the hub reports an error.
     """
     repository(target)
     hub = optional("huggingface_hub", "hf", "tfkit.push needs")
@@ -54,7 +54,7 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
 
 
 def _commit(hub: Any, target: str, contents: dict[str, Path | bytes], title: str, force: bool, private: bool) -> None:
-    """Write the files to the repository in one commit. Keep a card that the author wrote."""
+    """Write the files to the repository in one commit. Keep a model card written by the author."""
     name = repository(target)
     with in_words(target):
         api = hub.HfApi()
@@ -69,7 +69,7 @@ def _commit(hub: Any, target: str, contents: dict[str, Path | bytes], title: str
 
 
 def _without_paths(paths: LocalPaths, file: Path, copy: Path) -> Path:
-    """Return the file, or a copy without absolute paths if it contains any."""
+    """Return `file`, or a copy without absolute paths if it contains any."""
     if file.name == WEIGHTS:
         with opened(file) as stored:
             entry = json.dumps(read_entry(file, stored.metadata() or {}))
@@ -82,7 +82,7 @@ def _without_paths(paths: LocalPaths, file: Path, copy: Path) -> Path:
 
 
 def _files(folder: RunFolder) -> dict[str, Path]:
-    """Return the files to push by name. Raise RunError if one has changed."""
+    """Return the files to push by name. Raise RunError if a file no longer matches its checksum."""
     files = {name: folder / name for name in PUBLISHED if (folder / name).is_file()}
     kept = (path for path in kept_files(folder.path) if not is_temporary(path))
     files |= {path.relative_to(folder.path).as_posix(): path for path in kept}
@@ -96,7 +96,7 @@ def _sums(files: Mapping[str, Path]) -> bytes:
 
 
 def _check_free(target: str, existing: set[str], force: bool) -> None:
-    """Raise UsageError for a repository with other contents, and for an existing run unless `force`."""
+    """Raise UsageError if the repository has other contents, or a run and `force` is not set."""
     if existing <= BESIDE:
         return
     if not existing >= MARKS:
@@ -106,7 +106,7 @@ def _check_free(target: str, existing: set[str], force: bool) -> None:
 
 
 def _operations(hub: Any, contents: Mapping[str, Path | bytes], existing: Iterable[str]) -> list[object]:
-    """Build the commit: add files and delete those left from an earlier run."""
+    """Return the operations of the commit: add `contents` and delete leftover files of an earlier run."""
     added = [
         hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=one if isinstance(one, bytes) else str(one))
         for name, one in contents.items()

@@ -1,4 +1,4 @@
-"""Absolute paths of this machine in the files of a run, replaced in what is pushed or exported."""
+"""Replacement of local absolute paths in the files of pushed and exported runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfkit.storage.files import read_text
 from tfkit.training.folder import ENVIRONMENT, EVALUATION, RECIPE, RESOLVED
 from tfkit.training.kept import CONFIG, GENERATION, KEPT, TOKENIZER_CONFIG, TOKENS_MAP
 
-SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # transformers writes _name_or_path into them
+SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # may contain _name_or_path, written by transformers
 RECORDED = (RECIPE, RESOLVED, ENVIRONMENT, EVALUATION, *SETTINGS)  # text files that can hold paths
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
@@ -28,7 +28,7 @@ _PATH = re.compile(r"(?<![\w./:~<>-])(?:/|[A-Za-z]:[\\/])[^\s\"'`,;:|<>()\[\]{}]
 
 @dataclass(frozen=True)
 class LocalPaths:
-    """Paths recorded in a run, each with its replacement: relative to the run's folder, or its last part."""
+    """Local paths recorded in a run -> replacements: relative to the run folder, or the shortest unique suffix."""
 
     names: Mapping[str, str]
 
@@ -44,8 +44,8 @@ class LocalPaths:
         return cls(_named(sorted(paths), run.folder.absolute()))
 
     def out_of(self, text: str) -> str:
-        """Replace the paths in a text, also where JSON escapes their characters."""
-        # comments name other files of the same folders, with spaces in their paths
+        """Replace the paths in a text, including JSON-escaped ones."""
+        # comments may name other files in the same folders, whose paths may contain spaces
         folders = {f"{folder}/": "" for path in self.names for folder in _pure(path).parents if _is_local(str(folder))}
         names = {**folders, **self.names}
         for path in sorted(names, key=len, reverse=True):
@@ -54,7 +54,7 @@ class LocalPaths:
         return text
 
     def out_of_files(self, folder: Path) -> None:
-        """Replace the paths in the recipes and settings of a folder that is being written."""
+        """Replace the paths in the recipes and settings files of an export folder."""
         for file in (folder / name for name in RECORDED if (folder / name).is_file()):
             text = read_text(file)
             if (without := self.out_of(text)) != text:
@@ -67,7 +67,7 @@ class LocalPaths:
 
 
 def _paths(text: str) -> Iterator[str]:
-    """Yield the absolute paths among the values of a YAML or JSON text, and in its comments."""
+    """Yield the local paths in the values and comments of a YAML or JSON text."""
     try:
         data = json.loads(text) if text.startswith("{") else yaml.load(text, _LOADER)
     except (ValueError, RecursionError, yaml.YAMLError):
@@ -89,7 +89,7 @@ def _strings(data: object) -> Iterator[str]:
 
 
 def _is_local(text: str) -> bool:
-    """True for an absolute path below a folder, and for a path that leaves the run's folder."""
+    """True for absolute paths of at least two components, and for paths that start with '..'."""
     path = _pure(text)
     inside = path.is_absolute() and len(path.parts) > 2
     return "\n" not in text and (inside or (path.parts[:1] == ("..",) and len(path.parts) > 1))
@@ -100,7 +100,7 @@ def _pure(text: str) -> PurePath:
 
 
 def _named(paths: Iterable[str], folder: Path) -> dict[str, str]:
-    """Return the shortest distinct ending of each path; those inside the folder are relative to it."""
+    """Return the shortest unique suffix of each path, or the relative path inside `folder`."""
     whole = {path: _pure(os.path.normpath(folder / path) if path.startswith("..") else path) for path in paths}
     lengths = dict.fromkeys(whole.values(), 1)
     while True:

@@ -55,10 +55,10 @@ class QuantizedRun:
 def quantize_run(
     run: Run, out: str | Path, force: bool = False, split: str | None = None, limit: int | None = None
 ) -> QuantizedRun:
-    """Write `run` to the folder `out` with its matrices and tables in int8, and evaluate both.
+    """Write `run` to the folder `out` with matrices and embedding tables in int8, and evaluate both runs.
 
-    `force` renames an existing run to NAME.old. Raises RunError for a folder that must not be overwritten, and
-    UsageError for a run that is already in int8 or has non-finite weights; no files are left in these cases.
+    `force` renames an existing run to NAME.old. Raises RunError if the folder must not be overwritten, and UsageError
+    if the run is already in int8 or has non-finite weights. On errors, no files are left.
     """
     source = RunFolder(run.folder)
     known = source.known if (source / ENVIRONMENT).is_file() else {}
@@ -95,7 +95,7 @@ def quantize_run(
 
 
 def _stored(run: Run, own: Weights) -> set[str]:
-    """Return the matrices by tensor name in the file."""
+    """Return the names of the quantized tensors, as stored in the weight file."""
     return {own.tied.get(name, name) for name in matrices(run.model)}
 
 
@@ -107,7 +107,7 @@ def _scores(run: Run, split: str | None, limit: int | None) -> dict[str, float]:
 
 
 def _environment(run: Run, known: Mapping[str, object], target: Path) -> dict[str, object]:
-    """Return environment.json of the new run: the original's, with the storage of its weights."""
+    """Return environment.json for the quantized run: the original's, marked as int8."""
     kept = {key: value for key, value in known.items() if key not in ("finished", NEEDS)}
     needs = recorded(run.recipe, target, run.tokenizer.vocab_size if run.recipe.unknown_vocab else None)
     return {**kept, QUANTIZED: "int8"} | ({NEEDS: needs} if needs else {})

@@ -1,4 +1,4 @@
-"""Output of commands about recipes, parts and runs: text, tables and drawings.
+"""Reports on recipes, parts and runs: text, tables and drawings.
 
 show, explain, diff  an architecture, the origin of a value, differences: as data, and as text
 picture              a drawing of a Blueprint as SVG, HTML or text; svg.py has its shapes

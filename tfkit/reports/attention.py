@@ -1,4 +1,4 @@
-"""Output of `tfkit look`: tables of attention heads, and a self-contained HTML page."""
+"""Output of `tfkit look`: tables of attention heads and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfkit.core.trees import JsonObject
 from tfkit.generation.attention import AttentionMaps
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
-LARGEST = 3_000_000  # maximum total map cells per page, one byte each before base64
+LARGEST = 3_000_000  # maximum map cells per page, at one byte per cell before base64
 SHOWN = 10  # maximum number of heads in a table
-STEPS = 255  # quantization levels from 0 to the maximum of a map
+STEPS = 255  # quantization levels between 0 and the maximum of a map
 
 
 def as_data(maps: AttentionMaps, token: str | None = None) -> JsonObject:
-    """Return the analysis of a text as data: heads, most attended keys of each query, probabilities."""
+    """Return the analysis of a text as data: heads, most attended keys of each query, token probabilities."""
     return {
         "heads": [asdict(one) for one in maps.heads()],
         "texts": {each.place: {"queries": each.queries, "keys": each.keys} for each in maps.maps},
@@ -45,17 +45,17 @@ def print_heads(maps: AttentionMaps, console: Console) -> None:
     ]
     _table(console, ["attention", "head", "entropy", "distance", "induction"], rows)
     if len(heads) > SHOWN:
-        _line(console, f"the {SHOWN} of {len(heads)} heads with the least entropy (bits)")
+        _line(console, f"the {SHOWN} of {len(heads)} heads with the lowest entropy (bits)")
     for place in maps.left_out:
         _line(console, f"{place} has no attention weights")
     if maps.probabilities:
-        context = "before it" if maps.predicts == "next" else "of the text, itself included"
-        _line(console, f"\nprobability of each token, given those {context}:")
+        context = "the tokens before it" if maps.predicts == "next" else "the whole text, itself included"
+        _line(console, f"\nprobability of each token, given {context}:")
         _line(console, " ".join(f"{one.token} {one.probability:.3f}" for one in maps.probabilities))
 
 
 def print_head(maps: AttentionMaps, named: str, console: Console) -> None:
-    """Print the most attended keys of each query of head `PLACE:NUMBER`. Raise UsageError if it does not exist."""
+    """Print the most attended keys of each query of the head `PLACE:NUMBER`. Raise UsageError if there is none."""
     place, _, number = named.rpartition(":")
     attention = maps.map(place or named)
     if not number.isdecimal() or int(number) >= len(attention.weights):
@@ -76,7 +76,7 @@ def print_head(maps: AttentionMaps, named: str, console: Console) -> None:
 
 
 def print_token(maps: AttentionMaps, token: str, console: Console) -> None:
-    """Print the other token that a query attends to most, by descending weight. Raise UsageError for unknown tokens."""
+    """Print the other token that a query attends to most, for all heads by weight. Raise UsageError if unknown."""
     attended = _attended(maps, token)
     rows = [
         [one["place"], str(one["head"]), one["key"], f"{one['weight']:.3f}", f"{one['special']:.3f}"]
@@ -86,7 +86,7 @@ def print_token(maps: AttentionMaps, token: str, console: Console) -> None:
 
 
 def _attended(maps: AttentionMaps, token: str) -> list[JsonObject]:
-    """Return the top key of the first query `token` for each head, excluding itself and special tokens."""
+    """Return the top key of the first query `token` in each head, except special tokens and the query itself."""
     attended = []
     for each in maps.maps:
         place = _place(token, each.queries)
@@ -107,7 +107,7 @@ def _attended(maps: AttentionMaps, token: str) -> list[JsonObject]:
 
 
 def _place(token: str, tokens: Sequence[str]) -> int | None:
-    """Return the first index of a token, with or without its word-start marker."""
+    """Return the index of the first occurrence of a token, with or without its word-start marker."""
     for words in (tokens, [word.lstrip("\u2581 ") for word in tokens]):
         if token in words:
             return words.index(token)
@@ -119,7 +119,7 @@ def _figure(value: float | None, digits: int) -> str:
 
 
 def _table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], figures: bool = True) -> None:
-    """Print columns, with figures right-aligned."""
+    """Print columns; figures are right-aligned."""
     cells = [[printable(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
@@ -135,7 +135,7 @@ def _line(console: Console, text: str) -> None:
 
 
 def page(maps: AttentionMaps, title: str) -> str:
-    """Render a page with all maps, max-pooled for long texts."""
+    """Render a page with all maps, which are max-pooled if the text is long."""
     cells, block = sum(each.weights.numel() for each in maps.maps), 1
     while cells / block**2 > LARGEST:
         block *= 2
@@ -162,7 +162,7 @@ def page(maps: AttentionMaps, title: str) -> str:
 
 
 def _packed(cells: Tensor) -> dict[str, object]:
-    """Encode weights as base64 bytes, 255 for the maximum."""
+    """Encode weights as base64 bytes, scaled so that the maximum is 255."""
     most = float(cells.max())
     parts = (cells / max(most, 1e-30) * STEPS).round().byte().contiguous()
     return {"most": most, "bytes": base64.b64encode(parts.numpy().tobytes()).decode("ascii")}

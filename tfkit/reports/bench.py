@@ -1,4 +1,4 @@
-"""Benchmark: time and peak memory of attentions and mixers by sequence length."""
+"""Benchmark of attentions and mixers: time and peak memory by sequence length."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Layer = Tree
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
 WIDEST = 100  # minimum table width, enough for six lengths
 LEAST, MOST = 9, 50  # minimum and maximum number of timed calls per length
-ENOUGH = 0.3  # minimum total seconds per length
+ENOUGH = 0.3  # minimum total seconds of calls per length
 SETTLED = 1.03  # maximum ratio of the second fastest call to the fastest
 
 
 @dataclass(frozen=True)
 class BenchSetting:
-    """Settings of the measured model: one layer without feedforward, applied to random vectors."""
+    """Settings of the measured model: one layer without a feedforward, applied to random vectors."""
 
     d_model: int = 256
     num_heads: int = 4
@@ -45,7 +45,7 @@ class BenchSetting:
 
 @dataclass(frozen=True)
 class Measured:
-    """One attention at one length: minimum time in seconds and peak tensor memory in bytes."""
+    """One attention at one length: its minimum time in seconds and its peak tensor memory in bytes."""
 
     attention: str
     length: int
@@ -54,7 +54,7 @@ class Measured:
 
 
 def layers(setting: BenchSetting) -> Mapping[str, Layer]:
-    """Return the measurable layers by name."""
+    """Return the layers that can be measured, by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
     def attention(name: str, mask: object = None, **options: object) -> Layer:
@@ -103,7 +103,7 @@ def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting)
 
 
 def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], None]:
-    """Return a call of a one-layer model."""
+    """Return a function that runs a one-layer model."""
     recipe = {
         "type": "decoder" if setting.causal else "encoder",
         "d_model": setting.d_model,
@@ -129,9 +129,9 @@ def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], N
 
 
 def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int, float]:
-    """Return the minimum time per length, the value least affected by other processes.
+    """Return the minimum time for each length, since other processes affect the minimum least.
 
-    The lengths are measured round-robin, so that a temporary slowdown affects all of them.
+    The lengths take turns, so that a temporary slowdown affects all of them.
     """
     times: dict[int, list[float]] = {length: [] for length in calls}
     while unsettled := [length for length, seconds in times.items() if not _is_settled(seconds)]:
@@ -141,7 +141,7 @@ def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int,
 
 
 def _is_settled(seconds: Sequence[float]) -> bool:
-    """True if more calls would hardly lower the minimum."""
+    """True if more calls are unlikely to lower the minimum."""
     if len(seconds) < LEAST or len(seconds) >= MOST:
         return len(seconds) >= MOST
     first, second = sorted(seconds)[:2]
@@ -149,7 +149,7 @@ def _is_settled(seconds: Sequence[float]) -> bool:
 
 
 def _seconds(call: Callable[[], None], device: str) -> float:
-    """Time a call: process time on a single CPU thread, otherwise wall-clock time."""
+    """Time a call, in process time for a single CPU thread, else in wall-clock time."""
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
     _wait(device)
@@ -187,7 +187,7 @@ def _peak(call: Callable[[], None], device: str) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence stderr at the file descriptor, where torch's profiler writes."""
+    """Silence stderr at the file descriptor, to which torch's profiler writes."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)
@@ -199,9 +199,9 @@ def _quiet() -> Iterator[None]:
 
 
 def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> float | None:
-    """Return the largest growth factor per doubling of the length, or None for a single length.
+    """Return the largest growth factor per doubling of the length, or None if there is only one length.
 
-    Factors between other lengths are converted to factors per doubling.
+    Factors between other ratios of lengths are converted to factors per doubling.
     """
     ordered = sorted(measured, key=lambda one: one.length)
     factors = [
@@ -253,9 +253,7 @@ def render(data: JsonObject, console: Console) -> None:
             table.add_row(name, *cells, "-" if factor is None else f"{factor:.2f}x")
         console.print()
         console.print(table, width=max(console.width, WIDEST), crop=False)  # overflow rather than truncate
-    console.print(
-        "\ndoubling: maximum growth factor per doubling of the length, between adjacent lengths.", style="dim"
-    )
+    console.print("\ndoubling: largest growth factor per doubling of the length, over adjacent lengths.", style="dim")
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Benchmark of decoding speed for models of common sizes, compared with other libraries."""
+"""Benchmark of decoding speed for models of common sizes, with other libraries for comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Call = Callable[[], object]
 PROMPT = 32  # prompt length in tokens
 OWN = "tfkit"
 FLOOR = "weights alone"
-OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # computed once, not at every step
+OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # used once, not at every step
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Work:
-    """A decoding task: `new` tokens for each of `batch` prompts, by greedy or beam search."""
+    """A decoding task: `new` tokens for each of `batch` prompts, with greedy or beam search."""
 
     size: Size
     batch: int
@@ -68,12 +68,12 @@ class Work:
         return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator)
 
 
-Peer = Callable[[Work], Call | None]  # another library; None if it does not support the task
+Peer = Callable[[Work], Call | None]  # a call of another library; None if it does not support the task
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of each round of one method, or None if unsupported."""
+    """Seconds that one method needed in each round, or None if it does not support the task."""
 
     work: Work
     way: str
@@ -81,7 +81,7 @@ class Timed:
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Return the names. Raise UsageError for unknown ones."""
+    """Return the names. Raise UsageError for unknown names."""
     for name in names:
         if name not in known:
             hint = nearest(name, list(known))
@@ -91,7 +91,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
 
 
 def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> Iterator[Timed]:
-    """Time all methods for each task, alternating within a round so that disturbances affect all of them."""
+    """Time all methods for each task. Methods alternate within a round, so that disturbances affect all of them."""
     for work in works:
         calls = ways(work, peers)
         supported = {name: call for name, call in calls.items() if call is not None}
@@ -106,9 +106,9 @@ def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> It
 
 
 def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
-    """Return calls for tfkit, quantized tfkit and peers; None if unsupported.
+    """Return the call for tfkit, quantized tfkit and each peer; None if a method does not support the task.
 
-    Multiplying by the weights is included as a lower bound. Raise UsageError if a library is not installed.
+    A multiplication by the weights alone is included as a lower bound. Raise UsageError if a library is missing.
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
@@ -117,7 +117,7 @@ def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
 
 
 def recipe(size: Size) -> Tree:
-    """Return the model section for this size."""
+    """Return the `model:` section for a model of this size."""
     layer = {
         "residual": "post_norm" if size.pair else "pre_norm",
         "norm": "layer_norm",
@@ -154,7 +154,7 @@ def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
 
 
 def _floor(model: Model, work: Work) -> Call:
-    """Return a call that multiplies each weight by one vector per step: the lower bound for float32 weights."""
+    """Return a call that multiplies each weight by one vector per step: a lower bound for float32 weights."""
     layers = model.stack(model.blueprint.last.side).layers
     named = [*layers.named_parameters(), *(model.head.named_parameters() if model.head is not None else ())]
     weights = [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]
@@ -175,7 +175,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def as_data(timings: Sequence[Timed]) -> list[JsonObject]:
-    """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit."""
+    """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit's."""
     own = {timed.work: timed.seconds for timed in timings if timed.way == OWN}
     return [_row(timed, own[timed.work] or ()) for timed in timings]
 
@@ -203,7 +203,7 @@ def _row(timed: Timed, own: Sequence[float]) -> dict[str, object]:
 
 
 def render(rows: Sequence[JsonObject], console: Console) -> None:
-    """Print the results."""
+    """Print the measurements."""
     new = rows[0]["new_tokens"]
     console.print(
         f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
@@ -225,7 +225,7 @@ def render(rows: Sequence[JsonObject], console: Console) -> None:
         table.add_row(*cells, *figures, f"{least:.2f}-{most:.2f}")
     console.print(table)
     console.print(
-        f"\n{FLOOR}: one product of each weight with a vector by torch's plain layer. "
+        f"\n{FLOOR}: one matrix-vector product per weight with torch's Linear. "
         "-: the method does not support this model or search.",
         style="dim",
     )

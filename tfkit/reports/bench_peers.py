@@ -1,4 +1,4 @@
-"""Decoding benchmark of other installed libraries."""
+"""Other libraries in the decoding benchmark, if installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _library(name: str, package: str) -> Any:
 
 
 def _transformers(work: Work, **how: object) -> Call | None:
-    """Decode with GPT-2, or BART for an encoder-decoder."""
+    """Decode with GPT-2 of transformers, or with its BART for an encoder-decoder."""
     library = _library("transformers", "transformers")
     library.logging.set_verbosity_error()
     size = work.size
@@ -59,7 +59,7 @@ def _transformers(work: Work, **how: object) -> Call | None:
 
 
 def _static(work: Work) -> Call | None:
-    """Decode with GPT-2 of transformers and a static cache; no beams."""
+    """Decode with transformers' GPT-2 and a static cache, without beams."""
     return None if work.beams > 1 or work.size.pair else _transformers(work, cache_implementation="static")
 
 
@@ -82,7 +82,7 @@ def _x_transformers(work: Work) -> Call | None:
 
 
 def _litgpt(work: Work) -> Call | None:
-    """Decode with LitGPT, for batch size 1 only."""
+    """Decode with LitGPT, which supports only batch size 1 here."""
     library, size = _library("litgpt", "litgpt"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None

@@ -1,14 +1,14 @@
 """Cost of a Blueprint: parameters, FLOPs, activations and decode cache, computed without weights.
 
 A sample of the model (see sample.py) is built on `meta` and run twice, in training mode and with a decode state. The
-cost of each part is multiplied by the number of equal layers, so custom parts are counted too.
+cost of each part is multiplied by the number of equal layers, so custom parts are counted as well.
 
-Conventions. A multiply-add is 2 FLOPs. Products count (linear layers, attention, convolutions), element-wise operations
-do not. FLOPs per token are those of a full forward at the stated length, divided by its tokens; in an encoder-decoder,
-source and target both have that length, and the FLOPs of both sides are divided by the tokens of one. Attention counts
-the full square regardless of the mask. Activations are the tensors that one training forward saves for the backward
-pass, before any loss: each storage once, without weights, with fused attention, and dropout as on a CPU. The cache is
-the decode state after that many tokens (and as many source tokens); an encoder has none.
+Conventions. A multiply-add is 2 FLOPs. Only products count (linear layers, attention, convolutions), not element-wise
+operations. FLOPs per token are the FLOPs of a full forward pass at the stated length, divided by its tokens. In an
+encoder-decoder, source and target both have that length, and the FLOPs of both sides are divided by the target tokens.
+Attention counts the full square, regardless of the mask. Activations are the tensors that one training forward pass
+saves for the backward pass, before any loss: each storage once, without weights, with fused attention, and with dropout
+as on a CPU. The cache is the decode state after that many tokens (and as many source tokens); an encoder has none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class PartCount:
-    """One part of a layer, or a whole embedding, norm or head, with the shapes of its own weights."""
+    """A part of a layer, or a whole embedding, norm or head, with the shapes of its own weights."""
 
     name: str
     weights: dict[str, tuple[int, ...]]
@@ -51,10 +51,10 @@ class PartCount:
 
 @dataclass(frozen=True)
 class CountedEntry:
-    """One row: all layers of a kind, or a module outside the layers.
+    """One row of the table: all layers of a kind, or a module outside the layers.
 
-    `cost` covers all `times` layers, with shared weights counted once; `parts` are those of a single layer. `kind`
-    indexes the layers of the stack's plan (None outside the layers).
+    `cost` covers all `times` layers, with shared weights counted once; `parts` are the parts of a single layer. `kind`
+    is an index into the layers of the stack's plan, None outside the layers.
     """
 
     stack: str  # encoder, decoder, or "" for heads
@@ -69,8 +69,8 @@ class CountedEntry:
 class Counts:
     """Cost of a model at a given length, batch size and dtype.
 
-    `active` counts the parameters used by one token: all except unselected experts. `blueprint` is the counted one,
-    where layers that size themselves by index have separate plans; rows refer to its kinds.
+    `active` counts the parameters that one token uses: all except unselected experts. `blueprint` is the architecture
+    that was counted, in which layers whose size depends on their index have separate plans; rows refer to its kinds.
     """
 
     rows: tuple[CountedEntry, ...]
@@ -93,7 +93,7 @@ def count(
 ) -> Counts:
     """Compute the cost at `length` tokens (None: max_length, else 512) without allocating memory.
 
-    Raise UsageError for lengths beyond max_length and for impossible tensor sizes.
+    Raise UsageError if the length exceeds max_length or a tensor size is impossible.
     """
     with countable():
         blueprint = split_by_size(blueprint)
@@ -111,7 +111,7 @@ def count(
 
 
 def count_parameters(blueprint: Blueprint) -> int:
-    """Count the parameters, shared and tied ones once, without allocating or running the model."""
+    """Count the parameters without allocating or running the model; shared and tied parameters count once."""
     with countable():
         blueprint = split_by_size(blueprint)
         model = build_sample(blueprint)
@@ -119,7 +119,7 @@ def count_parameters(blueprint: Blueprint) -> int:
 
 
 def default_length(blueprint: Blueprint) -> int:
-    """Return the smallest max_length of the stacks, or 512 if none has one."""
+    """Return the smallest max_length of the stacks, or 512 if no stack has one."""
     return min((plan.max_length for plan in blueprint.stacks() if plan.max_length), default=512)
 
 
@@ -135,7 +135,7 @@ def check_call(blueprint: Blueprint, length: int, batch: int) -> None:
 
 @contextmanager
 def countable() -> Iterator[None]:
-    """Convert torch's errors for impossible sizes and data-dependent parts to UsageError."""
+    """Convert torch's errors for impossible sizes and data-dependent parts to UsageError within the block."""
     try:
         yield
     except (RuntimeError, TypeError, OverflowError) as error:
@@ -149,7 +149,7 @@ def countable() -> Iterator[None]:
 
 @dataclass
 class _Account:
-    """Extrapolation from the sample `model` to all of `blueprint`."""
+    """Accumulates the cost of all of `blueprint`, extrapolated from the sample `model`."""
 
     blueprint: Blueprint
     model: Model
@@ -157,9 +157,9 @@ class _Account:
     tallies: dict[Path, Tally] = field(default_factory=dict)
     caches: dict[Path, int] = field(default_factory=dict)
     trainable: int = 0
-    unused: int = 0  # parameters not used by a single token
+    unused: int = 0  # parameters that a single token does not use
     _flops: int = 0
-    _counted: set[int] = field(default_factory=set)  # ids of weights
+    _counted: set[int] = field(default_factory=set)  # id() of weights already counted
 
     def rows(self) -> Iterator[CountedEntry]:
         """Yield the rows in execution order."""
@@ -177,7 +177,7 @@ class _Account:
             yield from self._single("", name, head, self._within("", name))
 
     def total(self, rows: tuple[CountedEntry, ...]) -> Cost:
-        """Sum the rows; FLOPs per token are rounded only here."""
+        """Sum the rows. FLOPs per token are rounded only after summation."""
         costs = [row.cost for row in rows]
         return Cost(
             sum(cost.parameters for cost in costs),
@@ -187,7 +187,7 @@ class _Account:
         )
 
     def _single(self, side: str, name: str, module: nn.Module | None, tally: Tally) -> Iterator[CountedEntry]:
-        """Yield the row of a module outside the layers, unless it is empty."""
+        """Yield the row of a module outside the layers, unless the module is empty."""
         if module is None or is_empty(module):
             return
         part = self._part(name, module, tally)
@@ -195,11 +195,11 @@ class _Account:
         yield CountedEntry(side, name, part.cost, (part,))
 
     def _layers(self, plan: StackPlan, kind: int, path: Path, layer: nn.Module, sets: WeightSets) -> CountedEntry:
-        """Count all layers of one kind; `sets` holds the number of weight sets of shared parts."""
+        """Count all layers of one kind; `sets` tells how many copies of shared weights exist."""
         times, whole = plan.order.count(kind), self._within(*path, "1")
         parts, parameters = [], 0
         for name, module in parts_of(layer).items():
-            # work outside the other parts is attributed to the residual layout
+            # operations outside the other parts count for the residual layout
             tally = self.tallies.get((*path, "1"), Tally()) if name == "residual" else self._within(*path, "1", name)
             uses = sets.of(kind, name) if sets.shares(kind, name) else times
             part = self._part(name, module, tally, self.caches.get((*path, name), 0), uses)
@@ -220,14 +220,14 @@ class _Account:
         return PartCount(name, {key: tuple(weight.shape) for key, weight in weights.items()}, cost)
 
     def _once(self, side: str, stack: Stack) -> Tally:
-        """Return the work done once per forward: masks, biases, and everything the stack itself computes."""
+        """Return the work done once per forward pass: masks, biases, and whatever the stack itself computes."""
         once = self.tallies.get((side,), Tally())
         for index in range(len(stack.layers) // 2):
             once += self._within(side, "layer", str(index), "0") - self._within(side, "layer", str(index), "1")
         return once
 
     def _within(self, *path: str) -> Tally:
-        """Sum the tallies at `path` and below."""
+        """Sum the tallies at `path` and all paths below it."""
         return sum((tally for key, tally in self.tallies.items() if key[: len(path)] == path), Tally())
 
     def _per_token(self, flops: int) -> int:

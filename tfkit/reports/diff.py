@@ -1,4 +1,4 @@
-"""Differences between recipes: architectures by Blueprint, regardless of spelling, other sections by value."""
+"""Differences between recipes: architectures are compared as Blueprints, other sections by value."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfkit.recipe.views.runs import Runs, joined, label, places
 from tfkit.reports.align import Alignment, align
 from tfkit.reports.difference import Change, differences, words
 
-Follows = list[tuple[Any, Any]]  # changes of layer norms, from which other norms derive
+Follows = list[tuple[Any, Any]]  # changes of layer norms, which other norms follow
 AS_LAYER = "layer.norm"
 SHOWN_SETS = 8
 
 
 def diff_architectures(before: Blueprint, after: Blueprint) -> list[Change]:
-    """List the differences; empty if and only if the Blueprints are equal."""
+    """List the differences; the list is empty if and only if the Blueprints are equal."""
     if before == after:
         return []
     follows: Follows = []
@@ -45,14 +45,14 @@ def diff_settings(before: Recipe, after: Recipe) -> list[Change]:
 
 
 def _named(what: str, before: dict[str, object], after: dict[str, object], follows: Follows) -> Iterator[Change]:
-    """Compare two mappings by key, including their order."""
+    """Compare two mappings by key, and the order of their keys."""
     for name in dict.fromkeys([*before, *after]):
         yield from differences(f"{what}.{name}", before.get(name), after.get(name), follows)
     yield from _order(what, list(before), list(after))
 
 
 def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
-    """Compare the order of the common names."""
+    """Compare the order of the names that both have."""
     ours, theirs = ([name for name in one if name in other] for one, other in ((before, after), (after, before)))
     if ours != theirs:
         yield Change(f"order of {what}", ", ".join(ours), ", ".join(theirs))
@@ -62,7 +62,7 @@ def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
 
 
 def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[Change]:
-    """Compare all stacks; a change common to encoder and decoder is listed once."""
+    """Compare all stacks; a change that encoder and decoder share is listed once."""
     ours, theirs = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
     if len(ours) == len(theirs) == 1:
         yield from _Stack(before.last, after.last, follows, alone=True).changes()
@@ -96,7 +96,7 @@ class _Stack:
         for name in STACK:
             if name == "layer":
                 yield from layers
-            elif name == "memory" and self.alone:  # with an encoder, memory is the encoder's output
+            elif name == "memory" and self.alone:  # next to an encoder, the memory is its output
                 yield from self._at("memory.d_model", "memory_width")
             elif name == "memory" and self.after.side == "decoder" and self.before.last_state != self.after.last_state:
                 words = (
@@ -105,14 +105,14 @@ class _Stack:
                 yield Change("memory", *words)
             elif name == "pattern" and not any(change.what.endswith("shared") for change in layers):
                 yield from self._sharing()
-            elif name not in ("mask", "memory", "layers", "pattern"):  # compared per layer
+            elif name not in ("mask", "memory", "layers", "pattern"):  # compared layer by layer
                 yield from self._at(name, name)
 
     def _at(self, what: str, name: str) -> Iterator[Change]:
         return differences(what, getattr(self.before, name), getattr(self.after, name), self.follows)
 
     def _layers(self) -> Iterator[Change]:
-        """Yield the changes within aligned layers, grouping equal changes over all affected layers."""
+        """Yield the changes between aligned layers; equal changes are grouped over all layers that have them."""
         found: dict[Change, tuple[Runs, Runs]] = {}
         for pair in self.alignment.pairs:
             if pair.before == pair.after:
@@ -139,7 +139,7 @@ class _Stack:
             yield Change(label(runs), "none", _alone(plan, like))
 
     def _sharing(self) -> Iterator[Change]:
-        """Compare which layers share weights."""
+        """Compare the sets of layers that share weights."""
         if self.before.num_layers == self.after.num_layers and self.before.entries != self.after.entries:
             yield Change("layers that share weights", _sets(self.before), _sets(self.after))
 
@@ -159,33 +159,33 @@ def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
     order = [columns.pop("sublayers") for columns in (ours, theirs)]
     for name in dict.fromkeys([*ours, *theirs]):
         if name.endswith("_norm") and not (name in ours and name in theirs):
-            continue  # of a sublayer that only one of them has
+            continue  # only one of the layers has this sublayer
         absent = "the stack's" if name == "position" else "none"
         yield from differences(f"layer.{name}", ours.get(name), theirs.get(name), _base(name, columns), absent)
     yield from _order("sublayers", *order)
 
 
 def _columns(plan: LayerPlan) -> dict[str, Any]:
-    """Return the values of a layer by key; AS_LAYER for norms equal to the layer's."""
+    """Return the values of a layer by key; norms equal to the layer's norm become AS_LAYER."""
     norms = {f"{sublayer.name}_norm": AS_LAYER for sublayer in plan.sublayers if sublayer.norm == plan.norm}
     return layer_columns(plan) | norms | {"sublayers": [sublayer.name for sublayer in plan.sublayers]}
 
 
 def _base(name: str, columns: Sequence[Mapping[str, object]]) -> Follows:
-    """Return the pair of base options: attention for cross_attention, feedforward for feedforward_2."""
+    """Return both values of the key that `name` inherits from: attention, or feedforward for feedforward_2."""
     base = "attention" if name == "cross_attention" else re.sub(r"_\d+$", "", name)
     found = [one[base] for one in columns if base in one]
     return [(found[0], found[1])] if base != name and len(found) == 2 else []
 
 
 def _alone(plan: LayerPlan, others: Sequence[tuple[LayerPlan, tuple[int, int]]]) -> str:
-    """Describe a layer without a counterpart, by reference to an equal aligned layer if possible."""
+    """Describe a layer without a counterpart, as "as layer N" if an aligned layer equals it."""
     like = next((first for other, (first, _) in others if other == plan), None)
     return _layer_words(plan) if like is None else f"as layer {like}"
 
 
 def _layer_words(plan: LayerPlan) -> str:
-    """Summarize a layer without a counterpart."""
+    """Summarize a layer."""
     parts = [f"{sublayer.name} {words(sublayer.config)}" for sublayer in plan.sublayers]
     parts += [f"mask {words(plan.mask)}"] * bool(plan.mask) + [f"norm {words(plan.norm)}"] * (plan.norm is not None)
     parts += [f"position {words(plan.position)}"] * (plan.position is not None)
@@ -194,7 +194,7 @@ def _layer_words(plan: LayerPlan) -> str:
 
 
 def _stack_words(plan: StackPlan) -> str:
-    """Summarize a stack without a counterpart."""
+    """Summarize a stack."""
     layers = "; ".join(f"{label(runs)} {_layer_words(plan.layers[kind])}" for kind, runs in places(plan.order).items())
     ends: Sequence[tuple[str, object]] = (("embedding", plan.embedding), ("position", plan.position))
     parts = [f"{name} {words(part)}" for name, part in ends if part]

@@ -1,4 +1,4 @@
-"""Output of `tfkit diff`: the differences, then a table of costs."""
+"""Output of `tfkit diff`: the differences, followed by a table of costs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tfkit.reports.difference import Change
 from tfkit.reports.table import FIGURES, size
 from tfkit.reports.wrapped import say
 
-WIDEST = 1000  # width at which the table is measured
+WIDEST = 1000  # console width for measuring the table
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: name, architecture and cost."""
+    """One side of a comparison: its name, architecture and cost."""
 
     name: str
     blueprint: Blueprint
@@ -29,7 +29,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Diff:
-    """All differences of two recipes, with additional `notes`."""
+    """All differences between two recipes, and additional `notes`."""
 
     before: Side
     after: Side
@@ -39,7 +39,7 @@ class Diff:
 
 
 def as_data(diff: Diff) -> JsonObject:
-    """Return `render`'s content with exact figures."""
+    """Return the content of `render` as data, with exact figures."""
     counts = diff.before.counts
     return {
         "a": diff.before.name,
@@ -64,7 +64,7 @@ def _change_data(change: Change) -> dict[str, object]:
 
 
 def render(diff: Diff, console: Console) -> None:
-    """Print the differences to the console's width, without truncation."""
+    """Print the differences, wrapped to the console's width but never truncated."""
     say(console, f"A: {diff.before.name}", style="bold")
     say(console, f"B: {diff.after.name}", style="bold")
     for note in diff.notes:
@@ -95,7 +95,7 @@ def _changes(console: Console, title: str, changes: Sequence[Change]) -> None:
 
 
 def _figures(diff: Diff, console: Console) -> None:
-    """Print both costs and their difference, as lines if the console is too narrow for a table."""
+    """Print both costs and their difference, as lines of text if a table does not fit."""
     ours, theirs = (asdict(side.counts.total) for side in (diff.before, diff.after))
     rows = [("", "A", "B", "difference")]
     for key, title in FIGURES.items():
@@ -117,7 +117,7 @@ def _figure(key: str, value: int) -> str:
 
 
 def _change(key: str, before: int, after: int) -> str:
-    """Format a signed difference with its percentage."""
+    """Format a signed difference and its percentage."""
     if before == after:
         return "none"
     text = ("+" if after > before else "-") + _figure(key, abs(after - before))

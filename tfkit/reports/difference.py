@@ -1,4 +1,4 @@
-"""Differences between values: parts by option, lists of parts by membership, in recipe terms."""
+"""Differences between values: parts by option, lists of parts by membership, phrased like a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.recipe.text.node import inline
 
 
 class Change(NamedTuple):
-    """One difference: its key, both values, and the affected layers or stacks, if not all."""
+    """A difference: its key, both values, and the layers or stacks that it affects, unless it affects all."""
 
     what: str
     before: str
@@ -23,9 +23,9 @@ class Change(NamedTuple):
 def differences(
     what: str, before: object, after: object, follows: Sequence[tuple[object, object]] = (), absent: str = "none"
 ) -> Iterator[Change]:
-    """Yield the differences between `before` and `after` at key `what`.
+    """Yield the differences between `before` and `after` at the key `what`.
 
-    Pairs in `follows` are reported elsewhere and skipped here; `absent` is the word for None.
+    Pairs in `follows` are skipped, because they are reported elsewhere; `absent` is the word for None.
     """
     if before == after or any(pair == (before, after) for pair in follows):
         return
@@ -43,7 +43,7 @@ def _holds_parts(values: Sequence[object]) -> bool:
 
 
 def _lists(what: str, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[Change]:
-    """Compare two lists of parts by membership, else by order."""
+    """Compare two lists of parts by their members, or by order if the members are equal."""
     lost = tuple(part for part in before if part not in after)
     new = tuple(part for part in after if part not in before)
     if len(lost) == len(new) == 1 and type(lost[0]) is type(new[0]):
@@ -56,7 +56,7 @@ def _lists(what: str, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterat
 
 
 def words_of_type(part: BaseModel) -> str:
-    """Return the name of a part; empty for a section."""
+    """Return the name of a part, or an empty string for a section."""
     return part.part.part_name if isinstance(part, Config) else ""
 
 
@@ -75,7 +75,7 @@ def words(value: object) -> str:
 
 
 def _telling(value: BaseModel) -> Iterator[str]:
-    """Yield the options worth listing: all except empty defaults (`none`, `false`, 0, [])."""
+    """Yield the options to list: all except defaults that are empty (`none`, `false`, 0, [])."""
     for name, field in type(value).model_fields.items():
         option = getattr(value, name)
         if option or field.is_required() or option != field.get_default():

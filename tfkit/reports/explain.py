@@ -1,4 +1,4 @@
-"""Origins and replaced values of recipe keys: the answers of `tfkit explain`, as data and as text."""
+"""Output of `tfkit explain`: values of recipe keys, their origins, and the values they replaced."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tfkit.recipe.views.table import RecipeTable
 from tfkit.reports.parts_table import rows as print_rows
 from tfkit.reports.wrapped import say
 
-AS_WRITTEN = "as written; no layer or stack has this key when resolved"
+AS_WRITTEN = "as written; after resolving, no layer or stack has this key"
 
 
 class Answer(NamedTuple):
-    """One key with its values, several if stacks or layers differ."""
+    """A key with its values; there are several if stacks or layers differ."""
 
     path: str
     sentence: str
@@ -32,17 +32,17 @@ class Answer(NamedTuple):
 
 @dataclass
 class Explanation:
-    """The answer for one key: `whole` for the part or section itself, `answers` for its options."""
+    """The answer for a key: `whole` is about the part or section itself, `answers` about its options."""
 
     key: str
     answers: list[Answer]
     whole: list[Answer] = field(default_factory=list)
-    made_of: list[str] = field(default_factory=list)  # kinds of the requested layers
+    made_of: list[str] = field(default_factory=list)  # the kinds that the requested layers consist of
     note: str = ""
 
 
 def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation:
-    """Look up the dotted `key` in `recipe` with its origins; raises UsageError for invalid keys."""
+    """Look up the dotted `key` in `recipe` with its origins. Raise UsageError for invalid keys."""
     rows = recipe.table(notes=notes).find(key)
     explanation = Explanation(key, list(_answers(rows)))
     for group in _by_key(rows):
@@ -58,7 +58,7 @@ def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation
 
 
 def answers(table: RecipeTable, key: str) -> list[Answer]:
-    """Return the plain values at and below `key`; empty if the recipe has no such key."""
+    """Return the plain values at and below `key`, or [] if the recipe does not have the key."""
     try:
         return list(_answers(table.find(key)))
     except UsageError:
@@ -70,11 +70,11 @@ def _by_key(rows: Sequence[RecipeRow]) -> list[list[RecipeRow]]:
 
 
 def _whole(rows: list[RecipeRow]) -> Iterator[Answer]:
-    """Yield the changes of a part or section itself, if any; options are listed separately."""
+    """Yield the changes to a part or section itself, if any; its options are listed separately."""
     answer = _answer(rows, rows)
     happened = [entry for entry in answer.entries if entry.dropped or entry.replaced]
     texts = {tuple(_happened(entry)) for entry in happened}
-    if len(texts) == 1 and len(happened) == len(answer.entries):  # same everywhere, even if options differ
+    if len(texts) == 1 and len(happened) == len(answer.entries):  # equal for all layers, whatever their options
         happened = [replace(happened[0], where="")]
     if happened:
         yield answer._replace(entries=happened)
@@ -90,7 +90,7 @@ def _answers(rows: Sequence[RecipeRow]) -> Iterator[Answer]:
 
 
 def _answer(leaves: list[RecipeRow], rows: list[RecipeRow]) -> Answer:
-    """Group the rows of one key by value and origin; `rows` are all that may have it."""
+    """Group the rows of a key by value and origin; `rows` are all rows that could have the key."""
     groups: dict[tuple[str, str], list[RecipeRow]] = {}
     for row in leaves:
         groups.setdefault((inline(row.plain()), row.origin.short()), []).append(row)
@@ -100,13 +100,13 @@ def _answer(leaves: list[RecipeRow], rows: list[RecipeRow]) -> Answer:
 
 
 def _where(holds: list[RecipeRow], rows: list[RecipeRow]) -> str:
-    """Return the stacks and layers with a value: `decoder layers 0-4, 6-10`."""
+    """Name the stacks and layers that have a value, such as `decoder layers 0-4, 6-10`."""
     paired = len({row.side for row in rows}) > 1
     words = []
     for side in dict.fromkeys(row.side for row in holds):
         held = [row.layers for row in holds if row.side == side]
         runs = joined(run for layers in held for run in layers or ())
-        # layers are omitted if all are meant
+        # no layer numbers if all layers have the value
         rest = any(row.side == side and row.layers not in held for row in rows)
         numbers = label(runs) if runs and (rest or not paired) else ""
         words.append(" ".join(word for word in (f"{side}" if paired else "", numbers) if word))
@@ -165,7 +165,7 @@ def _origin_data(found: Origin) -> dict[str, object]:
 
 
 def render(explanation: Explanation, console: Console) -> None:
-    """Print one value in detail, or many as a table."""
+    """Print a single value in detail, or several values as a table."""
     for text in explanation.made_of:
         say(console, text)
     if len(explanation.answers) == 1:
@@ -193,7 +193,7 @@ def _at_length(answer: Answer, console: Console) -> None:
 
 
 def _tables(answers: Sequence[Answer], console: Console) -> None:
-    """Print a table for each part or section, one row per value, with its scope and origin."""
+    """Print a table for each part or section, with one row per value: its scope and its origin."""
     for number, (parent, group) in enumerate(groupby(answers, lambda answer: answer.path.rpartition(".")[0])):
         if number:
             console.print()
@@ -216,7 +216,7 @@ def _table(answers: Sequence[Answer], console: Console) -> None:
 
 
 def _happened(entry: RecipeRow) -> Iterator[str]:
-    """Yield the replaced values, then the options dropped with a type; the type leads its group."""
+    """Yield the replaced values, then the options that were dropped because the type changed."""
     for value, found in entry.replaced:
         yield f"replaced {inline(value)}: {found.words()}"
     old = ""

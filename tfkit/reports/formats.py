@@ -1,4 +1,4 @@
-"""User text in files: one escape function per format (CSV, Markdown, LaTeX, HTML), used by all reports."""
+"""Escaping of user text in files, with one function per format (CSV, Markdown, LaTeX, HTML); all reports use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.core.extras import optional
 from tfkit.core.output import printable
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # a cell starting with one of these is evaluated by spreadsheets
-# inline Markdown: tags and entities, code, emphasis, formulas, strikethrough, links, cells
+# inline Markdown: tags and entities, code, emphasis, formulas, strikethrough, links, table cells
 _INLINE = (
     (re.compile(r"\\(?=[!-/:-@\[-`{-~])"), r"\\\\"),
     (re.compile(r"&(?=#?\w+;)"), "&amp;"),
@@ -27,7 +27,7 @@ _NUMBERED = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
 
 
 def csv_text(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Format a CSV table. Numbers stay numbers; text that looks like a formula is prefixed by an apostrophe."""
+    """Format a CSV table. Numbers stay numbers; text that looks like a formula is prefixed with an apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(name) for name in heads])
@@ -36,7 +36,7 @@ def csv_text(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _cell(value: object) -> object:
-    """Convert a cell: numbers and None are unchanged, everything else becomes escaped text."""
+    """Convert a cell: numbers and None stay unchanged, other values become escaped text."""
     if value is None or isinstance(value, (int, float)):
         return value
     text = str(value)
@@ -64,12 +64,12 @@ def _escaped_start(line: str) -> str:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """Format a row of a Markdown table; the cells are Markdown."""
+    """Format a row of a Markdown table from cells that are Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table with plain text cells."""
+    """Yield the lines of a Markdown table from cells of plain text."""
     yield markdown_row(map(markdown, heads))
     yield "|" + "---|" * len(heads)
     for row in rows:
@@ -82,7 +82,7 @@ def latex(text: str) -> str:
 
 
 def html_page(template: Path, **values: object) -> str:
-    """Render an HTML page from a template, escaping all text. Raise UsageError if jinja2 is missing."""
+    """Render an HTML template, escaping all text. Raise UsageError if jinja2 is missing."""
     jinja2 = optional("jinja2", "study", "the page requires")
     environment = jinja2.Environment(autoescape=True, finalize=_shown)
     page: str = environment.from_string(template.read_text(encoding="utf-8")).render(**values)
@@ -90,5 +90,5 @@ def html_page(template: Path, **values: object) -> str:
 
 
 def _shown(value: object) -> object:
-    """Escape control characters of plain text; trusted markup is unchanged."""
+    """Escape control characters in plain text; trusted markup stays unchanged."""
     return printable(value.replace("\r\n", "\n")) if type(value) is str else value

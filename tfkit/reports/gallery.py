@@ -1,4 +1,4 @@
-"""HTML pages of pictures: one model, two side by side, or a gallery with search, filters and comparison."""
+"""HTML pages of pictures: a single model, two models side by side, or a gallery to search, filter and compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.reports.explain import answers
 from tfkit.reports.picture import Box, Picture, picture
 from tfkit.reports.svg import style, svg
 
-# slots with a filter
+# slots for which the gallery has a filter
 FILTERS = ("norm", "position", "attention", "mixer", "feedforward", "residual")
 TITLE = "Architectures"
 PAGE = (
@@ -28,14 +28,14 @@ PAGE = (
 
 
 def page(pictures: Sequence[Picture], below: Sequence[str], tables: Sequence[RecipeTable]) -> str:
-    """Render one picture, or two side by side; tooltips name the origins of values."""
+    """Render one picture, or two side by side; tooltips state where values come from."""
     title = escape(" and ".join(one.name for one in pictures))
     hovers = [partial(origins, one) for one in tables]
     return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
 
 
 def origins(table: RecipeTable, box: Box) -> str:
-    """List the values of a part with their origins."""
+    """List the values of a part with their origins, one per line."""
     lines = []
     for answer in [answer for key in box.path.split() for answer in answers(table, key)]:
         for entry in answer.entries:
@@ -73,7 +73,7 @@ def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
 
 
 def _ideas(blueprint: Blueprint) -> list[Config]:
-    """List the parts of a model that the filters use."""
+    """Return the parts of a model for which there are filters."""
     return [part for plan in blueprint.stacks() for part in plan.parts() if part.part.part_slot in FILTERS]
 
 

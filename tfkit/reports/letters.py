@@ -1,4 +1,4 @@
-"""Text metrics: upper bounds on glyph widths in the fonts of picture.css, and line wrapping."""
+"""Text metrics for the fonts of picture.css: upper bounds on glyph widths, and line wrapping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 BETWEEN = " · "
-# maximum width in hundredths of the font size -> letters
+# maximum width in hundredths of the font size -> letters of that width
 _LETTERS = {
     28: "'ijl",
     34: " ,./:;I\\|·",
@@ -22,7 +22,7 @@ _LETTERS = {
 }
 _WIDTHS = {letter: width for width, letters in _LETTERS.items() for letter in letters}
 _BOLDER = 13
-_OTHER = 110  # letters not listed; the SVG fixes the length of their lines
+_OTHER = 110  # other letters; the SVG states the length of lines that contain them
 
 
 @lru_cache(maxsize=2**14)
@@ -38,9 +38,9 @@ def is_measured(text: str) -> bool:
 
 
 def lines(words: Iterable[str], most: float, size: float, bold: bool = False, apart: bool = False) -> list[str]:
-    """Wrap groups of words to lines of at most `most`, breaking between groups, then words, then letters.
+    """Wrap groups of words to lines of at most `most`, preferring breaks between groups, then words, then letters.
 
-    With `apart`, each group starts a new line.
+    With `apart`, each group starts on a new line.
     """
     wrapped: list[str] = []
     for group in words:

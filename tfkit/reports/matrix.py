@@ -1,4 +1,4 @@
-"""Compatibility tables of parts, for every pair of slots in the rule table."""
+"""Compatibility tables of parts, for every pair of slots with rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKS = "yes"
 
 
 def matrix_data(slot: str, other: str) -> dict[str, object]:
-    """Check all parts of `slot` against all of `other`: None if compatible, otherwise the reason."""
+    """Check all parts of `slot` against all parts of `other`: None if they can be combined, else the reason."""
     refused: dict[str, dict[str, str | None]] = {}
     for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
         refused.setdefault(name, {})[other_name] = reason
@@ -27,7 +27,7 @@ def all_data() -> list[dict[str, object]]:
 
 
 def render_matrices(tables: Sequence[JsonObject], console: Console) -> None:
-    """Print each table: a mark for compatible parts, otherwise the number of a footnote with the reason."""
+    """Print each table: a mark if two parts can be combined, else the number of a footnote with the reason."""
     notes: dict[str, int] = {}
     for table in tables:
         say(console, f"{table['slot']} and {table['other']}", "bold")
@@ -43,7 +43,7 @@ def render_matrices(tables: Sequence[JsonObject], console: Console) -> None:
 
 
 def _fitting(heads: Sequence[str], width: int) -> Iterator[list[str]]:
-    """Split the columns into groups of at most `width`."""
+    """Split the columns into groups that fit `width`."""
     group: list[str] = []
     for head in heads:
         if group and sum(len(one) + 2 for one in (*group, head)) > width:

@@ -49,7 +49,7 @@ class Meter:
         self._open = ExitStack()
 
     def watch(self, module: nn.Module | None, name: Callable[[], Path] | Path) -> None:
-        """Tally `module` separately. `name` (if callable, evaluated per call) is appended to the enclosing path."""
+        """Tally `module` separately, under the enclosing path plus `name`; callables are evaluated at each call."""
         if module is None:
             return
 

@@ -1,4 +1,4 @@
-"""Minimal recipes that contain a given part: the examples of `tfkit parts`, all accepted by `tfkit check`."""
+"""Minimal recipes with a given part: the examples of `tfkit parts`, all of which `tfkit check` accepts."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tfkit.reports.slots import SLOTS
 
 Part = type[Component]
 
-# hidden states that an objective reads -> topology that computes them
+# attention that an objective requires -> topology that provides it
 TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
 
 
 class Minimal(NamedTuple):
-    """A recipe as plain data, or the `problem` that prevents it."""
+    """A recipe as plain data, or the `problem` that prevents one."""
 
     data: Tree | None
     problem: str | None = None
 
 
 def minimal_recipe(part: Part) -> Minimal:
-    """Return the smallest valid recipe with `part`, setting only required options."""
+    """Return the smallest valid recipe that uses `part`, setting only required options."""
     try:
         data = _in_model(part) if part.part_slot in MODEL else _in_section(part)
         load_recipe(data)
-    except Exception as error:  # validators of custom parts may raise anything
+    except Exception as error:  # validators of custom parts may raise any exception
         return Minimal(None, describe(error, part))
     return Minimal(data)
 
@@ -46,7 +46,7 @@ def _in_model(part: Part) -> Tree:
 
 
 def _in_section(part: Part) -> Tree:
-    """Build a small model with the part in its section."""
+    """Return a small model, with the part in the section to which its slot belongs."""
     topology = _topology(part)
     data = Case("model", topology, topology).recipe()
     key, _, written = SLOTS[part.part_slot].written.partition(": ")
@@ -66,7 +66,7 @@ def _in_section(part: Part) -> Tree:
 
 
 def _heads(part: Any) -> Tree:
-    """Return an objective's heads."""
+    """Return the heads that an objective needs."""
     kind = part.heads[0]
     beside = {name: types[0] for name, types in part.beside.items()}
     named = {name: {"type": type_, **required("head", type_)} for name, type_ in beside.items()}
@@ -74,19 +74,19 @@ def _heads(part: Any) -> Tree:
 
 
 def _topology(part: Part) -> str:
-    """Return the topology the part requires, by default a decoder."""
+    """Return the topology that the part requires, by default a decoder."""
     if issubclass(part, ObjectiveFacts) and part.reads is not None:
         return TOPOLOGIES[part.reads]
     return "encoder_decoder" if issubclass(part, CorpusFacts) and "target" in part.fields else "decoder"
 
 
 def _corpus(topology: str) -> str:
-    """Return a bundled corpus."""
+    """Return a corpus that needs no files."""
     return "phrases" if topology == "encoder_decoder" else "docstrings"
 
 
 def recipe_text(data: Tree, width: int) -> str:
-    """Format a recipe: values in flow style if they fit `width`, otherwise in block style."""
+    """Format a recipe; values are in flow style if they fit `width`, else in block style."""
     return "\n".join(_lines(_short(data), "", width))
 
 
@@ -116,7 +116,7 @@ def _items(entries: Sequence[object], indent: str, width: int) -> Iterator[str]:
 
 
 def _folded(line: str, indent: str, width: int) -> Iterator[str]:
-    """Break a quoted text at single spaces, which YAML reads the same; longer words stay whole."""
+    """Break a quoted text at single spaces, where YAML ignores line breaks; long words stay whole."""
     first, *words = re.split(r"(?<=[^ ]) (?=[^ ])", line.lstrip(" "))
     line = indent[:-2] + first
     for word in words:

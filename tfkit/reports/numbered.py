@@ -1,4 +1,4 @@
-"""Layers with equal plans but different sizes: their parts depend on the layer index (`shape.layer`)."""
+"""Layers with equal plans but different sizes, because their parts depend on the layer index (`shape.layer`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfkit.core.skeleton import NoDraws
 from tfkit.models.layer import Layer
 from tfkit.models.sample import used_kinds
 
-MOST = 256  # maximum layers of a plan built for comparison; above it, only the outermost are built
+MOST = 256  # maximum layers built for comparison; in deeper stacks, only the first and last layers are compared
 Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 
 @dataclass(frozen=True)
 class _Watched(Shape):
-    """Shape that records reads of `layer`, including reads of its copies."""
+    """A shape that records reads of `layer`, including reads from its copies."""
 
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
@@ -32,7 +32,7 @@ class _Watched(Shape):
 
 @dataclass(frozen=True)
 class _WatchedPlan(StackPlan):
-    """Plan with watched shapes."""
+    """A plan whose shapes record reads of `layer`."""
 
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
@@ -45,7 +45,7 @@ class _WatchedPlan(StackPlan):
 def split_by_size(blueprint: Blueprint) -> Blueprint:
     """Return `blueprint` with a separate plan for each distinct layer size.
 
-    Raise UsageError if too many layers would have to be built for comparison.
+    Raise UsageError if too many layers would have to be built for the comparison.
     """
     encoder, decoder = (plan and _split_plan(plan) for plan in (blueprint.encoder, blueprint.decoder))
     return replace(blueprint, encoder=encoder, decoder=decoder)
@@ -62,7 +62,7 @@ def _split_plan(plan: StackPlan) -> StackPlan:
 
 
 def _split(plan: StackPlan, kind: int) -> StackPlan:
-    """Add a plan for each further size among the layers of a kind."""
+    """Add a plan for every additional size among the layers of a kind."""
     numbers = [number for number, other in enumerate(plan.order) if other == kind]
     few = numbers if len(numbers) <= MOST else [*numbers[: MOST // 2], *numbers[-MOST // 2 :]]
     owners = {number: _owner(plan, number) for number in few}
@@ -80,14 +80,14 @@ def _split(plan: StackPlan, kind: int) -> StackPlan:
 
 
 def _owner(plan: StackPlan, number: int) -> int:
-    """Return the index of the layer that owns the weights: itself, or the first of a shared entry."""
+    """Return the index of the layer that owns the weights: its own, or that of the first layer that shares them."""
     if not plan.layers[plan.order[number]].shared:
         return number
     return next(first for first, entry in enumerate(plan.entries) if entry == plan.entries[number])
 
 
 def _sizes(plan: StackPlan, kind: int, number: int) -> Sizes:
-    """Return names, shapes and requires_grad of a layer's parameters and buffers."""
+    """Return the name, shape and requires_grad of a layer's parameters and buffers."""
     with torch.device("meta"), NoDraws():
         layer = Layer(plan.layers[kind], plan, number)
     tensors = [*layer.named_parameters(), *layer.named_buffers()]

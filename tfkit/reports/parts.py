@@ -29,14 +29,14 @@ ARXIV = re.compile(r"\b\d{4}\.\d{4,5}\b")
 
 
 def slot_data(slot: str) -> dict[str, object]:
-    """Return a slot's purpose and one line per part."""
+    """Return the purpose of a slot, and a summary of each part."""
     note = SLOTS[slot]
     parts = [line_data(REGISTRY.get(slot, name)) for name in REGISTRY.names(slot)]
     return {"slot": slot, "purpose": note.purpose, "written": note.written, "parts": parts}
 
 
 def line_data(part: Part) -> dict[str, object]:
-    """Summarize a part: `what` omits the paper, `own` marks custom parts."""
+    """Summarize a part; `what` is the sentence without the paper, `own` is true for custom parts."""
     doc = inspect.cleandoc(part.__doc__ or "")
     sentence = " ".join(doc.partition("\n\n")[0].split())
     papers = PAPER.findall(sentence) or PAPER.findall(" ".join(doc.split()))
@@ -51,7 +51,7 @@ def line_data(part: Part) -> dict[str, object]:
 
 
 def part_data(part: Part, width: int = 80) -> dict[str, object]:
-    """Describe one part. Its recipe is wrapped to `width`, or None with a `recipe_problem`."""
+    """Describe a part. Its minimal recipe is wrapped to `width`, or None with the reason in `recipe_problem`."""
     minimal = minimal_recipe(part)
     return {
         "slot": part.part_slot,
@@ -68,7 +68,7 @@ def part_data(part: Part, width: int = 80) -> dict[str, object]:
 
 
 def file_of(part: Part) -> str | None:
-    """Return the defining file, relative if possible; None in an interactive session."""
+    """Return the file that defines a part, relative if possible; None if it was defined interactively."""
     file = source_file(part)
     for folder in (ROOT, Path.cwd()):
         if file is not None and Path(file).is_relative_to(folder):
@@ -77,7 +77,7 @@ def file_of(part: Part) -> str | None:
 
 
 def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iterator[dict[str, object]]:
-    """Yield the options of a part; those of nested mappings follow under dotted names."""
+    """Yield the options of a part; options of nested mappings have dotted names."""
     for name, field in model.model_fields.items():
         yield {
             "name": prefix + name,
@@ -93,13 +93,13 @@ def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iter
 
 
 def _kind(section: type[BaseModel]) -> str:
-    """Return the `type` that selects this mapping among several."""
+    """Return the `type` that selects this nested mapping, as a prefix."""
     kind: FieldInfo | None = section.model_fields.get("type")
     return f"{in_words(kind) if kind else section.__name__}: "
 
 
 def _checked(config: type[Config]) -> list[str]:
-    """Return the options that the part's own validators read."""
+    """Return the options that the part's own validators access."""
     checks = [kind.__dict__["check"] for kind in config.__mro__ if "check" in kind.__dict__]
     checks += [validator.func for validator in config.__pydantic_decorators__.model_validators.values()]
     read = {name for check in checks for name in inspect.unwrap(check).__code__.co_names}
@@ -107,6 +107,6 @@ def _checked(config: type[Config]) -> list[str]:
 
 
 def _relevant(part: Part) -> set[str]:
-    """Return the capabilities relevant to the part's slot: required by a rule, or declared by any part in it."""
+    """Return the capabilities to list for a part: those that a rule requires or that any part in its slot declares."""
     declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.able()}
     return declared | {rule.capability for rule in RULES if part.part_slot in rule.slots}

@@ -1,4 +1,4 @@
-"""Output of `tfkit parts` for any width; long text is wrapped, never truncated."""
+"""Output of `tfkit parts` for any terminal width; long text is wrapped, never truncated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.core.trees import JsonObject
 from tfkit.recipe.text.node import inline
 
 INDENT = 2
-LONG = 36  # longer words, such as paths, may be broken
+LONG = 36  # words longer than this, such as paths, may be broken
 GAP = 2  # spaces between table columns
 TABLE_WIDTH = 72  # narrower terminals get a list instead of a table
 NO_DOC = "no description: the class has no docstring"
@@ -57,7 +57,7 @@ def render_part(part: JsonObject, console: Console) -> None:
 
 
 def _lines(console: Console, parts: Sequence[JsonObject]) -> None:
-    """Print a line per part: name, summary and paper; the file of custom parts."""
+    """Print one line per part: name, summary and paper, or the file of a custom part."""
     if not parts:
         return say(console, "no part is registered", indent=INDENT)
     rows(console, [(part["name"], _about(part)) for part in parts])
@@ -73,7 +73,7 @@ def _about(part: JsonObject) -> Text:
 
 
 def _doc(console: Console, doc: str) -> None:
-    """Print a docstring: paragraphs wrapped, lists and diagrams (repeated spaces) verbatim."""
+    """Print a docstring: paragraphs are wrapped, lists and diagrams (with repeated spaces) are kept verbatim."""
     for number, paragraph in enumerate(doc.split("\n\n")):
         if number:
             console.print()
@@ -99,7 +99,7 @@ def _options(console: Console, part: JsonObject) -> None:
 
 
 def _default(field: JsonObject, names: Sequence[str]) -> str:
-    """Return the text of an option's default."""
+    """Format the default of an option."""
     if field["required"]:
         return "required"
     parted = isinstance(field["default"], dict) and any(name.startswith(f"{field['name']}.") for name in names)
@@ -107,7 +107,7 @@ def _default(field: JsonObject, names: Sequence[str]) -> str:
 
 
 def _abilities(console: Console, part: JsonObject) -> None:
-    """Print capabilities and requirements on other parts."""
+    """Print the capabilities of a part, and its requirements on other parts."""
     for verdict, title in ((True, "It can:"), (False, "It cannot:")):
         names = [name for name, declared in part["capabilities"].items() if declared is verdict]
         if names:
@@ -124,7 +124,7 @@ def _abilities(console: Console, part: JsonObject) -> None:
 
 
 def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequence[str] = ()) -> None:
-    """Print a borderless table; if it does not fit, list the cells of each row below its first."""
+    """Print a table without borders, or, if it does not fit, the cells of each row below the first one."""
     lines = [*([heads] if heads else []), *cells]
     widths = _widths([list(map(str, column)) for column in zip(*lines, strict=True)], console.width - INDENT)
     if widths is None or console.width < TABLE_WIDTH:
@@ -143,7 +143,7 @@ def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequenc
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Shrink the widest columns to fit `room`; None if that would break a word."""
+    """Shrink the widest columns so that they fit `room`. Return None if that would break a word."""
     words = [[cell_len(word) for cell in column for word in cell.split()] for column in columns]
     least = [min(max(lengths, default=0), LONG) for lengths in words]
     widths = [max(map(cell_len, column)) for column in columns]
@@ -157,7 +157,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
 
 
 def _stack(console: Console, row: Sequence[str | Text], heads: Sequence[str]) -> None:
-    """Print a row as its name with labeled cells below."""
+    """Print a row as its name, with the other cells below, labelled."""
     say(console, str(row[0]), "bold", INDENT)
     for column, cell in enumerate(row[1:], start=1):
         label = f"{heads[column]}: " if heads else ""
@@ -166,7 +166,7 @@ def _stack(console: Console, row: Sequence[str | Text], heads: Sequence[str]) ->
 
 
 def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
-    """Print text wrapped between words; overlong words are broken."""
+    """Print text wrapped between words; only overlong words are broken."""
     margin = " " * indent
     wrapped = textwrap.fill(
         text, max(console.width, 20), initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
@@ -175,5 +175,5 @@ def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
 
 
 def _exact(console: Console, text: str, style: str = "") -> None:
-    """Print text verbatim, leaving long lines to the terminal."""
+    """Print text verbatim; the terminal wraps long lines."""
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """The picture of an architecture as data: typed boxes and the paths between them.
 
-It is built from the Blueprint. Runs of equal layers share a frame; a repeated pattern is framed as a whole.
+It is built from the Blueprint. Stretches of equal layers share a frame; a repeated pattern has one frame.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tfkit.reports.table import FIGURES, caption, figure, headline, weight_group
 from tfkit.reports.wiring import PART, Junction, Path, wiring
 
 LONGEST_PATTERN = 64  # maximum layers of a repeated pattern
-MOST_FRAMES = 12  # maximum per stack; above it, one frame per kind
+MOST_FRAMES = 12  # maximum frames per stack; beyond it, layers are framed by kind
 MOST_KINDS = 40
-SIZES = ("d_model", "vocab_size", "max_length")  # recipe keys of the input's box
-OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # recipe keys of a layer group's band
+SIZES = ("d_model", "vocab_size", "max_length")  # recipe keys shown in the input's box
+OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # recipe keys shown in a layer group's band
 
 
 @dataclass(frozen=True)
 class Box:
-    """A part, a figure or a function, with title and words. `key` identifies it when pictures are compared.
+    """A part, a figure or a function, with a title and words. `key` identifies the box when pictures are compared.
 
-    `path` holds its recipe keys, `inner` the boxes that the part declares inside, `reads` its inputs besides the
-    stream: the stack's position or the memory.
+    `path` holds the recipe keys of the box, `inner` the boxes inside that the part declares, `reads` its inputs in
+    addition to the stream: the stack's position or the memory.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Fork:
-    """Parallel paths, joined by `joined`; an empty path is a residual connection."""
+    """Parallel paths that end in `joined`; an empty path is a residual connection."""
 
     paths: tuple[Series, ...]
     joined: str
@@ -58,7 +58,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers, or a pattern of them; the band shows their count and common properties."""
+    """Layers, or a pattern of layers; the band shows their number and common properties."""
 
     band: Box
     body: Series
@@ -69,7 +69,7 @@ Series = tuple["Box | Fork | LayerGroup", ...]
 
 @dataclass(frozen=True)
 class Column:
-    """One stack, from input to heads; `tied` names the heads that share its token table."""
+    """A stack from input to heads; `tied` names the heads that share its token table."""
 
     side: str
     start: Box
@@ -83,7 +83,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Picture:
-    """A whole model. `shared`: one token table for both stacks; `marks`: changes of each box, if compared."""
+    """A whole model. `shared`: both stacks use one token table; `marks`: changes of each box, if compared."""
 
     name: str
     headline: str
@@ -94,7 +94,7 @@ class Picture:
     marks: dict[str, frozenset[str] | None] = field(default_factory=dict, compare=False)
 
     def boxes(self) -> Iterator[Box]:
-        """Yield all boxes, from the bottom to the top of each stack."""
+        """Yield all boxes of each stack from bottom to top."""
         for column in self.columns:
             first = (column.start, column.memory, column.embedding, column.position)
             yield from (box for box in first if box is not None)
@@ -117,12 +117,12 @@ def boxes_of(series: Series) -> Iterator[Box]:
 
 
 def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None = None) -> Picture:
-    """Build the picture of `blueprint`; with `counts`, the boxes include shapes and costs."""
+    """Build the picture of `blueprint`; with `counts`, boxes show shapes and costs."""
     return _Painter(blueprint if counts is None else counts.blueprint, counts).picture(note)
 
 
 def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
-    """Mark two pictures: None for boxes of both, otherwise the words missing in the other."""
+    """Mark the differences of two pictures: None for boxes that both have, else the words that only one has."""
     for one, other in ((before, after), (after, before)):
         other_text = {box.key: box.text for box in other.boxes()}
         for box in one.boxes():
@@ -132,7 +132,7 @@ def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
 
 
 class _Painter:
-    """Builder of the boxes of one model."""
+    """Builds the boxes of a model."""
 
     def __init__(self, blueprint: Blueprint, counts: Counts | None) -> None:
         self.blueprint, self.counts = blueprint, counts
@@ -196,7 +196,7 @@ class _Painter:
         yield from ((f"heads.{name}", head) for name, head in self.blueprint.heads)
 
     def _layers(self, plan: StackPlan, role: str) -> Series:
-        """Group the layers of a stack by runs and repeated patterns, or by kind if there are too many groups."""
+        """Group the layers of a stack by stretches and repeated patterns, or by kind if there are too many groups."""
         frames: list[LayerGroup] = []
 
         def frame(kind: int, runs: Runs, times: int) -> LayerGroup:
@@ -218,7 +218,7 @@ class _Painter:
                 series.append(frame(plan.order[first], [(first, first + times - 1)], times))
                 continue
             body = []
-            for start, _, count in inner:  # runs of the pattern and their repetitions
+            for start, _, count in inner:  # stretches within the pattern, and their repetitions
                 at = [first + start + turn * period for turn in range(times)]
                 body.append(frame(plan.order[at[0]], joined((one, one + count - 1) for one in at), count))
             band = self._box(
@@ -268,7 +268,7 @@ class _Painter:
         )
 
     def _reads(self, plan: StackPlan, layer: LayerPlan, memory: bool, config: Config) -> list[str]:
-        """List the inputs of a sublayer besides the stream."""
+        """List the inputs of a sublayer in addition to the stream."""
         if memory:
             return ["memory"]
         hooks = asked(plan.position) - {"embed"}
@@ -286,7 +286,7 @@ class _Painter:
         kind: int | None = None,
         path: str = "",
     ) -> Box:
-        """Build the box of one or several parts."""
+        """Build the box of a part, or of several parts."""
         many = config if isinstance(config, tuple) else (config,)
         facts = {} if plan is None or kind is None else agreed(many[0], plan, plan.layers[kind])
         words = [word for each in many for word in part_words(each, facts)]
@@ -303,7 +303,7 @@ class _Painter:
 
 
 def asked(position: Sequence[PositionFacts.Config]) -> frozenset[str]:
-    """Return the hooks by which positions enter a stack: embed, rotation, bias, temperature."""
+    """Return the names of the hooks that the positions of a stack use: embed, rotation, bias, temperature."""
     return frozenset[str]().union(*(config.part.asks(config) for config in position))
 
 
@@ -325,26 +325,26 @@ def _norm_names(layer: LayerPlan) -> dict[str, str | None]:
 
 
 def _norm_key(layer: LayerPlan, name: str) -> str:
-    """Return the recipe key of a part of the layer."""
+    """Return the recipe key of a norm, or of another part, of the layer."""
     sublayer = _norm_names(layer).get(name, "")
     return name if sublayer == "" else "norm" if sublayer is None else f"{sublayer}_norm"
 
 
 def _figures(blueprint: Blueprint) -> dict[str, object]:
-    """Collect the figures of the headline that need no counting."""
+    """Return the figures of the headline that can be known without counting."""
     stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {"name": blueprint.name, "type": blueprint.type.part.part_name, "stacks": stacks}
 
 
 def _cost_words(cost: Cost, weights: dict[str, tuple[int, ...]] | None = None) -> list[str]:
-    """List the shapes of weights, then the costs that are not 0."""
+    """List the shapes of weights, then all costs except zeros."""
     shapes = weight_groups({name: list(size) for name, size in (weights or {}).items()})
     values = {name: value for name, value in vars(cost).items() if value}
     return [*shapes, *(f"{FIGURES[name]} {figure(name, value)}" for name, value in values.items())]
 
 
 def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | None:
-    """Convert a path of a layer to boxes."""
+    """Convert the path of a layer to boxes."""
     if path is None:
         return None
     blocks: list[Box | Fork | LayerGroup] = []
@@ -357,7 +357,7 @@ def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | 
 
 
 def _folds(order: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Fold the order of kinds greedily into repeated stretches: first layer, length, repetitions."""
+    """Fold the order of kinds greedily into repeated stretches. Yield (first layer, length, repetitions)."""
     first = 0
     while first < len(order):
         best, times = 1, 1

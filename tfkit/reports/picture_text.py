@@ -1,4 +1,4 @@
-"""Pictures as terminal text and as Mermaid."""
+"""Pictures as text for the terminal, and as Mermaid."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Generator, Iterator, Sequence
 
 from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series
 
-# special characters of Mermaid and Markdown; # starts an entity
+# characters with a meaning in Mermaid or Markdown; # starts an entity
 ACTING = '"`#;{}[]<>()|*_&\\'
 
 
 def text(picture: Picture, width: int = 80) -> str:
-    """Render a picture as lines, from input to heads, with differences marked by `!`."""
+    """Render a picture as lines of text, from input to heads; `!` marks differences."""
     output = textwrap.wrap(f"{picture.name}: {picture.headline}", width)
     for column in picture.columns:
         output.append("")
@@ -38,7 +38,7 @@ def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterato
 
 
 def _fork(picture: Picture, fork: Fork, before: str, width: int) -> Iterator[str]:
-    """Render parallel paths one below the other, next to a residual connection."""
+    """Render parallel paths one below the other, with a line for the residual connection."""
     straight = [path for path in fork.paths if not path]
     yield f"{before}  ├─╮" if straight else f"{before}  ┬"
     edge = f"{before}  │ " if straight else f"{before}  "
@@ -61,12 +61,12 @@ def _box(picture: Picture, box: Box, before: str, width: int) -> Iterator[str]:
 
 
 def mermaid(pictures: Sequence[Picture]) -> str:
-    """Render pictures as one bottom-to-top Mermaid flowchart."""
+    """Render pictures as a Mermaid flowchart, from bottom to top."""
     return "\n".join(["flowchart BT", *(f"  {line}" for line in _Chart().lines(pictures))]) + "\n"
 
 
 class _Chart:
-    """Builder of a flowchart: nodes in subgraphs, then the edges."""
+    """Builds a flowchart: nodes in subgraphs, then the edges."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -91,7 +91,7 @@ class _Chart:
             yield f"class {','.join(self.marked)} changed"
 
     def _column(self, column: Column, out: str) -> Generator[str, None, str]:
-        """Render a stack that follows node `out`; return its last node."""
+        """Render a stack that follows the node `out`. Return its last node."""
         self.reads: list[tuple[str, str]] = []
         boxes = (column.start, *([column.embedding] if column.embedding else []), *column.layers)
         last = yield from self._series(boxes, "")
@@ -109,7 +109,7 @@ class _Chart:
         return last
 
     def _series(self, series: Series, last: str) -> Generator[str, None, str]:
-        """Render a path that follows node `last`; return its last node."""
+        """Render a path that follows the node `last`. Return its last node."""
         for block in series:
             if isinstance(block, LayerGroup):
                 yield f'subgraph {self._id(block.band)}["{_safe(block.band.text)}"]'

@@ -1,4 +1,4 @@
-"""List of shipped recipes with the first line of each."""
+"""The list of shipped recipes, with the first line of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class RecipeLine:
-    """One recipe: folder, name and description."""
+    """A recipe: its folder, name and description."""
 
     folder: str
     name: str
@@ -29,7 +29,7 @@ class RecipeLine:
 
 
 def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[RecipeLine]:
-    """Yield recipes with `word` in the name or leading comments, ignoring case."""
+    """Yield the recipes that have `word` in their name or leading comments, ignoring case."""
     for name, path in recipes.items():
         comments = list(_comments(path.read_text(encoding="utf-8")))
         if word.casefold() in " ".join([name, *comments]).casefold():
@@ -44,12 +44,12 @@ def _comments(text: str) -> Iterator[str]:
 
 
 def as_data(lines: list[RecipeLine]) -> list[JsonObject]:
-    """Convert to plain data."""
+    """Return the recipes as plain data."""
     return [{"folder": line.folder, "name": line.name, "about": line.about} for line in lines]
 
 
 def render(lines: list[RecipeLine], console: Console) -> None:
-    """Print a table per folder."""
+    """Print one table per folder."""
     for number, (folder, group) in enumerate(groupby(lines, lambda line: line.folder)):
         if number:
             console.print()

@@ -1,7 +1,7 @@
-"""Shape functions of the most frequent operations on `meta`, computed without a kernel.
+"""Shape functions for the most frequent operations on `meta`.
 
 torch computes most meta shapes in Python functions whose first call imports its compiler and sympy, which takes two
-seconds. Operations not listed here take that path, with the same result.
+seconds. Operations without a shape function here take that path, with equal results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMPARISONS = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
 
 
 def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> object:
-    """Return an empty result of the right shape and dtype; None if unsupported."""
+    """Return an empty tensor with the shape and dtype of the result, or None if the operation is not supported."""
     known = KNOWN.get(function)
     if known is not None:
         return known(*args, **options)
@@ -33,7 +33,7 @@ def stand_in(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> 
 
 
 def _pointwise(function: Any, tensors: Sequence[Tensor]) -> Tensor | None:
-    """Infer the result of an element-wise operation; None if dtypes are promoted (except booleans)."""
+    """Return the result of an element-wise operation, or None if it promotes dtypes other than bool."""
     kinds = {tensor.dtype for tensor in tensors} - {torch.bool} or {torch.bool}
     if len(kinds) > 1:
         return None

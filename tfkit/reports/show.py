@@ -22,7 +22,7 @@ PartConfigs = Mapping[str, Config | tuple[Config, ...] | None]
 
 
 def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> JsonObject:
-    """Return the content of `table.render` with exact figures; `note` is printed above the table."""
+    """Return the content of `table.render` as data with exact figures; `note` is printed above the table."""
     stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {
         "name": blueprint.name,
@@ -42,7 +42,7 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> Js
 
 
 def stack_figures(plan: StackPlan) -> dict[str, object]:
-    """Return the sizes and rates of a stack, and its connection to the other one."""
+    """Return the sizes and rates of a stack, and how it is connected to the other stack."""
     figures = [key for key in STACK.values() if isinstance(key.kind, SizeValue | RateValue)]
     joined = {"memory_width": plan.memory_width, "last_state": plan.last_state}
     return {key.name: held(plan, key) for key in figures} | joined
@@ -59,7 +59,7 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, object]]:
             data |= {"layers": numbers(where[plan.side][row.kind]), "times": row.times}
             data |= {key.name: held(layer, key) for key in LAYER.values() if key.is_plain}
             data["mask"] = [_summary(rule) for rule in layer.mask]
-            # None: the stack's position applies
+            # None if the layer uses the stack's position
             data["position"] = None if layer.position is None else [_summary(part) for part in layer.position]
         yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
 
@@ -81,7 +81,7 @@ def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry)
 
 
 def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> PartConfigs:
-    """Map names to parts outside the layers."""
+    """Return name -> part outside the layers."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
     kinds = (PartValue, PartsValue, NormValue)
@@ -90,21 +90,21 @@ def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> PartConfigs:
 
 
 def layer_configs(layer: LayerPlan) -> dict[str, Any]:
-    """Map names to a layer's parts, each norm by its place in the residual layout."""
+    """Return name -> part of a layer; norms are named by their place in the residual layout."""
     columns = layer_columns(layer)
     places = layer.residual.part.norm_names([sublayer.name for sublayer in layer.sublayers])
     return columns | {name: columns[f"{sublayer}_norm" if sublayer else "norm"] for name, sublayer in places.items()}
 
 
 def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, object]:
-    """Return head sizes that an attention's options leave to be derived."""
+    """Return the head sizes that an attention derives if its options do not set them."""
     if not isinstance(config, MultiHead.Config):
         return {}
     return {"num_kv_heads": config.num_kv_heads or config.num_heads, "head_dim": config.width(plan.shape(plan=layer))}
 
 
 def _summary(config: Config, facts: dict[str, object] | None = None) -> str:
-    """Summarize a part: its name and non-default options."""
+    """Summarize a part as its name and non-default options."""
     name, *options = part_words(config, facts)
     return name + (f" ({', '.join(options)})" if options else "")
 
@@ -120,7 +120,7 @@ def part_words(config: Config, facts: dict[str, object] | None = None) -> list[s
 
 
 def _changed(options: BaseModel) -> Iterator[tuple[str, object]]:
-    """Yield the type and non-default options of a nested mapping."""
+    """Yield the non-default options of a nested mapping, and its type."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         if name == "type" or field.is_required() or _word(value) != _word(field.get_default()):

@@ -1,4 +1,4 @@
-"""Purpose and example recipe line of each slot."""
+"""The purpose of each slot, with an example line of a recipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """Purpose of a slot (a sentence without its full stop), and a recipe line with a dotted key, as in `--set`."""
+    """The purpose of a slot (without a full stop), and a recipe line whose key is dotted, as in `--set`."""
 
     purpose: str
     written: str
@@ -15,7 +15,7 @@ class Note(NamedTuple):
 SLOTS: dict[str, Note] = {
     "model": Note("topology: the stacks, and how they are connected", "model.type: decoder"),
     "attention": Note(
-        "mixes tokens by attention, to themselves or to a memory",
+        "mixes tokens with attention to each other or to a memory",
         "model.layer.attention: {type: multi_head, num_heads: 8}",
     ),
     "mixer": Note("mixes tokens without attention", "model.layer.mixer: gru"),
@@ -30,7 +30,7 @@ SLOTS: dict[str, Note] = {
         "model.layer.mask: {type: window, size: 256}",
     ),
     "norm": Note(
-        "normalizes activations; set once for the stack, `norm: true` elsewhere repeats it",
+        "normalizes activations; set once for the stack; `norm: true` elsewhere uses the same one",
         "model.layer.norm: {type: layer_norm, eps: 1e-6}",
     ),
     "residual": Note("connects sublayers and norms to the residual stream", "model.layer.residual: pre_norm"),
@@ -56,17 +56,17 @@ SLOTS: dict[str, Note] = {
     ),
     "schedule": Note("sets the learning rate of each step", "train.schedule: {type: cosine, lr: 0.001, warmup: 100}"),
     "adapter": Note(
-        "trains few weights besides a frozen model, merged into the published weights",
+        "trains a few weights added to a frozen model and merges them into the published weights",
         "train.adapter: {type: lora, rank: 8, on: [query, value]}",
     ),
     "metric": Note(
-        "scores a model besides the loss, at the end of training and by evaluate", "train.metrics: [perplexity]"
+        "scores a model in addition to the loss, in evaluate and at the end of training", "train.metrics: [perplexity]"
     ),
-    "callback": Note("observes the training; may read, log or stop it", "train.callbacks: [{type: ema, decay: 0.999}]"),
+    "callback": Note("observes a run; may read, log or stop it", "train.callbacks: [{type: ema, decay: 0.999}]"),
     "logits": Note(
         "modifies the scores of the next token, in the order listed",
         "generate.logits: [{type: no_repeat_ngram, size: 3}]",
     ),
-    "stop": Note("ends a text; any one of those listed suffices", "generate.stop: [end_token]"),
+    "stop": Note("ends a text as soon as one of the listed rules applies", "generate.stop: [end_token]"),
     "strategy": Note("selects the next token", "generate.strategy: greedy"),
 }

@@ -1,6 +1,6 @@
-"""Pictures as SVG, drawn bottom to top, with residual connections next to the parts that they bypass.
+"""Pictures as SVG, drawn from bottom to top, with residual connections next to the parts that they bypass.
 
-Layout precedes drawing: each block is measured to the left, to the right and upwards from the line that enters it.
+Layout precedes drawing: each block is measured to the left, to the right and upwards from its incoming line.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series
 WIDTH, PAD, GAP = 224.0, 9.0, 18.0  # box width, padding, gap between boxes
 TITLE, WORDS, NAME = 12.5, 11.0, 18.0  # font sizes
 TITLE_LINE, WORDS_LINE, INNER_LINE = 18.0, 15.0, 21.0
-PASS, SIDE, LANE = 26.0, 16.0, 14.0  # residual connection, group margin, lines outside groups
+PASS, SIDE, LANE = 26.0, 16.0, 14.0  # widths of residual connections, group margins, lines outside groups
 ROUND, SUM = 7.0, 8.0  # radii of corners and sums
 MARGIN = 24.0
-APART = 64.0  # between two stacks
-Hover = Callable[[Box], str]  # tooltip of a box
+APART = 64.0  # distance between two stacks
+Hover = Callable[[Box], str]  # returns the tooltip of a box
 
 
 @cache
 def style() -> str:
-    """Return the style sheet of all pictures, for light and dark."""
+    """Return the style sheet for all pictures, in light and dark mode."""
     return Path(__file__).with_name("picture.css").read_text(encoding="utf-8")
 
 
@@ -40,7 +40,7 @@ def svg_of(blueprint: Blueprint) -> str:
 def svg(
     pictures: Sequence[Picture], below: Sequence[str] = (), styled: bool = True, hovers: Sequence[Hover] = ()
 ) -> str:
-    """Draw pictures side by side, with lines of text below; `hovers` return the tooltips of their boxes."""
+    """Draw pictures side by side, with lines of text below; `hovers` return tooltips for the boxes of each picture."""
     sheets = [Sheet(one, hover) for one, hover in zip_longest(pictures, hovers)]
     tall = max(sheet.tall for sheet in sheets)
     x = MARGIN
@@ -63,7 +63,7 @@ def svg(
 def written(
     text: str, x: float, y: float, size: float, kind: str = "", middle: bool = False, new: Collection[str] = ()
 ) -> str:
-    """Render a line of text with its `new` words marked; glyphs of unknown width are fitted to the line."""
+    """Render a line of text with `new` words marked; a line with glyphs of unknown width gets a fixed length."""
     wide = width(text, size, size > WORDS)
     length = "" if is_measured(text) else f' textLength="{wide:.0f}" lengthAdjust="spacingAndGlyphs"'
     anchor = ' text-anchor="middle"' if middle else ""
@@ -77,7 +77,7 @@ def written(
 
 @dataclass(frozen=True)
 class Extent:
-    """Size of a block: left, right and upwards from the line that enters it."""
+    """Size of a block to the left, to the right and upwards from its incoming line."""
 
     left: float
     right: float
@@ -86,13 +86,13 @@ class Extent:
 
 @dataclass
 class Sheet:
-    """Layout of one picture as SVG elements."""
+    """A picture laid out as SVG elements."""
 
     picture: Picture
     hover: Hover | None = None
     wide: float = 0.0
     tall: float = 0.0
-    _bypass: int = -1  # the side of residual connections: -1 left, 1 right
+    _bypass: int = -1  # side of residual connections: -1 left, 1 right
     _groups: list[str] = field(default_factory=list)
     _wires: list[str] = field(default_factory=list)
     _boxes: list[str] = field(default_factory=list)
@@ -120,11 +120,11 @@ class Sheet:
         self._body = body
 
     def elements(self) -> Iterator[str]:
-        """Yield the elements, foreground last."""
+        """Yield the elements from background to foreground."""
         yield from (*self._groups, *self._wires, *self._boxes)
 
     def draw(self, x: float, bottom: float) -> None:
-        """Draw everything with left edge `x`; adjacent pictures share a bottom edge."""
+        """Draw the picture with its left edge at `x`; pictures side by side share the bottom edge."""
         y = MARGIN + 14
         for line in self._name:
             self._boxes.append(written(line, x, y, NAME, "h"))
@@ -152,11 +152,11 @@ class Sheet:
     # stacks
 
     def _inner(self, column: Column) -> int:
-        """Return the side of ties and memory: towards the other stack, else the left."""
+        """Return the side on which ties and memory are drawn: towards the other stack, else left."""
         return 1 if column is self.picture.columns[0] and len(self.picture.columns) > 1 else -1
 
     def _sides(self, column: Column) -> tuple[float, float]:
-        """Measure a stack to the left and to the right of its line."""
+        """Return the extent of a stack to the left and to the right of its line."""
         size = measure(_column(column))
         inner, outer = max(size.left, size.right), max(size.left, size.right)
         if column.position is not None:
@@ -192,14 +192,14 @@ class Sheet:
         self._out = (x, out)
 
     def _position(self, column: Column, x: float, side: int, edge: float) -> None:
-        """Draw the position next to the embedding, with lines to the parts that it enters."""
+        """Draw the position next to the embedding, with lines to the parts that use it."""
         if column.position is None:
             return
         _, y = self._at[(column.embedding or column.start).key]
         size = measure((column.position,))
         middle = x + side * (WIDTH + GAP)
         beside = measure((column.embedding or column.start,)).up
-        self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))  # never above its neighbor
+        self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))  # not above the embedding
         if column.embedding is not None and "position" in column.embedding.reads:
             self._wire(
                 f"M{middle - side * WIDTH / 2:.1f} {y:.1f}H{x + side * WIDTH / 2:.1f}",
@@ -211,7 +211,7 @@ class Sheet:
         self._enter(readers, lane, self._at[column.position.key][1] - size.up / 2, lane, side)
 
     def _enter(self, readers: Sequence[tuple[Box, float, float]], x: float, y: float, lane: float, side: int) -> None:
-        """Draw lines from (x, y) up to the lane and into the side of each reader."""
+        """Draw a line from (x, y) up the lane, and from there into the side of each reader."""
         if not readers:
             return
         start = f"M{x:.1f} {y:.1f}" + (f"V{y - GAP / 2:.1f}H{lane:.1f}" if x != lane else "")
@@ -266,7 +266,7 @@ class Sheet:
         return top
 
     def _fork(self, fork: Fork, x: float, y: float) -> float:
-        """Draw parallel paths and the circle that joins them, if any."""
+        """Draw parallel paths, and the circle that joins them if there is one."""
         size = measure((fork,))
         top = y - size.up
         circle = top + SUM if fork.joined else top
@@ -297,7 +297,7 @@ class Sheet:
         return top
 
     def _box(self, box: Box, x: float, y: float, around: Extent | None = None) -> float:
-        """Draw a box with its bottom at y; the band of a group spans its width."""
+        """Draw a box with its bottom at y; a group's band is as wide as the group."""
         left, right = (_half(box), _half(box)) if around is None else (around.left, around.right)
         up = _height(box, left + right)
         mark = self.picture.marks.get(box.key, frozenset())
@@ -319,7 +319,7 @@ class Sheet:
         return y - up
 
     def _inside(self, box: Box, x: float, y: float, wide: float, new: frozenset[str]) -> Iterator[str]:
-        """Yield the text of a box from its top `y`, then the inner boxes, the first at the bottom."""
+        """Yield the text of a box from its top `y` downwards, then the inner boxes, the first of them at the bottom."""
         titles, words = _text(box, wide)
         size = WORDS if box.tone == "scale" else TITLE
         y += PAD / 2
@@ -328,7 +328,7 @@ class Sheet:
             yield written(line, x, y + TITLE_LINE - 5, size, "t" if size > WORDS else "", True, fresh)
             y += TITLE_LINE
         for line in words:
-            pieces = [piece for piece in line.split(BETWEEN) if piece not in box.words]  # of wrapped words
+            pieces = [piece for piece in line.split(BETWEEN) if piece not in box.words]  # pieces of wrapped words
             fresh = (*new, *(piece for piece in pieces if any(piece in word for word in new)))
             yield written(line, x, y + WORDS_LINE - 4, WORDS, "", True, fresh)
             y += WORDS_LINE
@@ -351,13 +351,13 @@ class Sheet:
 
 
 def _column(column: Column) -> Series:
-    """Return a stack as one path, with heads side by side at its end."""
+    """Return a stack as one path; several heads end it side by side."""
     heads: Series = (Fork(tuple((head,) for head in column.heads), ""),) if len(column.heads) > 1 else column.heads
     return (column.start, *([column.embedding] if column.embedding else []), *column.layers, *heads)
 
 
 def _below(column: Column) -> float:
-    """Return how far the position's box extends below the stack."""
+    """Return how far the box of the position extends below the stack."""
     if column.position is None:
         return 0.0
     start = (column.start, column.embedding) if column.embedding else (column.start,)
@@ -369,7 +369,7 @@ def _arrow(path: Series, x: float, y: float) -> tuple[float, float, str] | None:
 
 
 def _across(fork: Fork, x: float, bypass: int) -> Iterator[tuple[Series, float]]:
-    """Yield the paths of a fork with their x: parts centered, residual connections at one side."""
+    """Yield the paths of a fork with their x: parts are centered, residual connections are on one side."""
     narrow = [path for path in fork.paths if not path or _is_scale(path)]
     broad = [path for path in fork.paths if path not in narrow]
     sizes = [measure(path) for path in broad]
@@ -398,7 +398,7 @@ def _spread(sizes: Sequence[Extent]) -> float:
 
 
 def measure(series: Series) -> Extent:
-    """Measure a path; both sides are equal, so that a stack can be mirrored."""
+    """Measure a path. Both sides have equal widths, so that a stack can be mirrored."""
     half, up = 0.0, GAP * max(len(series) - 1, 0)
     for block in series:
         size = _measured(block)
@@ -433,7 +433,7 @@ def _height(box: Box, wide: float = WIDTH) -> float:
 
 
 def _text(box: Box, wide: float) -> tuple[list[str], list[str]]:
-    """Wrap the title and the words."""
+    """Wrap the title and the words of a box."""
     if box.tone == "scale":
         return [box.title], []
     return lines([box.title], wide - 2 * PAD, TITLE, bold=True), lines(box.words, wide - 2 * PAD, WORDS)

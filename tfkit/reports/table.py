@@ -1,4 +1,4 @@
-"""Output of `tfkit show` to a terminal of any width, a pipe or a file."""
+"""Output of `tfkit show` to a terminal of any width, to a pipe or to a file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tfkit.reports.wrapped import say
 
 SHOWN_NAMES = 8
 TEXT_WIDTH = 24  # minimum width of the first column
-ONCE = "computed once for all layers"  # masks, shared position biases, memory
-LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}  # first in the headline
+ONCE = "computed once for all layers"  # row of masks, shared position biases and memory
+LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}  # shown first in the headline
 ELSEWHERE = ("max_length", "memory_width", "last_state")  # stack figures omitted from the headline
 FIGURES = {
     "parameters": "parameters",
@@ -25,7 +25,7 @@ FIGURES = {
 
 
 def render(data: JsonObject, console: Console) -> None:
-    """Print the result of `as_data` to the console's width; figures are never truncated."""
+    """Print the result of `as_data` at the console's width; figures are never truncated."""
     lines = list(_table(data))
     widths = [max(len(line.figures[column]) for line in lines if line.figures) + 2 for column in range(len(FIGURES))]
     text_width = max(console.width - sum(widths), TEXT_WIDTH)
@@ -47,7 +47,7 @@ def render(data: JsonObject, console: Console) -> None:
 
 
 def headline(data: JsonObject) -> str:
-    """Summarize the model in one line, with parameters if `data` has them."""
+    """Summarize the model in a line, including the number of parameters if `data` has it."""
     words = [data["type"]]
     figures = list(data["stacks"].values())
     for name in [*LABELS, *(name for name in figures[0] if name not in LABELS and name not in ELSEWHERE)]:
@@ -65,7 +65,7 @@ def headline(data: JsonObject) -> str:
 
 
 def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
-    """Format a figure of all stacks, [] if none has it; depths are listed per stack."""
+    """Format a figure of all stacks, or [] if no stack has it; depths are listed for each stack."""
     shown = [f"{value:,}" for value in values if value]
     if name != "num_layers":
         shown = list(dict.fromkeys(shown))
@@ -73,7 +73,7 @@ def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
 
 
 def caption(data: JsonObject) -> str:
-    """Return the legend."""
+    """Return the legend of the table."""
     paired = len(data["stacks"]) == 2
     text = (
         f"At length {data['length']:,}{' on both sides' * paired}, batch {data['batch']:,}, {data['dtype']} "
@@ -89,7 +89,7 @@ def caption(data: JsonObject) -> str:
 
 @dataclass(frozen=True)
 class TableLine:
-    """One line of the table, at full width if it has no figures."""
+    """A line of the table; without figures, its text may use the full width."""
 
     text: str
     figures: tuple[str, ...] = ()
@@ -109,14 +109,14 @@ def _table(data: JsonObject) -> Iterator[TableLine]:
 
 
 def _single_lines(row: JsonObject) -> Iterator[TableLine]:
-    """Format a row outside layers."""
+    """Format the row of a module outside the layers."""
     name = ONCE if row["name"] == "once" else row["name"]
     yield TableLine(f"  {name}", _figures(row))
     yield from (_details(part, 4) for part in row["parts"] if part["summary"])
 
 
 def _layer_lines(row: JsonObject) -> Iterator[TableLine]:
-    """Format all layers of a kind, then their parts."""
+    """Format the row of all layers of a kind, followed by their parts."""
     yield TableLine(f"  layer{_many(row)}", _figures(row))
     for name in ("mask", "position"):
         if row[name] or (name == "position" and row[name] is not None):

@@ -1,7 +1,7 @@
-"""FLOPs and saved activations of each part, measured on a sample model on `meta`.
+"""FLOPs and saved activations of each part, measured on a sample of the model on `meta`.
 
-Paths name the parts: (side, "embedding"), (side, "layer", kind, turn, part), ("", head). `kind` numbers the distinct
-layers; `turn` is "0" or "1", since the sample contains each twice.
+Paths identify the parts: (side, "embedding"), (side, "layer", kind, turn, part), ("", head). `kind` numbers the
+distinct layers; `turn` is "0" or "1", because the sample has two layers of each kind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _next_turn(kind: int, turns: Iterator[str]) -> Path:
 
 
 def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
-    """Tally a training forward by part."""
+    """Tally a forward pass in training mode by part."""
     model.train()
     meter = Meter(model)
     for side, stack in stacks_of(model):
@@ -34,7 +34,7 @@ def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
         for kind, layer in enumerate(stack.layers[::2]):
             meter.watch(layer, partial(_next_turn, kind, iter("01")))
             for name, part in parts_of(layer).items():
-                if name != "residual":  # encloses the others
+                if name != "residual":  # the residual layout encloses all other parts
                     meter.watch(part, (name,))
     for name, head in heads_of(model):
         meter.watch(head, ("", name))
@@ -44,7 +44,7 @@ def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
 
 
 def weigh_cache(model: Model, length: int, batch: int) -> dict[Path, int]:
-    """Return the bytes of the decode state after `length` tokens: (side, "layer", kind, part)."""
+    """Return the bytes of the decode state after `length` tokens, by (side, "layer", kind, part)."""
     side = model.blueprint.last.side
     if not model.caches:
         return {}
@@ -59,27 +59,27 @@ def weigh_cache(model: Model, length: int, batch: int) -> dict[Path, int]:
 
 
 def stacks_of(model: Model) -> Iterator[tuple[str, Stack]]:
-    """Yield the stacks by side, in execution order."""
+    """Yield the stacks with their sides, in execution order."""
     yield from ((plan.side, model.stack(plan.side)) for plan in model.blueprint.stacks())
 
 
 def heads_of(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the heads by name: `head`, `heads.<name>`."""
+    """Yield the heads with their names: `head`, `heads.<name>`."""
     if model.head is not None:
         yield "head", model.head
     yield from ((f"heads.{name}", head) for name, head in model.heads.items())
 
 
 def parts_of(layer: nn.Module) -> dict[str, nn.Module]:
-    """Return the parts of a layer by name; dropout counts as part of the residual layout."""
+    """Return the parts of a layer by name; dropout belongs to the residual layout."""
     return {name: part for name, part in layer.named_children() if name != "dropout" and not is_empty(part)}
 
 
 def idle_parameters(module: nn.Module) -> int:
-    """Count the parameters not used by a single token, as reported by the parts."""
+    """Count the parameters that a single token does not use, as reported by the parts."""
     return sum(part.idle_parameters() for part in module.modules() if isinstance(part, SublayerFacts))
 
 
 def is_empty(module: nn.Module) -> bool:
-    """True for identities and empty lists."""
+    """True for identity modules and empty module lists."""
     return isinstance(module, nn.Identity) or (isinstance(module, nn.ModuleList) and len(module) == 0)

@@ -1,8 +1,8 @@
-"""Wiring of a layer, found by evaluating its residual layout on symbols instead of tensors.
+"""The wiring of a layer, found by evaluating its residual layout on symbols instead of tensors.
 
-The graph follows the layout's `forward`, including custom ones. A forward that does anything besides applying
-sublayers, norms, sums and functions to the stream (such as reading its shape) cannot be traced; its parts are listed
-instead.
+The graph follows the layout's `forward`, including custom ones. If a forward does anything besides applying sublayers,
+norms, sums and functions to the stream (such as reading its shape), it cannot be traced, and only its parts are
+listed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ SUM, PART, FUNCTION = "sum", "part", "function"
 
 
 class Unwired(Exception):
-    """The layout is not a series-parallel graph."""
+    """Raised if the layout is not a series-parallel graph."""
 
 
 class Signal:
-    """A symbol for the stream, with its operation and inputs."""
+    """A symbol for the stream, recording the operation and its inputs."""
 
     def __init__(self, kind: str, name: str, inputs: Sequence[Signal] = ()) -> None:
         self.kind, self.name, self.inputs = kind, name, tuple(inputs)
         self.number = next(_NUMBERS)
         self.uses = 0
         self.within: frozenset[Signal] = frozenset({self}).union(*(one.within for one in inputs))
-        # dominators: signals on every path from the layer's input
+        # dominators: signals that are on every path from the layer's input
         every = frozenset.intersection(*(one.passed for one in inputs)) if inputs else frozenset()
         self.passed: frozenset[Signal] = every | {self}
         for one in inputs:
@@ -56,7 +56,7 @@ class Signal:
     def __torch_function__(
         cls, function: Callable[..., Any], types: object, args: Sequence[object] = (), kwargs: object = None
     ) -> object:
-        """Return a signal for the result of a torch function."""
+        """Return a signal that stands for the result of a torch function."""
         flat = [entry for arg in args for entry in (arg if isinstance(arg, list | tuple) else (arg,))]
         name = function.__name__.strip("_")
         if name in ("mul", "rmul", "add", "radd", "sub"):
@@ -67,7 +67,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a path: a named part of the layer, or a function of the stream."""
+    """A step on a path: a named part of the layer, or a function of the stream."""
 
     kind: str
     name: str
@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Junction:
-    """Parallel paths, joined by a sum or a function; an empty path is a residual connection."""
+    """Parallel paths that end in a sum or a function; an empty path is a residual connection."""
 
     paths: tuple[Path, ...]
     joined: str
@@ -85,14 +85,14 @@ Path = tuple["Step | Junction", ...]
 
 
 def wiring(plan: LayerPlan, shape: Shape, norms: dict[str, Config | None]) -> Path | None:
-    """Return the path of the stream through a layer, or None if the layout cannot be drawn."""
+    """Return the path of the stream through a layer, or None if the layout cannot be traced."""
     x = Signal("input", "x")
     with torch.device("meta"):
         layout = plan.residual.build(shape)
     try:
         out = layout.forward(x, [_branch(one.name, norms, plan.residual.branch_scale) for one in plan.sublayers])
         path = _path(out, x)
-    except Exception:  # a custom forward may raise anything on a symbol
+    except Exception:  # a custom forward may raise any exception for symbols
         return None
     expected = {one.name for one in plan.sublayers} | {name for name, norm in norms.items() if norm is not None}
     return path if expected == set(parts_of(path)) else None
@@ -109,7 +109,7 @@ def parts_of(path: Path) -> Iterator[str]:
 
 
 def _branch(name: str, norms: dict[str, Config | None], scale: float) -> Branch:
-    """Build a branch whose sublayer and norms are functions of signals."""
+    """Build a branch whose sublayer and norms map signals to signals."""
     functions: dict[str, Any] = {key: _same if norm is None else _part(key) for key, norm in norms.items()}
     sublayer = _part(name)
     return Branch(name, lambda x, context: sublayer(x), cast("Context", None), _same, functions, scale)
@@ -133,7 +133,7 @@ def _path(signal: Signal, source: Signal) -> Path:
 
 
 def _terms(signal: Signal, kind: str) -> Iterator[Signal]:
-    """Yield the terms of a sum; a sum with other uses is itself a term."""
+    """Yield the terms of a sum, flattening inner sums that are not used elsewhere."""
     for one in signal.inputs:
         if kind == SUM and one.kind == SUM and one.uses == 1:
             yield from _terms(one, kind)
@@ -142,7 +142,7 @@ def _terms(signal: Signal, kind: str) -> Iterator[Signal]:
 
 
 def _split(terms: list[Signal], joined: str, source: Signal) -> Path:
-    """Return the paths to `terms`: those that share a step fork after it."""
+    """Return the path to joined `terms`: it forks after the last signal that all terms have in common."""
     last = max(frozenset.intersection(*(term.passed for term in terms)), key=lambda one: one.number)
     groups: list[list[Signal]] = []
     for term in terms:

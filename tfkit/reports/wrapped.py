@@ -1,4 +1,4 @@
-"""Terminal output wrapped between words, without truncation."""
+"""Terminal output that is wrapped between words and never truncated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import textwrap
 
 from rich.console import Console
 
-LEAST = 40  # columns; lines overflow narrower terminals
+LEAST = 40  # minimum columns; narrower terminals wrap the lines themselves
 
 
 def say(console: Console, text: str, indent: int = 0, style: str = "", hang: int = 4) -> None:

@@ -45,7 +45,7 @@ from tfkit.training.supply import downloaded_run, saved_recipe
 from tfkit.training.vocabularies import check_tokenizer
 from tfkit.training.weights_file import is_weights_file, recipe_in
 
-# a text, a mapping of fields to texts, or several; for vector models an array of them, or a list of arrays
+# a text, a mapping from fields to texts, or a sequence of these; for vector models, an array or a list of arrays
 Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | NDArray[np.float32] | Tensor
 
 
@@ -58,7 +58,7 @@ class Run(StoredRun):
         self._others: dict[str, Run] = {}
 
     def __reduce__(self) -> tuple[Callable[[Sequence[str]], Run], tuple[Sequence[str]], dict[str, object]]:
-        """Copy and pickle without the derived decoders. Unpickling first imports the code of the user's parts."""
+        """Copy and pickle without the cached decoders. Unpickling first imports the code of custom parts."""
         return _bare_run, (self.recipe.imports,), {**vars(self), "_decoders": {}}
 
     def generate(
@@ -66,11 +66,11 @@ class Run(StoredRun):
     ) -> list[str]:
         """Generate the best continuation, or translation, of each prompt.
 
-        A prompt is a text or a list of ids. The options (GenerateOptions) are those of the command: strategy,
-        temperature, top_k, num_beams, seed, ..., by default those of the recipe's `generate:`; prompts are processed in
-        batches of `batch_size` (64). A masked language model fills the masks of a text instead. Warn about a text
-        truncated before it satisfied the rules of `logits`. Raise UsageError for an invalid prompt or a model that
-        does not generate; RecipeError for an invalid part.
+        A prompt is a text or a list of ids. The options (GenerateOptions) are those of `tfkit generate`: strategy,
+        temperature, top_k, num_beams, seed, ... They default to the recipe's `generate:` section. Prompts are processed
+        in batches of `batch_size` (64). A masked language model fills in the masks of a text instead. Warn about a text
+        that ends before it satisfies the rules of `logits`. Raise UsageError for an invalid prompt, or if the model
+        does not generate; raise RecipeError for an invalid part.
         """
         best = [candidates[0] for candidates in self._generated(prompts, max_new_tokens, options, scored=False)]
         warn_of_cut(best)
@@ -79,19 +79,19 @@ class Run(StoredRun):
     def candidates(
         self, prompts: Prompts, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> list[list[GeneratedText]]:
-        """Return all candidates of each prompt, the best first: texts with ids, log-probability and score.
+        """Return all candidates for each prompt, best first, with text, ids, log-probability and score.
 
-        A masked language model returns the most likely fills for the masks of each text.
+        A masked language model returns the most likely fillings of each text.
         """
         return self._generated(prompts, max_new_tokens, options, scored=True)
 
     def stream(
         self, prompt: str | Ids, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> Generator[str, None, GeneratedText]:
-        """Stream the text that `generate` returns for one prompt.
+        """Yield the text that `generate` returns for a prompt, piece by piece. The generator's value is the candidate.
 
-        Raise UsageError immediately for invalid arguments, and for a strategy that cannot stream. Closing the iterator
-        stops the search. The generator returns the candidate.
+        Raise UsageError immediately for invalid arguments, or if the strategy cannot stream. Closing the generator
+        stops the search.
         """
         writer = self.writer(max_new_tokens, **options)
         read = self._sources([prompt] if isinstance(prompt, Vectors) else prompt)
@@ -102,14 +102,14 @@ class Run(StoredRun):
     def chat(
         self, messages: Sequence[Message], max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> str:
-        """Write the assistant's reply to messages, [{"role": "user", "content": ...}, ...], by the chat template.
+        """Generate the assistant's reply to messages, [{"role": "user", "content": ...}, ...].
 
-        Raise errors as `generate` does, and UsageError without a template.
+        Raise UsageError if there is no chat template, and errors as `generate` does.
         """
         return self.generate([self.read_chat(messages)], max_new_tokens, **options)[0]
 
     def writer(self, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]) -> Writer:
-        """Return a writer with its strategy and rules. Raise errors as `generate` does."""
+        """Create the generator of texts for these options. Raise errors as `generate` does."""
         if not self.writes:
             raise UsageError(f"{self.folder} contains an encoder, which does not generate text")
         start = self._start if self.blueprint.encoder is not None else None
@@ -121,9 +121,9 @@ class Run(StoredRun):
         return writer
 
     def decoder(self, quantize: Quantize | None = None) -> StepDecoder:
-        """Return the decoder, cached for each value of `quantize`. Raise UsageError for an unknown value.
+        """Return the decoder for this value of `quantize`, cached. Raise UsageError for an unknown value.
 
-        On a CPU, weights stored in int8 are decoded in int8.
+        On a CPU, weights that are stored in int8 are also decoded in int8.
         """
         if quantize is None and self.stores_int8 and self.device.type == "cpu":
             quantize = "int8"
@@ -133,7 +133,7 @@ class Run(StoredRun):
         return decoder
 
     def _other_run(self, path: str, quantize: Quantize | None) -> tuple[StepDecoder, Tokenizer]:
-        """Return the decoder and the tokenizer of another run, loaded once."""
+        """Return the decoder and the tokenizer of another run, cached by path."""
         if path not in self._others:
             self._others[path] = load_run(path, device=str(self.device))
         return self._others[path].decoder(quantize), self._others[path].tokenizer
@@ -147,7 +147,7 @@ class Run(StoredRun):
         return self._filled(prompts, {"max_new_tokens": max_new_tokens, **options})
 
     def _sources(self, prompts: Any) -> Sequence[Source]:
-        """Return the ids of prompts, or the vectors [time width] of arrays."""
+        """Return the ids of each prompt, or for vector models the vectors [time width] of each array."""
         if not self.reads_vectors:
             return prompt_ids(prompts, self.read)
         arrays = as_vectors(prompts)
@@ -157,7 +157,7 @@ class Run(StoredRun):
         return [rows[0].numpy() for rows in cut if rows is not None]
 
     def _filled(self, texts: Any, options: Mapping[str, object]) -> list[list[GeneratedText]]:
-        """Return the fills for the masks of each text. Raise UsageError for an encoder without masks."""
+        """Return the fillings of each text. Raise UsageError if the model was not trained to fill masks."""
         if not isinstance(self.predictor, MaskedLm):
             raise UsageError(
                 f"{self.folder} contains an encoder, which does not generate text; try tfkit predict or embed"
@@ -171,10 +171,10 @@ class Run(StoredRun):
 
     @parts_named()
     def predict(self, texts: Texts) -> list[Prediction]:
-        """Predict each text: its label, the tags of its words, the answer in it, or fills for its masks.
+        """Predict the label of each text, the tags of its words, the answer it contains, or fillings of its masks.
 
-        A text is a string, or a mapping for pairs: `text` and `second`, `question` and `context`. For a vector model it
-        is an array. Each prediction is a JSON-serializable mapping. Raise UsageError for a model without predictions.
+        Pairs are mappings with the fields `text` and `second`, or `question` and `context`. Vector models take arrays.
+        Each prediction is a JSON-serializable mapping. Raise UsageError if the model makes no predictions.
         """
         predictor = self.predictor
         inputs: Sequence[object] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
@@ -193,10 +193,11 @@ class Run(StoredRun):
         normalize: bool = True,
         batch_size: int | None = None,
     ) -> Tensor:
-        """Return the pooled last hidden states of each text, [texts d_model], in float32 (float64 if the model is).
+        """Return the pooled last hidden states of each text, [texts d_model], in at least float32.
 
-        `pooling` is the mean over all tokens except padding, or the first or last of them; `normalize` divides by the
-        norm of the vector. Long texts are truncated. Raise UsageError for vector models and invalid arguments.
+        `pooling` selects the mean over all tokens except padding, the first token or the last token. `normalize`
+        divides each vector by its norm. Long texts are truncated. Raise UsageError for vector models and invalid
+        arguments.
         """
         if self.reads_vectors:
             raise UsageError(f"{self.folder}: this model reads arrays, but embed requires texts; call run.model")
@@ -213,10 +214,10 @@ class Run(StoredRun):
 
     @parts_named()
     def attention(self, text: str, target: str | None = None) -> AttentionMaps:
-        """Return the attention weights of every head for a text, with its tokens as labels.
+        """Return the attention weights of every head for a text, labelled with the tokens.
 
-        An encoder-decoder reads `text` and the `target`, by default its own output. Raise UsageError for a text without
-        tokens, or longer than the maximum, and for a model that exposes no weights.
+        An encoder-decoder also reads `target`, by default the model's own output. Raise UsageError if the text has no
+        tokens or is too long, or if the model exposes no attention weights.
         """
         model = self.model
         pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
@@ -231,7 +232,7 @@ class Run(StoredRun):
         return attention_of(model, ids, self._target(text, target) if pair else None, self._labels, special)
 
     def _target(self, source: str, target: str | None) -> list[int]:
-        """Return the ids of a target from the start to the end token, generating a missing target."""
+        """Return the ids of the target with start and end token. The default target is generated."""
         ids = self.tokenizer.encode(target) if target is not None else list(self.candidates(source)[0][0].ids)
         end = dict(self.blueprint.special_ids).get("end", self.tokenizer.special_ids.get("end"))
         ids = ids if end is None or ids[-1:] == [end] else [*ids, end]
@@ -241,7 +242,7 @@ class Run(StoredRun):
         return tuple(self.tokenizer.readable_token(id_) for id_ in ids)
 
     def _cut(self, ids: list[int], longest: int | None) -> list[int]:
-        """Truncate to the maximum length, keeping a special token at the end."""
+        """Truncate to the maximum length, but keep a special token at the end."""
         if not ids:
             return [self.source_tokenizer.special_ids.get("pad", 0)]
         if longest is None or len(ids) <= longest:
@@ -253,12 +254,11 @@ class Run(StoredRun):
     def evaluate(
         self, split: str | None = None, limit: int | None = None, quantize: Quantize | None = None
     ) -> dict[str, float]:
-        """Compute and save loss and metrics on a split (test, else valid) or its first `limit` examples.
+        """Compute the loss and metrics on a split (by default test, else valid) or on its first `limit` examples.
 
-        `split` may also be the name of one of `train.evaluations`. The metrics are those of `train.metrics`; by default
-        those of the objective, such as accuracy or BLEU. They are saved in evaluation.json. With `quantize="int8"` the
-        weights are quantized. Nothing is saved then, or for a run loaded with `sets`. If the file cannot be written, a
-        TfkitWarning is issued.
+        `split` may also name one of `train.evaluations`. The metrics are `train.metrics`, or else the default metrics
+        of the objective, such as accuracy or BLEU. The scores are saved in evaluation.json, unless the weights are
+        quantized (`quantize="int8"`) or the run was loaded with `sets`. Issue a TfkitWarning if they cannot be saved.
         """
         if split in self.recipe.train.evaluations:
             return self._evaluate_named(str(split), limit, quantize)
@@ -277,13 +277,13 @@ class Run(StoredRun):
 
     @property
     def _final_split(self) -> str:
-        """Split of the final scores."""
+        """The split on which the final scores are computed."""
         return "valid" if self._data.test is None else "test"
 
     def _evaluate_named(
         self, name: str, limit: int | None = None, quantize: Quantize | None = None
     ) -> dict[str, float]:
-        """Return the scores of an entry of `train.evaluations`, and save them in evaluation.json."""
+        """Compute the scores of an entry of `train.evaluations`, and save them in evaluation.json."""
         other = copy.copy(self) if quantize is None else self._quantized(quantize)
         other.recipe = self.recipe.evaluated(name)
         other.__dict__.pop("objective", None)
@@ -294,13 +294,13 @@ class Run(StoredRun):
         return scores
 
     def _quantized(self, quantize: Quantize) -> Run:
-        """Return a copy of the run with quantized weights, leaving this one unchanged."""
+        """Return a copy of the run with quantized weights. This run is unchanged."""
         other = copy.copy(self)
         other.model = self.decoder(quantize).current()
         return other
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
-        """Return outputs next to references for the first `count` examples; [] if the model does not translate."""
+        """Return outputs and references for the first `count` examples, or [] if the model does not translate."""
         if not count or not self.writes or split not in dict(self._data.splits()):
             return []
         return self._scorer.samples(self._examples(split)[:count])
@@ -310,15 +310,15 @@ class Run(StoredRun):
         return Scorer(self.model, self.objective, self.tokenizer, self._feed, self.generate)
 
     def inputs(self, path: str) -> list[Vectors]:
-        """Read arrays, pictures or sounds from a file or folder as in training. Raise DataError if unreadable."""
+        """Read arrays, pictures or sounds from a file or folder, as in training. Raise DataError if that fails."""
         corpus = self._data.train.build()
         if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
-            raise UsageError(f"{self.folder}: this model reads texts, not arrays; pass them to predict or generate")
+            raise UsageError(f"{self.folder}: this model reads texts, not arrays; pass texts to predict or generate")
         return list(corpus.inputs(path))
 
 
 def _bare_run(imports: Sequence[str]) -> Run:
-    """Return a Run without state for unpickling, after importing the files of its parts."""
+    """Return a Run without state, for unpickling. First import the files of its custom parts."""
     for name in imports:
         if find_imported(name) is None:
             import_parts(name)
@@ -326,12 +326,13 @@ def _bare_run(imports: Sequence[str]) -> Run:
 
 
 def _example(text: object, fields: Sequence[str]) -> dict[str, str]:
-    """Convert an input text to an example. Raise UsageError for missing fields."""
+    """Convert an input to an example. Raise UsageError if a field is missing."""
     example = {fields[0]: text} if isinstance(text, str) and len(fields) == 1 else text
     known = dict(example) if isinstance(example, Mapping) else {}
     missing = [field for field in fields if not isinstance(known.get(field), str)]
     if missing or not all(isinstance(value, str) for value in known.values()):
-        raise UsageError(f"this model reads {' and '.join(fields)}: pass a mapping of them to texts, got {text!r}")
+        what = " and ".join(fields)
+        raise UsageError(f"this model reads {what}; pass a mapping from field to text, got {text!r}")
     return known
 
 
@@ -343,15 +344,16 @@ def load_run(
     sets: Sequence[str] = (),
     accept_changes: bool = False,
 ) -> Run:
-    """Load the run in a folder. Raise RunError for missing files, or files changed since they were written.
+    """Load the run in a folder. Raise RunError if files are missing, or have changed since they were written.
 
-    `path` may also be a single weights file, FILE.safetensors: its metadata contains the architecture, and the run
-    works on ids (run.model). Nothing else is read then, and no code runs except `imports`. hf://user/name is a run on
-    the Hugging Face hub; its copy in the hub's cache is not modified. `trust` imports the code of the run's parts,
-    `imports` lists it by file, at its current path; `sets` overrides the recipe's data, objective and generation in the
-    syntax of `--set` ("generate.stop=[end_token]"), except settings that the weights depend on. `accept_changes`
-    records the current files: use it if they were replaced on purpose. `device` is cpu, cuda, cuda:1 or auto, which
-    selects CUDA if available (the default of the commands).
+    `path` may also be a weights file, FILE.safetensors, whose metadata contains the architecture. Nothing else is read
+    then, no code is imported except `imports`, and the run works on ids (run.model). hf://user/name loads a run from
+    the Hugging Face hub without modifying the copy in the hub's cache.
+
+    `trust` imports the code of the run's custom parts, and `imports` lists their files at their current paths. `sets`
+    overrides the recipe's data, objective and generation in the syntax of `--set` ("generate.stop=[end_token]"), except
+    settings that the weights depend on. `accept_changes` records the current files, for files that were replaced on
+    purpose. `device` is cpu, cuda, cuda:1 or auto, which selects CUDA if available (the default of the commands).
     """
     choose_device(device, "device")
     for text in sets:
@@ -394,5 +396,5 @@ def evaluate(
     trust: bool = False,
     imports: Sequence[str | Path] = (),
 ) -> dict[str, float]:
-    """Call `Run.evaluate` on a run or a folder, loaded with `trust` and `imports` by load_run."""
+    """Call `Run.evaluate` on a run, or on a folder loaded by load_run with `trust` and `imports`."""
     return (run if isinstance(run, Run) else load_run(run, trust, imports=imports)).evaluate(split, limit)

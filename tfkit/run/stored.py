@@ -32,7 +32,7 @@ from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
 from tfkit.training.weights import holds_int8, load_weights, saved_dtype
 from tfkit.training.weights_file import check_fits, is_weights_file
 
-# objectives for imported models, selected by the head
+# objectives for predictions with imported models, selected by the head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
 
 
@@ -42,9 +42,9 @@ class StoredRun:
     def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu", as_saved: bool = True) -> None:
         self.folder = Path(folder)
         self.recipe = recipe
-        self.as_saved = as_saved  # True if the recipe is the folder's own
+        self.as_saved = as_saved  # False if overrides changed the recipe
         self.device = choose_device(device)
-        self.chats = False  # True: texts that an imported run reads are messages; those of objective `chat` always are
+        self.chats = False  # if True, an imported run reads texts as messages, as the objective `chat` does
 
     def __repr__(self) -> str:
         return block(f"Run {str(self.folder)!r} of recipe {self.recipe.name!r} on {self.device}", self.recipe.lines())
@@ -55,9 +55,9 @@ class StoredRun:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer that the model was trained with; if there are two, that of the output.
+        """Tokenizer of the model; if source and target have separate ones, the target's.
 
-        Raise RunError for an imported model without one.
+        Raise RunError for an imported model without a tokenizer.
         """
         folder = RunFolder(self.folder)
         if self.recipe.data is None and not tokenizer_files(folder):
@@ -71,7 +71,7 @@ class StoredRun:
 
     @property
     def source_tokenizer(self) -> Tokenizer:
-        """Tokenizer of the encoder's input; equals `tokenizer` unless source and target have separate ones."""
+        """Tokenizer of the encoder's input. Equals `tokenizer` unless source and target have separate tokenizers."""
         return self.tokenizer.source
 
     @property
@@ -82,40 +82,40 @@ class StoredRun:
 
     @property
     def cost(self) -> str:
-        """Parameters and FLOPs as sentences; FLOPs are omitted if a part cannot be measured without weights."""
-        from tfkit.reports.counts import count  # needs no weights, which may not exist yet
+        """Parameters and FLOPs in sentences. FLOPs are omitted if a part cannot be measured on meta."""
+        from tfkit.reports.counts import count  # works without weights, which may not exist yet
 
         model = build_model(self.blueprint, device="meta")
         text = f"{sum(weight.numel() for weight in model.parameters()):,} parameters."
         try:
             counts = count(self.blueprint)
-        except Exception:  # a failing custom part must not spoil a completed training
+        except Exception:  # a failing custom part must not fail a completed run
             return text
         return f"{text} {counts.total.flops_per_token:,} FLOPs per token of a forward pass at length {counts.length:,}."
 
     @property
     def summary(self) -> list[str]:
-        """Cost, and the lines of the recipe with the vocabulary of the tokenizer."""
+        """Cost, followed by the lines of the recipe with the tokenizer's vocabulary size."""
         return [self.cost, *self.recipe.lines(self.blueprint)]
 
     @property
     def weights(self) -> Path:
-        """Weights file: in the folder, or the file the run was loaded from."""
+        """Path of the weights: in the folder, or the file from which the run was loaded."""
         return self.folder if is_weights_file(self.folder) else self.folder / WEIGHTS
 
     @property
     def _recipe_file(self) -> Path:
-        """File that contains the recipe."""
+        """Path of the file that contains the recipe."""
         return self.folder if self.folder == self.weights else self.folder / RESOLVED
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Class names of the head, in the order of the logits; empty if unknown."""
+        """Class names in the order of the logits, or () if there are none."""
         return read_labels(RunFolder(self.folder))
 
     @cached_property
     def model(self) -> Model:
-        """Model with the trained or imported weights, in eval mode."""
+        """The model with its trained or imported weights, in eval mode."""
         file = self.weights
         if file == self.folder:
             check_fits(file, self.blueprint)
@@ -126,20 +126,20 @@ class StoredRun:
 
     @cached_property
     def stores_int8(self) -> bool:
-        """True if the weights are stored in int8; the model has them in float32."""
+        """True if the weights are stored in int8. The model itself uses float32."""
         file = self.weights
         return file.is_file() and holds_int8(file)
 
     @cached_property
     def objective(self) -> Objective:
-        """Objective that the model was trained with, bound to its tokenizer."""
+        """The objective that the model was trained with, bound to the tokenizer."""
         if self.recipe.objective is None:
             raise RunError(f"{self._recipe_file}: the recipe has no objective")
         return self._bound(self.recipe.objective.build())
 
     @cached_property
     def predictor(self) -> Objective:
-        """Objective used for predictions: the run's own, or for an imported model the one matching its head."""
+        """The objective for predictions: the run's own or, for an imported model, the one that matches the head."""
         if self.recipe.objective is not None:
             return self.objective
         head = self.blueprint.head
@@ -151,7 +151,7 @@ class StoredRun:
         raise UsageError(f"{self.folder}: makes no predictions: this model {description}; try tfkit generate or embed")
 
     def _reads_as_imported(self, objective: Objective) -> Objective:
-        """Set the objective's template to that of the tokenizer."""
+        """Use the template of the imported tokenizer in the objective."""
         if isinstance(objective, Reading):
             objective.rows.template = Frame.of_template(self.tokenizer)
         return objective
@@ -164,41 +164,41 @@ class StoredRun:
 
     @property
     def reads_vectors(self) -> bool:
-        """True if the model reads arrays instead of texts."""
+        """True if the model reads arrays, not texts."""
         return next(self.blueprint.stacks()).reads_vectors
 
     @property
     def writes(self) -> bool:
-        """True if the model has a decoder; without one it may still fill masks."""
+        """True if the model has a decoder. A model without a decoder may still fill masks."""
         return self.blueprint.decoder is not None
 
     def _encode_framed(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of texts with the special tokens of the objective, or of an imported tokenizer template."""
+        """Encode texts with the special tokens of the objective, or of the imported tokenizer's template."""
         if self.recipe.objective is not None:
             return self.objective.rows.read(texts, self.source_tokenizer)
         return self.source_tokenizer.encode_batch(texts, template=True)
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of texts in the format of the objective, or of an imported model's tokenizer."""
+        """Encode texts as prompts in the format of the objective, or of the imported tokenizer."""
         if self.recipe.objective is not None:
             return self.objective.rows.read(texts, self.source_tokenizer)
         if self.chats:
             return [self.read_chat(messages_of(text)) for text in texts]
         first = dict(self.blueprint.special_ids).get("start")
-        nothing = [] if first is None else [first]  # the start token
+        nothing = [] if first is None else [first]  # an empty prompt is the start token
         return [ids or nothing for ids in self.source_tokenizer.encode_batch(texts, special=True, template=True)]
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Chat template of the objective, or of the model that the run was imported from; None if there is none."""
+        """Chat template of the objective or of the imported model, or None."""
         if self.recipe.objective is not None:
             return self.objective.rows.template().text if isinstance(self.objective.rows, ChatRows) else None
         return kept_template(self.folder)
 
     def read_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of a conversation and of the beginning of a reply. Raise UsageError without a template."""
+        """Encode a conversation up to the start of a reply. Raise UsageError if there is no chat template."""
         if self.chat_template is None:
-            text = "has no chat template; train with objective: chat, or import a model that brings one"
+            text = "has no chat template; train with objective: chat, or import a model that has one"
             raise UsageError(f"{self.folder}: {text}")
         special = {role: self.tokenizer.token(id_) for role, id_ in self.tokenizer.special_ids.items()}
         text = ChatTemplate(self.chat_template).render(checked(list(messages), "the conversation"), special, reply=True)
@@ -206,13 +206,11 @@ class StoredRun:
 
     @property
     def _start(self) -> int:
-        """Id of the decoder's start token, in an encoder-decoder."""
+        """Id of the start token of the decoder in an encoder-decoder."""
         special_ids = dict(self.blueprint.special_ids) if self.recipe.objective is None else {}
         start_id = special_ids.get("start", self.tokenizer.special_ids.get("start"))
         if start_id is None:
-            raise RunError(
-                f"{self._recipe_file}: the recipe lacks model.special_ids.start, which the decoder starts with"
-            )
+            raise RunError(f"{self._recipe_file}: the recipe lacks model.special_ids.start, the decoder's start token")
         return start_id
 
     @property
@@ -234,9 +232,9 @@ class StoredRun:
         return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
 
     def task(self, examples: int) -> Task:
-        """Return a task for training a float32 copy of the model on the first examples.
+        """Prepare to train a float32 copy of the model on the first `examples` examples.
 
-        Raise RunError for a run without data or objective.
+        Raise RunError if the run has no data or objective.
         """
         data = self._data
         if self.recipe.objective is None:

@@ -1,4 +1,4 @@
-"""Training into a run folder, and saving of a model trained elsewhere."""
+"""Training of a recipe, and saving of models trained by custom loops."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ def train(
     callbacks: Sequence[object] = (),
     **reading: Unpack[ReadingOptions],
 ) -> Run:
-    """Train the model of a recipe (a name, a path, a mapping or a Recipe) into the folder `out`.
+    """Train the model of a recipe (a name, a path, a mapping or a Recipe) in the folder `out`.
 
-    The default is runs/<its name> with the variants and changed values (`names-rotary-s3`) and a free number.
+    The default folder is runs/NAME, where NAME includes variants and overrides (`names-rotary-s3`) and, if taken, a
+    number.
 
-    `resume` continues the run in the folder, or starts it; `force` renames it to NAME.old. Ctrl-C saves a checkpoint
-    and raises Interrupted; at train.max_time the unfinished run is returned. `accept_changes` is that of load_run,
-    applied to the resumed run and the run that training starts from. `callbacks` are functions (training, record) or
-    objects with hooks (training/callback.py), in addition to train.callbacks. Further keywords are those of
-    load_recipe. Raise RunError, UsageError or DataError for invalid arguments before training starts.
+    `resume` continues the run in the folder, or starts a new one; `force` renames an existing run to NAME.old. Ctrl-C
+    saves a checkpoint and raises Interrupted; at train.max_time, the unfinished run is returned. `accept_changes`
+    records the current files of the resumed run, the initial run and the teacher, as in load_run. `callbacks` are
+    functions (training, record) or objects with hooks (training/callback.py), in addition to train.callbacks. Other
+    keywords are those of load_recipe. Raise RunError, UsageError or DataError before training starts if arguments are
+    invalid.
     """
     named = ("out", "resume", "force", "progress", "accept_changes", "callbacks")
     loaded = read_for("train", named, recipe, reading)
@@ -65,7 +67,7 @@ def train(
 
 
 def _followed(recipe: Recipe, callbacks: Sequence[object]) -> Run:
-    """Train as another process than the first, and write nothing."""
+    """Train in a process other than process 0, writing nothing."""
     return Run(follow(recipe, callbacks).path, recipe, recipe.train.device)
 
 
@@ -78,7 +80,7 @@ def _led(
     accept_changes: bool,
     callbacks: Sequence[object],
 ) -> Run:
-    """Train as the process that writes."""
+    """Train in process 0, which writes the run."""
     with (
         one_training(),
         claim_folder(run_name(loaded), out, resume, force) as claim,
@@ -118,9 +120,9 @@ def save(
     """Save a model from a custom training loop as a run in the folder `out`.
 
     `tokenizer` may be None if the recipe has no `data:`; the run then works on ids. `labels` are the class names of a
-    classifier in logit order. `force` renames an existing run to NAME.old. Further keywords are those of load_recipe.
-    Raise UsageError if the model does not match the recipe, RunError if the folder is occupied; nothing is written
-    then.
+    classifier in the order of the logits. `force` renames an existing run to NAME.old. Other keywords are those of
+    load_recipe. Write nothing and raise UsageError if the model does not match the recipe, or RunError if the folder is
+    occupied.
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)
     run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
@@ -129,14 +131,14 @@ def save(
 
 
 def _check_resumed(folder: RunFolder, reporter: Reporter) -> None:
-    """Check the files that the resumed run continues from, and report files moved aside."""
+    """Check the files needed to resume. Repair the others, and report files moved aside."""
     record.check_resumed(folder)
     for message in mend(folder):
         reporter.say(message)
 
 
 def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Record the current files of the initial run, the teacher and the resumed run."""
+    """Record the current files of the initial run, of the teacher, and of the resumed run."""
     others = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
     for other in (RunFolder(Path(run)) for run in dict.fromkeys(others)):
         if record.has_record(other):
@@ -147,7 +149,7 @@ def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
 
 
 def _conclude(run: Run, recipe: Recipe, reporter: Reporter) -> None:
-    """Compute and show the scores at the end of training, write the card, and mark the run as finished."""
+    """Compute and report the final scores, write the card, and mark the run as finished."""
     settings, data = run.recipe.train, run.recipe.data
     split = "valid" if data is None else run._final_split
     for measured in data.measured() if settings.metrics and data is not None else []:
@@ -172,7 +174,7 @@ def _scores_line(split: str, scores: Mapping[str, float]) -> str:
 
 
 def _next_commands(run: Run, prompt: str = "...") -> str:
-    """Return the suggested next commands."""
+    """Format suggestions for the next commands."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
         argument = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
@@ -183,7 +185,7 @@ def _next_commands(run: Run, prompt: str = "...") -> str:
 def _validation_scores(run: Run, task: Task) -> ValidationScores:
     """Compute the metrics and samples of a validation on a copy of the model that shares its weights.
 
-    State cached by generation stays with the copy.
+    The copy keeps cached generation state out of the trained model.
     """
     shared: dict[int, object] = {id(weight): weight for weight in task.model.parameters()}
     other = copy.copy(run)
@@ -196,7 +198,7 @@ def _validation_scores(run: Run, task: Task) -> ValidationScores:
 
 
 def _final_scores(run: Run, split: str) -> dict[str, float]:
-    """Compute and save the scores at the end of training. On RunError the run stays unfinished."""
+    """Compute and save the final scores of a split. The run stays unfinished if saving raises RunError."""
     examples = run._examples(split)
     scores = run._scorer.scores(examples, run.recipe.train.metrics)
     keep_scores(run.folder / EVALUATION, split, {"examples": len(examples), **scores})
@@ -204,7 +206,7 @@ def _final_scores(run: Run, split: str) -> dict[str, float]:
 
 
 def _generation_rate(run: Run, settings: GenerationRate) -> float:
-    """Measure the generated tokens per second, and save them in evaluation.json."""
+    """Measure the number of tokens generated per second, and save it in evaluation.json."""
     start = run._start if run.blueprint.encoder is not None else None
     rate = generation_rate(run.decoder(), start, settings.batch, settings.prompt, settings.new)
     keep_scores(run.folder / EVALUATION, "generation", {"tokens_per_second": rate})

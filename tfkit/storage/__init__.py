@@ -1,12 +1,12 @@
 """Atomic writes of files and folders.
 
-files      reads regular files only, and writes through a temporary file that is renamed
-locks      one writer per folder; a lock ends with its process, and stays with a renamed folder
-folders    replaces a folder: the new one is renamed into place, the previous one becomes NAME.old
+files      reads only regular files, and writes to a temporary file that is then renamed
+locks      one writer per folder; a lock ends with its process and follows a renamed folder
+folders    atomic replacement of a folder; the previous folder becomes NAME.old
 targets    output folders of a save, an import or an export
 hub        repositories on the Hugging Face hub, and their downloads
-checksums  the SHA256SUMS of a folder, and changed files
+checksums  the SHA256SUMS of a folder, to detect changed files
 
-Nothing is merged, links are not followed, and only temporary names and a NAME.old created here are ever removed.
-After a crash, leftovers are identified by name and lock, and removed by the next process.
+Folders are never merged, and links are not followed. Only temporary files and folders, and a NAME.old created here, are
+ever removed. The next process removes leftovers of a crash, which it identifies by name and lock.
 """

@@ -1,8 +1,8 @@
-"""SHA256SUMS: a manifest of checksums, to detect damaged and replaced files.
+"""SHA256SUMS: a manifest of checksums that detects damaged and replaced files.
 
-The format is that of `sha256sum`, which can verify it too. A file and its line cannot change atomically: the line of
-the new content is added first, then the file is replaced, then the old line is removed. So a name may have two lines
-temporarily, or since a crash, and both are valid.
+The manifest can also be verified with `sha256sum -c`. A file and its line cannot change atomically: first a line with
+the new hash is added, then the file is replaced, then the old line is removed. A file may therefore have two lines
+for a moment, or after a crash. Both are valid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfkit.storage import files
 
 try:
     import fcntl
-except ImportError:  # Windows: two writers at once may lose each other's lines
+except ImportError:  # Windows: concurrent writers may lose each other's lines
     _fcntl: Any = None
 else:
     _fcntl = fcntl
@@ -32,8 +32,8 @@ SUMS = "SHA256SUMS"
 Sums = dict[str, tuple[str, ...]]  # valid hashes by name
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _LARGEST = 2**20  # maximum bytes of a manifest
-_CHUNK = 2**20  # bytes hashed at once, releasing the GIL
-_PATIENCE = 60.0  # seconds to wait for another writer, who holds the lock for one or two renames
+_CHUNK = 2**20  # bytes hashed at a time, with the GIL released
+_PATIENCE = 60.0  # seconds to wait for another writer, which holds the lock only for one or two renames
 
 
 def sha256_of(path: Path) -> str:
@@ -46,7 +46,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_sums(folder: Path) -> Sums | None:
-    """Read the manifest of a folder; return None if it is missing. Raise RunError for an invalid line."""
+    """Read the manifest of a folder, or return None if it is missing. Raise RunError if a line is invalid."""
     file = folder / SUMS
     if not file.exists():
         return None
@@ -57,13 +57,13 @@ def read_sums(folder: Path) -> Sums | None:
     for number, line in enumerate(text.split("\n")[:-1], 1):
         match = _LINE.fullmatch(line)
         if match is None:
-            raise RunError(f"{file}:{number}: not a SHA-256 and a name: {line[:80]!r}")
+            raise RunError(f"{file}:{number}: expected a SHA-256 and a file name, got {line[:80]!r}")
         sums[match[2]] = (*sums.get(match[2], ()), match[1])
     return sums
 
 
 def trusted_sums(folder: Path) -> Sums:
-    """Return the manifest of a folder without checking it, {} if it is missing or damaged."""
+    """Return the manifest of a folder, or {} if it is missing or damaged."""
     try:
         return read_sums(folder) or {}
     except RunError:
@@ -71,7 +71,7 @@ def trusted_sums(folder: Path) -> Sums:
 
 
 def check(folder: Path, name: str, remedy: str = "") -> None:
-    """Raise RunError if a file differs from its folder's manifest. A folder without a manifest is trusted.
+    """Raise RunError if a file differs from the manifest of its folder. A folder without a manifest is trusted.
 
     `remedy` is appended to the message.
     """
@@ -86,14 +86,14 @@ def check(folder: Path, name: str, remedy: str = "") -> None:
             return
         if listed == known:
             raise RunError(f"{path}: {_complaint(listed)}{remedy}")
-        known = listed  # a writer may have replaced the file meanwhile: its line was added before
+        known = listed  # retry: a writer may have added a line and replaced the file in the meantime
 
 
 @contextlib.contextmanager
 def checking(folder: Path, name: str, remedy: str = "") -> Iterator[None]:
-    """Run `check` in a thread during the block. Raise its RunError at the end.
+    """Run `check` in a thread during the block. Raise its RunError when the block ends.
 
-    A changed file is reported instead of an error of the block that it caused.
+    If the block fails too, the RunError takes precedence, because the changed file may be the cause.
     """
     with ThreadPoolExecutor(1, "sha256") as pool:
         checked = pool.submit(check, folder, name, remedy)
@@ -106,19 +106,18 @@ def checking(folder: Path, name: str, remedy: str = "") -> Iterator[None]:
 
 
 def begin(folder: Path, names: Iterable[str]) -> None:
-    """Create the manifest of a folder, with the current hashes of these files."""
+    """Create the manifest of a folder from the current hashes of these files."""
     _write(folder, {name: (sha256_of(folder / name),) for name in names})
 
 
 def renew(folder: Path, names: Iterable[str]) -> list[str]:
-    """Record only these files, as they are; return the names that differ from the previous manifest."""
+    """Replace the manifest with the current hashes of these files. Return the names whose entry changed."""
     initial = trusted_sums(folder)
     current = {name: (sha256_of(folder / name),) for name in names}
     with _exclusive(folder):
         before = trusted_sums(folder)
-        concurrent = {
-            name: sums for name, sums in before.items() if sums != initial.get(name)
-        }  # by other processes, meanwhile
+        # recorded by other processes in the meantime
+        concurrent = {name: sums for name, sums in before.items() if sums != initial.get(name)}
         after: Sums = current | concurrent
         if after != before:
             _write(folder, after)
@@ -127,7 +126,7 @@ def renew(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def settle(folder: Path) -> None:
-    """Reduce to one line per file: a killed process may have left two."""
+    """Reduce the manifest to one line per file, because a killed process may have left two."""
     with _changing(folder) as sums:
         for name in [name for name, hashes in sums.items() if len(hashes) > 1 and (folder / name).is_file()]:
             current = sha256_of(folder / name)
@@ -135,7 +134,7 @@ def settle(folder: Path) -> None:
 
 
 def add(folder: Path, names: Iterable[str]) -> None:
-    """Record the existing files among these that are unrecorded, if the folder has a manifest."""
+    """Record the given files that exist and are not yet recorded. Do nothing without a manifest."""
     with _changing(folder) as sums:
         for name in names:
             if name not in sums and (folder / name).is_file():
@@ -151,7 +150,7 @@ def forget(folder: Path, names: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def recorded(path: Path) -> Iterator[Path]:
-    """Write as `files.whole`, keeping an existing manifest valid at every moment."""
+    """Like `files.whole`, but keep an existing manifest valid at every moment."""
     with contextlib.ExitStack() as lock:
         settled: Sums | None = None
         with files.whole(path) as beside:
@@ -168,13 +167,13 @@ def recorded(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write as `files.write_text`, and record the checksum."""
+    """Write a text file atomically and record its checksum."""
     with recorded(path) as beside:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write as `files.write_json`, and record the checksum."""
+    """Write a JSON file atomically and record its checksum."""
     write_text(path, json_line(data, 2) + "\n")
 
 
@@ -191,7 +190,7 @@ def _write(folder: Path, sums: Mapping[str, Iterable[str]]) -> None:
 
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[Sums]:
-    """Yield the manifest of a folder, and write it if the block changed it; a no-op without a manifest."""
+    """Yield the manifest of a folder, and write it if the block has changed it. Without a manifest, yield {}."""
     if not (folder / SUMS).exists():
         yield {}
         return
@@ -205,9 +204,9 @@ def _changing(folder: Path) -> Iterator[Sums]:
 
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that concurrent writers do not lose each other's lines."""
+    """Lock the folder, so that concurrent writers do not lose each other's lines."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # systems that cannot open folders, file systems without locks
+        with contextlib.suppress(OSError):  # the system cannot open folders, or the file system has no locks
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
             _lock(handle)
@@ -215,7 +214,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> None:
-    """Lock a folder, or continue unlocked if another writer holds it past the timeout."""
+    """Lock a folder. Continue without the lock if another writer holds it for too long."""
     until = time.monotonic() + _PATIENCE
     while _fcntl is not None and time.monotonic() < until:
         try:

@@ -1,4 +1,4 @@
-"""Files: only regular ones are read, and writes are atomic."""
+"""Reading of regular files, and atomic writes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from tfkit.core.output import json_line
 from tfkit.core.trees import Tree
 from tfkit.storage.locks import is_in_use, mark_in_use
 
-# name of an incomplete file or folder: hidden, random, and recognizable as a leftover
+# name of an incomplete file or folder: hidden, random, and recognizable after a crash
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 LARGEST_TEXT = 2**28  # maximum bytes of a JSON or YAML file; the tokenizer of a large vocabulary takes 2**25
 
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` if the block succeeds and is removed if not.
+    """Yield a temporary file that replaces `path` if the block succeeds, and is removed if it fails.
 
-    Its name is random and it is created exclusively, so that no link can be planted; its mode follows the umask. Raise
-    RunError for errors of the system, and before the block runs for a folder, a device or a pipe.
+    The file has a random name and is created exclusively, so that nobody can plant a link in its place. Its mode
+    follows the umask. Raise RunError for system errors, and before the block runs if `path` is a folder, a device or a
+    pipe.
     """
     _check_replaceable(path)
     beside = temporary(path)
@@ -50,12 +51,12 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raise RunError for anything but a regular file: replacing a device would remove it from the system."""
+    """Raise RunError if a path is not a regular file. Replacing a device would remove it from the system."""
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):  # new, or reported on writing
+    except (FileNotFoundError, NotADirectoryError):  # a new file, or an error that writing reports
         return
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
         why = error.strerror if isinstance(error, OSError) else error
         raise RunError(f"{path}: cannot be written: {why}") from None
     if not stat.S_ISREG(mode):
@@ -64,23 +65,23 @@ def _check_replaceable(path: Path) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """Return a random name next to `path`, for a file to be renamed to `path`."""
+    """Return a random path next to `path`, for a file that will be renamed to it."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def temporary_for(path: Path) -> str | None:
-    """Return the name that `temporary` derived this one from, or None."""
+    """Return the name from which `temporary` made this path, or None."""
     match = _TEMPORARY.fullmatch(path.name)
     return None if match is None else match[1]
 
 
 def is_temporary(path: Path) -> bool:
-    """True if the name is from `temporary`, so that a leftover can be deleted."""
+    """True if `temporary` made this path, so that it may be deleted after a crash."""
     return temporary_for(path) is not None
 
 
 def named(folder: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the files in a folder with these names, and their temporary files. Folders that are links yield none."""
+    """Yield the files with these names in a folder, and their temporary files. Yield nothing for a linked folder."""
     requested = set(names)
     for path in sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
         if requested.intersection((path.name, temporary_for(path))) and (path.is_symlink() or not path.is_dir()):
@@ -88,7 +89,7 @@ def named(folder: Path, names: Iterable[str]) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove the temporary files of these names that dead processes left. Raise RunError if that fails."""
+    """Remove temporary files for these names that dead processes have left. Raise RunError if that fails."""
     try:
         for path in named(folder, names):
             if is_temporary(path) and not is_in_use(path):
@@ -119,7 +120,7 @@ def remove(path: Path) -> None:
 def read_bytes(path: str | Path, largest: int | None = None) -> bytes:
     """Return the content of a regular file. Raise RunError if it cannot be read.
 
-    Pipes, devices, sockets and files of more than `largest` bytes are refused before reading.
+    Pipes, devices, sockets and files with more than `largest` bytes are refused before anything is read.
     """
     with regular(path, largest) as file:
         return file.read()
@@ -140,7 +141,7 @@ def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
             if not stat.S_ISREG(status.st_mode):
                 raise RunError(f"{path}: is not a regular file")
             if largest is not None and status.st_size > largest:
-                raise RunError(f"{path}: has {status.st_size:,} bytes; at most {largest:,} are read")
+                raise RunError(f"{path}: has {status.st_size:,} bytes; the maximum is {largest:,}")
             yield file
     except FileNotFoundError:
         raise RunError(f"{path}: no such file") from None
@@ -149,10 +150,10 @@ def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
 
 
 def _open(path: str | Path) -> int:
-    """Open a path without blocking on pipes that have no writer."""
+    """Open a path. Do not block on a pipe without a writer."""
     try:
         return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except ValueError as error:  # a path with a null character
+    except ValueError as error:  # a null character in the path
         raise RunError(f"{path}: cannot be read: {error}") from None
 
 
@@ -166,7 +167,7 @@ def read_text(path: str | Path, largest: int | None = LARGEST_TEXT) -> str:
 
 @contextlib.contextmanager
 def written_to(folder: Path) -> Iterator[None]:
-    """Convert OSError within the block to RunError with the file; `folder` is the fallback."""
+    """Convert OSError to RunError with the name of the file, or of `folder` if unknown."""
     try:
         yield
     except OSError as error:
@@ -174,7 +175,7 @@ def written_to(folder: Path) -> Iterator[None]:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the data in a JSON file. Raise RunError if it is invalid or nested too deeply."""
+    """Parse a JSON file. Raise RunError if it is invalid or nested too deeply."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -185,11 +186,11 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_yaml(path: str | Path) -> Tree:
-    """Return the mapping in a YAML file that tfkit wrote.
+    """Parse a YAML file that tfkit wrote, which contains a mapping.
 
     Raise RunError if it is not UTF-8, not YAML, not a mapping, or nested too deeply.
     """
-    import yaml  # takes milliseconds, and most commands do not need it
+    import yaml  # slow to import, and most commands do not need it
 
     text = read_text(path)
     try:
@@ -203,7 +204,7 @@ def read_yaml(path: str | Path) -> Tree:
 
 
 def open_log(path: Path) -> IO[str]:
-    """Open a text file for appending. Raise RunError for links and other irregular files."""
+    """Open a text file for appending. Raise RunError if it is a link or not a regular file."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         file = os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8", newline="\n")
@@ -217,7 +218,7 @@ def open_log(path: Path) -> IO[str]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or folder is on disk; some systems cannot sync folders."""
+    """Flush a file or folder to disk. Ignore systems that cannot sync folders."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:

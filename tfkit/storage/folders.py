@@ -1,7 +1,7 @@
-"""Atomic replacement of folders: a new folder takes a name once complete, and the previous one becomes NAME.old.
+"""Atomic replacement of folders: a complete new folder is renamed into place, and the previous one becomes NAME.old.
 
-Nothing is merged, and only folders written by tfkit alone are deleted: temporary ones, and an earlier NAME.old,
-identified by its lock. A process killed between the two renames leaves NAME.old, which `recover` renames back.
+Folders are never merged. Only temporary folders, and an earlier NAME.old that is identified by its lock, are deleted.
+If a process is killed between the two renames, `recover` renames NAME.old back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfkit.storage.locks import LEFT, FolderBusy, FolderLock, lock_purpose, mark
 from tfkit.storage.locks import NAME as LOCK
 
 WRITTEN = "written"
-REPLACED = "replaced"  # purpose in a folder's lock until the new folder has its name
+REPLACED = "replaced"  # purpose in the lock of the old folder until the new folder has its name
 _TRIES = 100
 
 
@@ -35,7 +35,7 @@ class NewFolder:
                 self.lock = FolderLock.take(self.path, WRITTEN)
                 return
             except (FileExistsError, FolderBusy):
-                continue  # another process took it for a leftover before it was locked
+                continue  # another process removed or locked it as a leftover
             except FileNotFoundError:
                 if not target.parent.is_dir():
                     break
@@ -48,7 +48,7 @@ class NewFolder:
         raise RunError(f"{target}: cannot be written: cannot create a folder in {target.parent}")
 
     def put(self, replaces: bool) -> None:
-        """Rename to the target. With `replaces`, the existing folder, locked by the caller, becomes NAME.old.
+        """Rename the folder to the target. With `replaces`, the existing folder becomes NAME.old; the caller locks it.
 
         On failure, restore all names and raise RunError.
         """
@@ -66,7 +66,7 @@ class NewFolder:
                 _remove(earlier)
 
     def _take_name(self, replaces: bool, locks: contextlib.ExitStack) -> Path:
-        """Rename, all or nothing. Return the path of an earlier NAME.old, to be removed."""
+        """Do all renames or none. Return the path of the earlier NAME.old, which is to be removed."""
         old, earlier = old_name(self.target), temporary(self.target)
         with contextlib.ExitStack() as undo:
             if replaces and not _entries(self.target):
@@ -86,24 +86,24 @@ class NewFolder:
             os.rename(self.path, self.target)
             undo.pop_all()
         if lock_purpose(old) == REPLACED:
-            with contextlib.suppress(OSError):  # `_check_old` accepts both
+            with contextlib.suppress(OSError):  # either purpose is accepted by `_check_old`
                 mark_lock(old, LEFT)
         return earlier
 
     def close(self) -> None:
-        """Release the lock, and remove the folder unless it was put in place."""
+        """Release the lock. Remove the folder unless it was renamed to the target."""
         if self.path.exists():
             _remove(self.path)
         self.lock.release()
 
 
 def old_name(target: Path) -> Path:
-    """Return the name of the folder replaced by `target`."""
+    """Return the path to which a replaced folder is renamed."""
     return target.with_name(f"{target.name}.old")
 
 
 def check_replaceable(target: Path) -> None:
-    """Raise RunError for a folder that cannot be renamed to NAME.old."""
+    """Raise RunError if a folder cannot be renamed to NAME.old."""
     try:
         here = Path.cwd().resolve()
     except OSError:  # deleted
@@ -117,9 +117,9 @@ def check_replaceable(target: Path) -> None:
 
 
 def recover(target: Path) -> None:
-    """Rename NAME.old back after a crash between two renames, and remove temporary folders of dead processes.
+    """Clean up after a crash: rename NAME.old back if there is no new folder, and remove temporary folders.
 
-    Raise FolderBusy if the target is being replaced, RunError if it cannot be renamed back.
+    Raise FolderBusy if the target is being replaced, RunError if NAME.old cannot be renamed back.
     """
     old = old_name(target)
     if lock_purpose(old) == REPLACED and _is_own(old) and not os.path.lexists(target):
@@ -133,9 +133,7 @@ def recover(target: Path) -> None:
                 lock.release()
         except OSError as error:
             why = error.strerror or error
-            raise RunError(
-                f"{old}: was {target} until a process was killed, but cannot be renamed back: {why}"
-            ) from None
+            raise RunError(f"{old}: cannot be renamed back to {target} after a process was killed: {why}") from None
     for path in _leftovers(target):
         try:
             lock = FolderLock.take(path, None)
@@ -147,18 +145,18 @@ def recover(target: Path) -> None:
 
 
 def _check_old(old: Path) -> None:
-    """Raise RunError for a NAME.old that tfkit did not rename, or that was used since."""
+    """Raise RunError if NAME.old was not created by tfkit, or has been used since."""
     if not _is_own(old) or lock_purpose(old) not in (LEFT, REPLACED):
         raise RunError(f"{old}: already exists, and was not moved aside by tfkit; move it away first")
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder, without its lock."""
+    """Return the entries of a folder except its lock."""
     return sorted(path for path in folder.iterdir() if path.name != LOCK)
 
 
 def _leftovers(target: Path) -> list[Path]:
-    """Return temporary folders of this user made for `target`; [] if the parent cannot be read."""
+    """Return this user's temporary folders for `target`, or [] if the parent folder cannot be read."""
     try:
         return sorted(path for path in target.parent.iterdir() if temporary_for(path) == target.name and _is_own(path))
     except OSError:
@@ -166,7 +164,7 @@ def _leftovers(target: Path) -> list[Path]:
 
 
 def _is_own(path: Path) -> bool:
-    """True for a folder of this user that is no link."""
+    """True if a path is a folder owned by this user, and not a link."""
     try:
         status = path.lstat()
     except OSError:
@@ -175,7 +173,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or warn. Its lock is removed last: after a crash, `recover` removes the rest."""
+    """Remove a folder, or warn. The lock is removed last, so that `recover` can continue after a crash."""
     try:
         for entry in _entries(path):
             if entry.is_dir() and not entry.is_symlink():

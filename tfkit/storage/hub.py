@@ -1,4 +1,4 @@
-"""Repositories on the Hugging Face hub: names, downloads, and readable errors."""
+"""Repositories on the Hugging Face hub: names, downloads and readable errors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95
 
 
 def is_on_hub(source: object) -> bool:
-    """True for a repository address, hf://user/name."""
+    """True for the address of a repository, hf://user/name."""
     return isinstance(source, str) and source.startswith(PREFIX)
 
 
 def repository(address: str) -> str:
-    """Return user/name of hf://user/name. Raise UsageError for anything else."""
+    """Return the name of a repository, user/name, from hf://user/name. Raise UsageError if the address is invalid."""
     name = address.removeprefix(PREFIX)
     bad = "--" in name or ".." in name or name.endswith((".git", ".", "-"))
     if not is_on_hub(address) or _NAME.fullmatch(name) is None or bad:
@@ -31,7 +31,7 @@ def repository(address: str) -> str:
 
 
 def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
-    """Download files of a repository to the hub's cache. Raise UsageError without the library, otherwise DataError."""
+    """Download files of a repository to the hub's cache. Raise DataError, or UsageError without the hub's library."""
     hub = optional("huggingface_hub", "hf", f"{address} is on the hub, which needs")
     with in_words(address):
         return Path(hub.snapshot_download(name, allow_patterns=list(patterns)))
@@ -39,7 +39,7 @@ def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
 
 @contextlib.contextmanager
 def in_words(address: str) -> Iterator[None]:
-    """Convert errors of the hub within the block to DataError with the address."""
+    """Convert errors of the hub to DataError with the address."""
     errors = optional("huggingface_hub.errors", "hf", f"{address} is on the hub, which needs")
     try:
         yield
@@ -60,7 +60,7 @@ def _reason(error: Any, errors: Any) -> str:
     if isinstance(error, errors.LocalTokenNotFoundError) or status == 401:
         return f"the hub requires authentication: {LOGIN}"
     if status == 403:
-        return "access denied: the token has no write access; use one that has"
+        return "access denied: the token has no write access; use a token with write access"
     if isinstance(error, (ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
         return "the hub cannot be reached, and the cache has no complete copy; connect and retry"
     lines = str(error).strip().splitlines()

@@ -1,4 +1,4 @@
-"""One writer per folder: a lock that stays with a renamed folder and ends with its process."""
+"""Folder locks: one writer per folder. A lock follows a renamed folder and ends with its process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfkit.core.errors import RunError, TfkitWarning
 
 try:
     import fcntl
-except ImportError:  # Windows has no such lock
+except ImportError:  # Windows has no flock
     _fcntl: Any = None
 else:
     _fcntl = fcntl
 
 NAME = ".lock"
-LEFT = "moved_aside"  # content of a lock that marks a folder and is not held
+LEFT = "moved_aside"  # purpose in a lock that nobody holds, to mark the folder
 _HOLDER = re.compile(r"(\d{1,20}) ([\w.-]{1,100}) (\w{1,20})\n", re.ASCII)  # process, machine, purpose
 _LARGEST = 200  # maximum bytes of a lock file
 _TRIES = 100
@@ -33,7 +33,7 @@ class FolderBusy(RunError):
 
 
 class FolderLock:
-    """Lock of a folder, exclusive among all processes and threads."""
+    """Lock of a folder, exclusive across processes and threads."""
 
     def __init__(self, folder: int, file: int) -> None:
         self._folder, self._file = folder, file
@@ -41,10 +41,10 @@ class FolderLock:
 
     @classmethod
     def take(cls, folder: Path, purpose: str | None) -> FolderLock:
-        """Lock an existing folder for a purpose ("trained"); None keeps the content of the lock, and its file.
+        """Lock an existing folder for a purpose, such as "trained". With None, the lock file is not changed.
 
-        The lock of a dead process is taken over. Raise FolderBusy if it is held, RunError if the folder cannot be
-        locked, FileNotFoundError if it does not exist.
+        The lock of a dead process is taken over. Raise FolderBusy if the lock is held, RunError if the folder cannot
+        be locked, and FileNotFoundError if it does not exist.
         """
         if _fcntl is None:
             return _NoLock(folder, purpose)
@@ -69,7 +69,7 @@ class FolderLock:
 
     @classmethod
     def _opened(cls, folder: Path, place: int) -> FolderLock:
-        """Open the lock of the folder open as `place`, without holding it. Raise OSError, or RunError for a link."""
+        """Open the lock file in the folder with descriptor `place`. Raise OSError, or RunError for a link."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             return cls(place, os.open(NAME, flags, 0o666, dir_fd=place))
@@ -79,7 +79,7 @@ class FolderLock:
             raise
 
     def _hold(self, folder: Path) -> bool:
-        """Take the lock; return False if the file or folder has been replaced meanwhile."""
+        """Take the lock. Return False if the file or folder has been replaced in the meantime."""
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size > _LARGEST:
             raise _foreign(folder)
@@ -96,7 +96,7 @@ class FolderLock:
         return True
 
     def set_purpose(self, purpose: str) -> None:
-        """Record the holder of the lock and its purpose."""
+        """Write this process and the purpose to the lock file."""
         _write(self._file, purpose)
         self._content = purpose
 
@@ -104,7 +104,7 @@ class FolderLock:
         """Follow a rename of the folder."""
 
     def release(self) -> None:
-        """Release the lock. Its file is removed, unless `mark_lock` wrote a mark that must stay."""
+        """Release the lock. The lock file is removed, unless `mark_lock` has marked the folder."""
         if self in _held:
             with contextlib.suppress(OSError):
                 holder = self._holder()
@@ -118,7 +118,7 @@ class FolderLock:
         os.close(self._folder)
 
     def _is_current(self) -> bool:
-        """True if the locked file is still the one with that name."""
+        """True if the locked file still has its name."""
         try:
             now = os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class FolderLock:
 
 
 class _NoLock(FolderLock):
-    """Advisory substitute on systems without locks: the file names the holder but excludes nobody."""
+    """Substitute on systems without locks: the file names the holder, but does not exclude others."""
 
     def __init__(self, folder: Path, purpose: str | None) -> None:
         self._path = folder / NAME
@@ -158,24 +158,24 @@ class _NoLock(FolderLock):
 
 
 def lock_purpose(folder: Path) -> str | None:
-    """Return the purpose of the last holder of a folder's lock, or None."""
+    """Return the purpose in a folder's lock, or None."""
     holder = _last_holder(folder)
     return None if holder is None else holder[3]
 
 
 def held_by(folder: Path) -> str | None:
-    """Describe the holder of a folder's lock; None if it is not known to be held.
+    """Describe the holder of a folder's lock, or return None if it is not held.
 
-    The lock itself is not taken, so that nobody is blocked.
+    The lock is not taken for this, so that other processes are not blocked.
     """
     holder = _last_holder(folder)
     return _described(holder) if holder is not None and holder[3] != LEFT and _is_alive(holder) else None
 
 
 def is_held_elsewhere(folder: Path) -> bool:
-    """True if a folder's lock names a process on another machine, where locks are unreliable.
+    """True if the lock names a process on another machine, because locks across machines are unreliable.
 
-    On a system without locks, this holds for any other living process.
+    On a system without locks, also True for any other living process.
     """
     holder = _last_holder(folder)
     if holder is None or holder[3] == LEFT:
@@ -184,7 +184,7 @@ def is_held_elsewhere(folder: Path) -> bool:
 
 
 def _last_holder(folder: Path) -> re.Match[str] | None:
-    """Return the entry of a folder's lock, or None."""
+    """Parse the lock file of a folder, or return None."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with open(os.open(folder / NAME, flags), "rb") as file:
@@ -194,7 +194,7 @@ def _last_holder(folder: Path) -> re.Match[str] | None:
 
 
 def _is_alive(holder: re.Match[str]) -> bool:
-    """True if the process named in a lock is running, or on another machine."""
+    """True if the process named in a lock is running, or if it is on another machine."""
     if holder[2] != _machine():
         return True
     try:
@@ -207,21 +207,21 @@ def _is_alive(holder: re.Match[str]) -> bool:
 
 
 def mark_lock(folder: Path, purpose: str) -> None:
-    """Write a purpose into a folder's lock, regardless of its holder. Raise OSError if that fails."""
+    """Write a purpose to a folder's lock file, even if it is not held here. Raise OSError if that fails."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     with open(os.open(folder / NAME, flags, 0o666), "wb") as file:
         _write(file.fileno(), purpose)
 
 
 def mark_in_use(handle: int) -> None:
-    """Mark an open file as in use until it is closed, if the file system has locks."""
+    """Mark an open file as in use until it is closed, if the file system supports locks."""
     with contextlib.suppress(OSError):
         if _fcntl is not None:
             _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
 
 
 def is_in_use(path: Path) -> bool:
-    """True if a living process marked the file; False for anything but a readable regular file."""
+    """True if a living process has marked the file. False if it is not a readable regular file."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with open(os.open(path, flags), "rb") as file:
@@ -267,7 +267,7 @@ def _foreign(folder: Path) -> RunError:
 
 
 def _drop_inherited() -> None:
-    """Drop inherited locks in a forked child, which would otherwise outlive its parent."""
+    """Close inherited locks in a forked child, where they would outlive the parent."""
     for lock in _held:
         lock._close()
     _held.clear()

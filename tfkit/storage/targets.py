@@ -1,4 +1,4 @@
-"""Output folder of a save, an import or an export, replaced atomically or left unchanged."""
+"""Output folders of a save, an import or an export, which are replaced atomically or left unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.storage.locks import FolderLock
 
 @dataclass(frozen=True)
 class Target:
-    """Folder to write. An existing one is replaced if `forced` and if it is a `what`, identified by `marks`."""
+    """Folder to write. If `forced`, an existing folder is replaced if the files `marks` identify it as a `what`."""
 
     path: Path
     what: str
@@ -25,11 +25,11 @@ class Target:
 
     @property
     def place(self) -> Path:
-        """Path of the folder, with links resolved."""
+        """Path of the folder with links resolved."""
         return Path(os.path.realpath(self.path))
 
     def check(self) -> None:
-        """Raise RunError unless the folder can be written."""
+        """Raise RunError if the folder must not be written."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: is a file; choose a folder")
         if self.path.exists():
@@ -45,9 +45,9 @@ class Target:
 
 
 def target_folder(path: str | Path, what: str, marks: Iterable[str], force: bool) -> Target:
-    """Remove leftovers of killed processes and check that the folder can be written. Raise RunError if not."""
+    """Remove leftovers of killed processes, and check that the folder may be written. Raise RunError if not."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(f"{str(path)!r} not a valid folder name")
+        raise UsageError(f"{str(path)!r} is not a valid folder name")
     target = Target(Path(path), what, tuple(marks), force)
     recover(target.place)
     target.check()
@@ -56,15 +56,15 @@ def target_folder(path: str | Path, what: str, marks: Iterable[str], force: bool
 
 @contextlib.contextmanager
 def whole_folder(target: Target) -> Iterator[Path]:
-    """Yield a new folder that is renamed to the target if the block succeeds and removed if not.
+    """Yield a new folder that is renamed to the target if the block succeeds, and removed if it fails.
 
-    Raise RunError for errors of the system, leaving the target unchanged.
+    On system errors, leave the target unchanged and raise RunError.
     """
     with contextlib.ExitStack() as stack:
         is_there = target.path.exists()
         if is_there:
             stack.callback(FolderLock.take(target.path, "written").release)
-            target.check()  # another process had it until now
+            target.check()  # again: another process may have used it while we waited for the lock
         try:
             target.place.parent.mkdir(parents=True, exist_ok=True)
             new = NewFolder(target.place)

@@ -1,11 +1,11 @@
-"""Adapters: few trainable weights beside a frozen model, merged into it when it is evaluated and published.
+"""Adapters: a few trainable weights attached to a frozen model, merged into it for evaluation and publication.
 
 | type | choose it when |
 |---|---|
-| lora | you fine-tune a trained model with little memory: low-rank updates of named projections |
+| lora | you fine-tune a pretrained model with little memory: low-rank updates of named projections |
 """
 
-# Axes: batch, time, rank, in and out (channels of a projection).
+# Axes: batch, time, rank, in and out (input and output width of a projection).
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 
 class Adapter(Component):
-    """Base of adapters: `attach` gives a frozen model its trainable weights."""
+    """Base class of adapters: `attach` adds trainable weights to a frozen model."""
 
     class Config(RecipeConfig):
         """Options of all adapters."""
 
-        also: Names = Field((), description="parameters of the model trained as they are, such as a new head: head.*")
+        also: Names = Field((), description="parameters of the model to train in full, such as a new head: head.*")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             parameters = {} if facts.blueprint is None else dict(skeleton(facts.blueprint).named_parameters())
@@ -54,7 +54,7 @@ class Adapter(Component):
         self.config = config
 
     def freeze(self, model: nn.Module) -> None:
-        """Freeze all parameters but those in `also`."""
+        """Freeze all parameters except those matched by `also`."""
         model.requires_grad_(False)
         parameters = dict(model.named_parameters(remove_duplicate=False))
         for pattern in self.config.also:
@@ -62,34 +62,34 @@ class Adapter(Component):
                 parameter.requires_grad_(True)
 
     def attach(self, model: nn.Module, seed: int) -> Adaptation:
-        """Add trainable weights to the computation of a frozen model, which is unchanged at first."""
+        """Attach trainable weights to a frozen model. Its initial outputs must not change."""
         raise NotImplementedError(f"{type(self).__name__} has no attach")
 
 
 class Adaptation(nn.Module):
-    """The trainable weights of an adapter; they are in no state_dict of the model."""
+    """The trainable weights of an adapter. They are not part of the model's state_dict."""
 
     def merged(self) -> contextlib.AbstractContextManager[None]:
-        """Put the update into the model's weights for the length of a block, and take it out exactly."""
+        """Add the update to the model's weights within the block, then restore the original weights exactly."""
         raise NotImplementedError(f"{type(self).__name__} has no merged")
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights by name, as adapter.safetensors holds them."""
+        """Return the weights under their names in adapter.safetensors."""
         return {name: value.detach() for name, value in self.named_parameters()}
 
     def told(self) -> str:
-        """Describe where the weights are, for the log."""
+        """Describe the adapted modules for the log."""
         return counted(len(self.tensors()), "tensor")
 
     def check_used(self) -> None:
         """Raise UsageError if a weight has no gradient after a backward pass."""
         idle = [name for name, value in self.named_parameters() if value.grad is None]
         if idle:
-            raise UsageError(f"train.adapter: {some(idle)}: the model computes nothing with these weights; see `on`")
+            raise UsageError(f"train.adapter: {some(idle)}: the model does not use these weights; check `on`")
 
 
 class LowRank(nn.Module):
-    """x -> scale * up(down(dropout(x))), which is zero at first."""
+    """x -> scale * up(down(dropout(x))), initially zero."""
 
     def __init__(self, linear: nn.Linear, rank: int, scale: float, dropout: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -104,16 +104,16 @@ class LowRank(nn.Module):
         return functional.linear(inner, self.up) * self.scale  # [batch time out]
 
     def update(self) -> Tensor:
-        """Return the update of the weight [out, in]."""
+        """Return the equivalent weight update [out, in]."""
         return self.scale * (self.up @ self.down)
 
 
 class LowRankAdaptation(Adaptation):
-    """A low-rank update for each of these linear layers, by its name."""
+    """One low-rank update per linear layer. `linears` maps names to layers."""
 
     def __init__(self, linears: Mapping[str, nn.Linear], rank: int, scale: float, dropout: float, seed: int) -> None:
         super().__init__()
-        self.linears = list(linears.values())  # a list, so that they are no weights of the adapter
+        self.linears = list(linears.values())  # a plain list: the layers are not submodules of the adapter
         self.names = list(linears)
         generator = torch.Generator().manual_seed(seed)
         self.low_ranks = [LowRank(one, rank, scale, dropout, generator) for one in self.linears]
@@ -152,7 +152,7 @@ class LowRankAdaptation(Adaptation):
 
 
 def projections(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Linear]:
-    """Return the linear layers of these names: the last word of one within a layer, or a pattern of the whole name."""
+    """Return the linear layers selected by `names`: last name components within layers, or patterns of full names."""
     found = {}
     for path, module in model.named_modules():
         is_named = ".layers." in path and path.rpartition(".")[2] in names
@@ -171,9 +171,9 @@ class Lora(Adapter):
         rank: PositiveInt = Field(8, description="rank of each update")
         alpha: PositiveFloat = Field(16.0, description="each update is multiplied by alpha / rank")
         on: Annotated[Names, Field(min_length=1)] = Field(
-            ON, description="linear layers within layers, by their last name; or patterns of whole names with *"
+            ON, description="modules within each layer, by the last part of their name, or patterns of full names"
         )
-        dropout: DropoutRate = Field(0.0, description="dropout of the input of each update")
+        dropout: DropoutRate = Field(0.0, description="dropout on the input of each update")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
@@ -185,9 +185,9 @@ class Lora(Adapter):
                     linear = [path for path, one in model.named_modules() if isinstance(one, nn.Linear)]
                     within = (path.rpartition(".")[2] for path in linear if ".layers." in path)
                     known = ", ".join(dict.fromkeys(within)) or some(linear)
-                    yield Problem("on", f"no linear layer is called '{name}'; there are: {known}")
+                    yield Problem("on", f"no linear layer is called '{name}'; available: {known}")
             if tied := _tied(model, projections(model, self.on)):
-                yield Problem("on", f"{some(tied)} is tied to another weight, which would change with it; leave it out")
+                yield Problem("on", f"{some(tied)} is tied to another weight, which would change too; leave it out")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -195,12 +195,12 @@ class Lora(Adapter):
         self.on = config.on
 
     def attach(self, model: nn.Module, seed: int) -> Adaptation:
-        """Add an update to each projection; the first A depends on the seed only."""
+        """Attach an update to each projection. The initial A depends only on the seed."""
         return LowRankAdaptation(projections(model, self.on), self.rank, self.scale, self.dropout, seed)
 
 
 def _tied(model: nn.Module, linears: Mapping[str, nn.Linear]) -> list[str]:
-    """Names of layers whose weight is also that of another module."""
+    """Return the names of layers whose weight is shared with another module."""
     owners: dict[int, int] = {}
     for module in model.modules():
         for value in module._parameters.values():

@@ -1,4 +1,4 @@
-"""Batches made ahead of the steps by a thread: the same batches in the same order, and errors in their place."""
+"""Prefetching of batches in a background thread, without changing their order or the point where errors are raised."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 
 from tfkit.training.feed import Feed, Made
 
-AHEAD = 4  # batches that wait for their step
-PATIENCE = 10.0  # seconds for the end of a batch that is being made
+AHEAD = 4  # number of prefetched batches
+PATIENCE = 10.0  # seconds to wait at exit for a batch in progress
 
 
 class Ahead(Iterator[Made]):
-    """Endless iterator over the batches of all epochs, a context manager that ends its thread.
+    """Endless iterator over batches, prefetched by a thread that ends with the context manager.
 
-    `state` is (epoch, batch) after the last batch taken, from which an exact resumption starts. The thread works only
-    within `working`, so that it never runs next to a validation, which reads by the same objective.
+    `state` is the (epoch, batch) that follows the last batch taken; exact resumption starts there. The thread works
+    only within `working`, so that it never runs during validation, which uses the same objective.
     """
 
     def __init__(self, feed: Feed, epoch: int = 0, batch: int = 0) -> None:
@@ -44,7 +44,7 @@ class Ahead(Iterator[Made]):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Let the thread work within the block."""
+        """Run the thread during the block."""
         self._turn.release()
         try:
             yield
@@ -52,7 +52,7 @@ class Ahead(Iterator[Made]):
             self._turn.acquire()
 
     def __next__(self) -> Made:
-        """Return the next batch; raise what was raised as it was made. `waited` counts the seconds."""
+        """Return the next batch, or raise the error that occurred while preparing it. Add the wait to `waited`."""
         began = time.perf_counter()
         made = self._made.get()
         self.waited += time.perf_counter() - began

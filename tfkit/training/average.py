@@ -12,7 +12,7 @@ from tfkit.training.weights import Weights
 
 
 def mean(files: Iterable[Path]) -> Weights:
-    """Average the weights in `files` in float64; other dtypes are taken from the last file."""
+    """Average floating-point weights in float64. Take other tensors from the last file."""
     total: dict[str, Tensor] = {}
     last: Weights | None = None
     count = 0
@@ -22,6 +22,6 @@ def mean(files: Iterable[Path]) -> Weights:
             if tensor.is_floating_point():
                 total[name] = tensor.double() if count == 1 else total[name] + tensor.double()
     if last is None:
-        raise ValueError("a mean needs at least one file of weights")
+        raise ValueError("at least one weights file is required")
     averaged = {name: (tensor / count).to(last.tensors[name].dtype) for name, tensor in total.items()}
     return replace(last, tensors=last.tensors | averaged)

@@ -1,4 +1,4 @@
-"""Baselines for comparison: n-gram model and token frequencies."""
+"""Simple baselines for comparison: an n-gram model and token frequencies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 Ids = np.ndarray[Any, np.dtype[Any]]  # integer token ids
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-TRAIN_LIMIT = 2_000_000  # tokens to count for an n-gram model: takes a few seconds
-VALID_LIMIT = 500_000  # tokens to evaluate it on
+TRAIN_LIMIT = 2_000_000  # maximum tokens to fit an n-gram model, which takes a few seconds
+VALID_LIMIT = 500_000  # maximum tokens to evaluate it
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Result of a simple method: `loss` in nats per target, and `accuracy` as a fraction, if known."""
+    """Score of a baseline: `loss` in nats per target, and `accuracy` as a fraction, if known."""
 
     name: str
     loss: float
@@ -29,7 +29,7 @@ def ngram_baseline(
 ) -> Baseline | None:
     """Return the loss of an n-gram model on `valid`, or None if there are no targets.
 
-    The first token of each row is context only. Large corpora are subsampled by rows, to TRAIN_LIMIT and VALID_LIMIT
+    The first token of each row is context only. Rows of large corpora are subsampled to TRAIN_LIMIT and VALID_LIMIT
     tokens.
     """
     nats = KneserNey(vocab_size, order).fit(evenly(train, TRAIN_LIMIT)).nats(evenly(valid, VALID_LIMIT))
@@ -38,7 +38,7 @@ def ngram_baseline(
 
 
 def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None:
-    """Score add-one smoothed unigrams and the most frequent token; return None if there are no targets."""
+    """Return the loss of add-one smoothed unigrams and the accuracy of the most frequent token, or None if empty."""
     if not len(valid):
         return None
     counts = np.bincount(train, minlength=vocab_size) + 1
@@ -47,7 +47,7 @@ def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None
 
 
 class ItemColumn(Sequence[Ids]):
-    """One field of items, made on access; `size` is the number of its tokens."""
+    """Lazy sequence of one field of items. `size` is the total number of tokens."""
 
     def __init__(self, items: Sequence[Mapping[str, Ids]], name: str, size: int) -> None:
         self.items, self.name, self.size = items, name, size
@@ -68,7 +68,7 @@ class ItemColumn(Sequence[Ids]):
 
 
 def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
-    """Take every n-th row to keep about `limit` tokens. Truncate a single row."""
+    """Keep every n-th row, for about `limit` tokens in total. Truncate a single row."""
     size = rows.size if isinstance(rows, ItemColumn) else sum(len(row) for row in rows)
     if size <= limit:
         return rows
@@ -79,10 +79,10 @@ def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
 
 @dataclass
 class Level:
-    """N-grams of one order, identified by their index in the sorted `keys`: context * symbols + last token.
+    """N-grams of one order, identified by their index in the sorted `keys` (context * symbols + last token).
 
-    `counts` and `discounts` are indexed by n-gram. `totals` and `left` (the mass for shorter contexts) are indexed by
-    context, an n-gram of the order below.
+    `counts` and `discounts` have one entry per n-gram. `totals` and `left` (the probability mass left to shorter
+    contexts) have one entry per context, which is an n-gram of the next lower order.
     """
 
     keys: Ids
@@ -112,7 +112,7 @@ class KneserNey:
         """Count the n-grams of `rows`. The first token of each row is context only."""
         tokens, target = self._laid_out(rows)
         symbols = self.vocab_size + 1
-        grams = np.zeros(len(tokens), dtype=np.int64)  # index of the n-gram ending at each position; order 0 has one
+        grams = np.zeros(len(tokens), dtype=np.int64)  # index of the n-gram ending at each position
         keys: list[Ids] = []
         counts: list[Floats] = []
         for _ in range(self.order):
@@ -128,7 +128,7 @@ class KneserNey:
         return self
 
     def nats(self, rows: Sequence[Ids]) -> Floats:
-        """Return -log p of every token except the first of each row, given the preceding ones."""
+        """Return -log p of each token given the preceding tokens, except for the first token of each row."""
         tokens, target = self._laid_out(rows)
         grams = np.zeros(len(tokens), dtype=np.int64)
         chance = np.full(len(tokens), 1.0 / self.vocab_size)
@@ -142,7 +142,7 @@ class KneserNey:
         return result
 
     def _laid_out(self, rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Concatenate rows, separated by boundary symbols so that contexts do not overlap, and mask the targets."""
+        """Concatenate rows, with boundary symbols so that contexts do not overlap. Return tokens and target mask."""
         edge = np.full(self.order - 1, self.vocab_size, dtype=np.int64)
         tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(part for row in rows for part in (edge, row))])
         target = np.ones(len(tokens), dtype=np.bool_)
@@ -162,7 +162,7 @@ def _level(keys: Ids, counts: Floats, contexts: int, symbols: int) -> Level:
 
 
 def _discounts(counts: Floats) -> tuple[float, float, float, float]:
-    """Return the discounts for counts of 0, 1, 2 and more, estimated from the numbers of n-grams with counts 1 to 4."""
+    """Return the discounts for counts 0, 1, 2 and 3+, estimated from how many n-grams occur 1 to 4 times."""
     n1, n2, n3, n4 = (float((counts == number).sum()) for number in (1, 2, 3, 4))
     share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     plain = (0.0, share, share, share)

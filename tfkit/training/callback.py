@@ -1,11 +1,11 @@
-"""Callbacks: observers of the training loop, which may read, log and stop.
+"""Callbacks: observers of the training loop that can inspect, log and stop it.
 
 | type | choose it when |
 |---|---|
-| ema | weights averaged over the last steps shall be evaluated and published |
-| tensorboard | you look at curves with TensorBoard |
-| trackio | you keep experiments with Trackio, locally or in a Space |
-| wandb | you keep experiments with Weights & Biases |
+| ema | you want to evaluate and publish a moving average of the weights |
+| tensorboard | you view curves in TensorBoard |
+| trackio | you track experiments with Trackio, locally or in a Space |
+| wandb | you track experiments with Weights & Biases |
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass
 class Training:
-    """A training as callbacks see it. `trained` holds all trainable weights, `steps` is the number of steps in all."""
+    """A training run as seen by callbacks. `trained` holds all trainable modules, `steps` the total number of steps."""
 
     recipe: Recipe
     model: Model
@@ -54,29 +54,29 @@ class Training:
 
     @property
     def step(self) -> int:
-        """Number of steps taken."""
+        """Number of completed steps."""
         return self.progress.step
 
     @property
     def id(self) -> str:
-        """Name of the folder with the time of the first start; a resumed run keeps it."""
+        """Identifier of the run: folder name and time of the first start. Unchanged by resumption."""
         history = read_history(RunFolder(self.folder))
         at = "" if history is None or not history.starts else history.starts[0].at
         return "-".join(filter(None, (self.folder.name, "".join(filter(str.isdigit, at))[:14])))
 
     def log(self, message: str) -> None:
-        """Show a line and write it to train.log."""
+        """Print a line and write it to train.log."""
         self.reporter.say(message)
 
     def stop(self, reason: str) -> None:
-        """Stop after this step; the run then ends as after its last step."""
+        """Stop after this step. The run then ends as it would after its last step."""
         if not self.stopped:
             self.log(f"step {self.step:,}: stopped by a callback: {reason}")
         self.stopped = True
 
 
 class Callback(Component):
-    """Base of callbacks: every hook is optional."""
+    """Base class of callbacks. All hooks are optional."""
 
     class Config(RecipeConfig):
         """Options of all callbacks."""
@@ -85,40 +85,41 @@ class Callback(Component):
         self.config = config
 
     def ready(self) -> None:
-        """Raise UsageError if a library is missing; called before anything is written."""
+        """Raise UsageError if a required library is missing. Called before anything is written."""
 
     def start(self, training: Training) -> None:
         """Prepare for the first step, after `load` if the run is resumed."""
 
     def step(self, training: Training, record: Record) -> None:
-        """Observe a step; without an update the record has no loss."""
+        """Observe a step. The record has no loss if the update was skipped."""
 
     def validation(self, training: Training, scores: Record) -> None:
-        """Observe the scores of a validation, called valid.loss and so on."""
+        """Observe the scores of a validation (valid.loss, ...)."""
 
     def checkpoint(self, training: Training, path: Path) -> None:
-        """Observe a checkpoint, which is complete; training may be some steps ahead of it."""
+        """Observe a complete checkpoint. Training may already be some steps ahead."""
 
     def end(self, training: Training) -> None:
-        """Clean up: training has ended, was stopped or has failed."""
+        """Clean up after training has ended, stopped or failed."""
 
     def weights(self) -> Tensors | None:
-        """Return the weights to evaluate and publish, by parameter; declare the capability averages."""
+        """Return the weights to evaluate and publish, by parameter name. Requires the capability `averages`."""
         return None
 
     def state(self) -> Tensors:
-        """Return the tensors that a resumed run needs."""
+        """Return the tensors to save in checkpoints."""
         return {}
 
     def load(self, state: Tensors) -> None:
-        """Restore the tensors of `state`."""
+        """Restore tensors returned by `state`."""
 
 
 @register("callback", "ema")
 class Ema(Callback):
-    """average = decay * average + (1 - decay) * weights, after each step, evaluated and published as the run's weights.
+    """average = decay * average + (1 - decay) * weights, after each step.
 
-    The decay of step t is at most (1 + t) / (10 + t), so that the initial weights are soon forgotten.
+    The average is evaluated and published in place of the weights. The decay at step t is at most (1 + t) / (10 + t),
+    so that the initial weights are forgotten quickly.
     """
 
     capabilities = frozenset({"averages"})
@@ -126,7 +127,7 @@ class Ema(Callback):
     class Config(Callback.Config):
         """Options of ema."""
 
-        decay: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="share of the average that a step keeps")
+        decay: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="fraction of the average kept per step")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -134,7 +135,7 @@ class Ema(Callback):
         self.average: dict[str, Tensor] = {}
 
     def start(self, training: Training) -> None:
-        """Begin with the present weights, unless an average was loaded."""
+        """Start from the current weights, unless an average was loaded."""
         trained = {name: value.detach() for name, value in training.trained.named_parameters() if value.requires_grad}
         loaded = self.average
         if loaded and {name: value.shape for name, value in loaded.items()} != {
@@ -162,12 +163,12 @@ class Ema(Callback):
 
 
 class Tracker(Callback):
-    """Base of callbacks that forward the values of metrics.jsonl to a tracking library, under the same names."""
+    """Base class of callbacks that log the records of metrics.jsonl to a tracking library under the same names."""
 
     class Config(Callback.Config):
         """Options of all trackers."""
 
-        every: PositiveInt = Field(1, description="steps between logged records; validations are always logged")
+        every: PositiveInt = Field(1, description="log every n-th step; validations are always logged")
 
     library: ModuleType  # imported by `ready`
 
@@ -183,20 +184,20 @@ class Tracker(Callback):
         self.write(training.step, scores)
 
     def write(self, step: int, record: Record) -> None:
-        """Hand over the numbers of a step."""
+        """Log the record of a step."""
         raise NotImplementedError(f"{type(self).__name__} has no write")
 
 
 @register("callback", "tensorboard")
 class TensorBoard(Tracker):
-    """Event files in the run's folder: `tensorboard --logdir runs` shows them (www.tensorflow.org/tensorboard)."""
+    """Event files in the run folder, viewed with `tensorboard --logdir runs` (www.tensorflow.org/tensorboard)."""
 
     def ready(self) -> None:
         optional("tensorboard", "tensorboard", "the callback tensorboard needs")
         self.library = importlib.import_module("torch.utils.tensorboard")
 
     def start(self, training: Training) -> None:
-        """Open the event file; later steps of a resumed run are removed."""
+        """Open the event file. Steps after the resumed one are purged."""
         folder = training.folder / "tensorboard"
         self.writer = self.library.SummaryWriter(str(folder), purge_step=training.step + 1)
 
@@ -210,12 +211,12 @@ class TensorBoard(Tracker):
 
 
 class Experiments(Tracker):
-    """Base of trackers with the interface of wandb: `init`, `log` and `finish`."""
+    """Base class of trackers with wandb's interface: `init`, `log` and `finish`."""
 
     class Config(Tracker.Config):
-        """Options of trackers of experiments."""
+        """Options of experiment trackers."""
 
-        project: str = Field("tfkit", description="the project that runs are kept in")
+        project: str = Field("tfkit", description="project that runs are logged to")
         options: dict[str, object] = Field(default_factory=dict, description="further arguments of the library's init")
 
     def __init__(self, config: Config) -> None:
@@ -223,11 +224,11 @@ class Experiments(Tracker):
         self.project, self.options = config.project, config.options
 
     def names(self, training: Training) -> dict[str, str]:
-        """Return the arguments that name the run; a resumed one continues it."""
+        """Return the arguments of `init` that identify the run, so that a resumed run continues its log."""
         return {"name": training.id}
 
     def start(self, training: Training) -> None:
-        """Begin or continue the run, with the recipe as its configuration."""
+        """Start or continue the tracked run, with the recipe as its configuration."""
         given = {"config": training.recipe.root.plain(), "resume": "allow", **self.names(training), **self.options}
         self.run = self.library.init(project=self.project, **given)
 
@@ -240,7 +241,7 @@ class Experiments(Tracker):
 
 @register("callback", "trackio")
 class Trackio(Experiments):
-    """A run of a Trackio project, kept on this machine: `trackio show` (huggingface.co/docs/trackio)."""
+    """Log to a local Trackio project, viewed with `trackio show` (huggingface.co/docs/trackio)."""
 
     def ready(self) -> None:
         self.library = optional("trackio", "trackio", "the callback trackio needs")
@@ -248,7 +249,7 @@ class Trackio(Experiments):
 
 @register("callback", "wandb")
 class Wandb(Experiments):
-    """A run of a Weights & Biases project (docs.wandb.ai); `options: {mode: offline}` keeps it on this machine."""
+    """Log to a Weights & Biases project (docs.wandb.ai); `options: {mode: offline}` keeps the log on this machine."""
 
     def ready(self) -> None:
         self.library = optional("wandb", "wandb", "the callback wandb needs")

@@ -1,4 +1,4 @@
-"""Model card of a run, README.md: costs, training, data, scores, loss curve, and commands to verify it."""
+"""Model card of a run (README.md): cost, training, data, scores, loss curve, and commands to verify the run."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tfkit.training.folder import (
 from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines
 
-MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # cards without it, or edited, are never replaced
+MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # cards that lack it or were edited are never replaced
 LARGEST = 2**20  # maximum bytes read from a card
-POINTS = 20  # maximum points on the curve
-FILES = 8  # listed per split
+POINTS = 20  # maximum points of the curve
+FILES = 8  # maximum files listed per split
 
 
 def signed(lines: Sequence[str]) -> str:
-    """Append the checksum that reveals edits."""
+    """Append a checksum by which later edits are detected."""
     text = "\n".join([*lines, ""])
     return f"{text}{MARK}{_digest(text)} -->\n"
 
 
 def is_ours(card: Path) -> bool:
-    """True if tfkit wrote the card and it is unedited."""
+    """True if tfkit wrote the card and it was not edited since."""
     try:
         text, mark, rest = read_text(card, LARGEST).rpartition(MARK)
     except RunError:
@@ -51,7 +51,7 @@ def is_ours(card: Path) -> bool:
 
 
 def run_card(folder: RunFolder, name: str, summary: Sequence[str], address: str = "") -> str:
-    """Return the card of a run, or of its repository if `address` is set."""
+    """Return the card of a run, or of its hub repository if `address` is set."""
     lines = [f"# {escaped(name)}", "", summary[0], "", *as_code("\n".join(summary[1:]))]
     if address:
         load = f'import tfkit\n\nrun = tfkit.load_run("{address}")'
@@ -63,7 +63,7 @@ def run_card(folder: RunFolder, name: str, summary: Sequence[str], address: str 
 
 
 def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
-    """Write the card, unless the user has one or writing fails."""
+    """Write the card. Do nothing if the user has written one, or if writing fails."""
     if (folder / CARD).exists() and not is_ours(folder / CARD):
         return
     with contextlib.suppress(RunError, OSError):
@@ -71,7 +71,7 @@ def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
 
 
 def sections(folder: RunFolder) -> Iterator[str]:
-    """Yield lines on origin, training, data and scores from a run's files. Raise RunError for a damaged file."""
+    """Yield the sections on origin, training, data and scores. Raise RunError if a file of the run is damaged."""
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     lines = [*_imported(known.get(IMPORTED)), *_quantized(known.get(QUANTIZED_FROM))]
     if lines:
@@ -85,13 +85,13 @@ def sections(folder: RunFolder) -> Iterator[str]:
 
 
 def as_code(text: str) -> Iterator[str]:
-    """Yield a text as an indented code block, which its content cannot terminate."""
+    """Yield a text as an indented code block, which no content can close early."""
     yield from (f"    {printable(line)}".rstrip() for line in text.splitlines())
     yield ""
 
 
 def escaped(text: str) -> str:
-    """Escape Markdown and join to one line."""
+    """Join the lines of a text and escape Markdown."""
     return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
 
 
@@ -137,7 +137,7 @@ def _training(folder: RunFolder) -> Iterator[str]:
 
 
 def _data(known: object) -> Iterator[str]:
-    """Yield the file names of each split with abbreviated SHA-256."""
+    """Yield a table of the files of each split, with abbreviated SHA-256."""
     rows = []
     for split, hashes in known.items() if isinstance(known, Mapping) else ():
         files = list(hashes.items()) if isinstance(hashes, Mapping) else []
@@ -184,13 +184,13 @@ def _curve(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _thinned(steps: Sequence[int]) -> list[int]:
-    """Return evenly spaced steps, including the last."""
+    """Return up to POINTS evenly spaced steps, including the last one."""
     count = min(POINTS, len(steps))
     return [steps[len(steps) * (place + 1) // count - 1] for place in range(count)]
 
 
 def _means(losses: Mapping[int, float], steps: Sequence[int]) -> Iterator[float]:
-    """Yield the mean loss since the previous step; steps without losses repeat the last mean."""
+    """Yield, for each step, the mean loss since the previous one. Repeat the last mean if there are no losses."""
     before, mean = -1, float(next(iter(losses.values())))
     for step in steps:
         group = [loss for at, loss in losses.items() if before < at <= step]

@@ -1,4 +1,4 @@
-"""Hashes of the training data in environment.json, by which --resume detects changes."""
+"""Hashes of the training data, recorded in environment.json so that --resume detects changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Hashes = dict[str, dict[str, str]]  # train, valid, tokenizer -> file or EXAMPLE
 
 
 def file_hashes(data: Data) -> Hashes:
-    """Return the SHA-256 of every data file of training. Raise RunError if one is unreadable."""
+    """Return the SHA-256 of each data file used in training. Raise RunError if a file cannot be read."""
     held = _files(data)
     known = {file: hash_of(file) for file in {file for files in held.values() for file in files}}
     return {name: {file: known[file] for file in files} for name, files in held.items()}
@@ -43,7 +43,7 @@ def _hash_of(file: str, size: int, changed: int) -> str:
 
 
 def teacher_hashes(train: Train) -> Hashes:
-    """Return the SHA-256 of the teacher's existing files."""
+    """Return the SHA-256 of the teacher's weights and recipe, as far as they exist."""
     if train.teacher is None:
         return {}
     files = [Path(train.teacher.run) / name for name in (WEIGHTS, RESOLVED)]
@@ -51,13 +51,13 @@ def teacher_hashes(train: Train) -> Hashes:
 
 
 def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]]]) -> Hashes:
-    """Return the SHA-256 of the examples of splits without files."""
+    """Return the SHA-256 of the examples of each split that is not read from files."""
     held = _files(data)
     return {name: {EXAMPLES: _hash_all(rows)} for name, rows in examples.items() if name not in held}
 
 
 def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
-    """Return changed files with the sections (train, valid, tokenizer) that read them. Ignore unrecorded files."""
+    """Map each changed file to the sections that read it (train, valid, tokenizer). Ignore files without a hash."""
     found: dict[str, list[str]] = {}
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None
@@ -69,7 +69,7 @@ def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
 
 
 def moved(before: Any, now: Hashes) -> dict[str, str]:
-    """Return old and new paths of files that moved unchanged."""
+    """Map the old path of each moved but unchanged file to its new path."""
     found: dict[str, str] = {}
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None
@@ -80,7 +80,7 @@ def moved(before: Any, now: Hashes) -> dict[str, str]:
 
 
 def _files(data: Data) -> dict[str, tuple[str, ...]]:
-    """Return data files by section, omitting sections that are not read from files."""
+    """Return the data files of each section, omitting sections that are not read from files."""
     read = {name: _read_by(getattr(data, name)) for name in ("train", "valid", "tokenizer")}
     return {name: files for name, files in read.items() if files and all(os.path.isfile(file) for file in files)}
 

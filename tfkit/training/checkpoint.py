@@ -1,8 +1,8 @@
-"""Checkpoints: everything that exact resumption needs, as safetensors and JSON; nothing is pickled.
+"""Checkpoints: the state for exact resumption, stored as safetensors and JSON without pickle.
 
-Each is a folder, such as checkpoints/step-00000500/, with model.safetensors, optimizer.safetensors, state.json and
-their checksums in SHA256SUMS. The newest two are complete, so that one may be damaged; older ones, kept only for
-averaging, hold weights.
+A checkpoint is a folder, such as checkpoints/step-00000500/, with model.safetensors, optimizer.safetensors, state.json
+and their checksums in SHA256SUMS. The newest two are complete, in case one is damaged. Older checkpoints are kept for
+averaging and hold only weights.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tfkit.training.folder import WEIGHTS
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
 
 OPTIMIZER = "optimizer.safetensors"
-BESIDE = "beside.safetensors"  # modules of the objective
+BESIDE = "beside.safetensors"  # modules trained besides the model, such as the objective's or an adapter
 CALLBACKS = "callbacks.safetensors"  # state of callbacks
 STATE = "state.json"
 VERSION = 1
-WHOLE = 2  # number of checkpoints kept complete, to resume from
+WHOLE = 2  # number of newest checkpoints that stay complete
 NEEDED = (WEIGHTS, OPTIMIZER, STATE)
-MORE = (BESIDE, CALLBACKS)  # in some checkpoints
+MORE = (BESIDE, CALLBACKS)  # optional files
 FILES = (*NEEDED, *MORE, checksums.SUMS)  # everything a checkpoint may contain
-ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)  # of malformed data
+ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)  # from malformed data
 DAMAGED = ".damaged"  # suffix of a damaged checkpoint that was set aside
 
 _FOLDER = re.compile(r"step-(\d{8,})")
@@ -53,21 +53,21 @@ class Progress(BaseModel):
     step: Count = 0
     tokens: Count = 0  # tokens read, without padding
     targets: Count = 0  # tokens with a loss
-    epoch: Count = 0  # of the next batch
-    batch: Count = 0
+    epoch: Count = 0  # epoch of the next batch
+    batch: Count = 0  # index of the next batch in its epoch
     best: float | None = None  # loss of the best validation, or the metric named by `best_by`
     best_by: str = "loss"
     best_step: Count = 0
     scores: dict[str, float] = Field(default_factory=dict)  # all metrics of the best validation
-    stale: Count = 0  # validations since the best
-    skipped: Count = 0  # steps without an update, as their loss or gradient was not finite
-    keeps_best: bool = True  # the run's model.safetensors holds the best weights
-    averaged: bool = False  # a callback's weights were validated
-    finished: Finished = ""  # reason why training ended
+    stale: Count = 0  # validations since the best one
+    skipped: Count = 0  # steps without an update because the loss or gradient was not finite
+    keeps_best: bool = True  # model.safetensors of the run holds the best weights
+    averaged: bool = False  # validation uses weights from a callback, such as a moving average
+    finished: Finished = ""  # reason why training ended, or ""
 
 
 class Checkpoints:
-    """Checkpoints of a run: the newest `keep`, and at least the complete ones."""
+    """Checkpoints of a run. The newest `keep` are retained, at least two."""
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder = folder
@@ -83,13 +83,13 @@ class Checkpoints:
         return next(reversed(self.all()), None)
 
     def trained(self, most: int) -> list[Path]:
-        """Return the newest checkpoints, up to `most`, without the initial one at step 0."""
+        """Return up to `most` of the newest checkpoints, excluding step 0."""
         return [path for path in self.all() if step_of(path)][-most:]
 
     def sound(self, say: Callable[[str], None]) -> Path | None:
         """Return the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        Report problems of newer ones. Raise RunError with every damaged file if no checkpoint is sound.
+        Report damage in newer checkpoints. If all are damaged, raise RunError listing the damaged files.
         """
         problems: list[str] = []
         for checkpoint in reversed(self.all()):
@@ -102,12 +102,12 @@ class Checkpoints:
                 return checkpoint
             problems += damages
         if problems:
-            nothing = f"{self.folder}: no other checkpoint is complete, so this run cannot be resumed"
+            nothing = f"{self.folder}: no undamaged checkpoint is left, so this run cannot be resumed"
             raise RunError("\n".join([*problems, nothing]))
         return None
 
     def go_on_from(self, checkpoint: Path, say: Callable[[str], None]) -> None:
-        """Rename damaged newer checkpoints, whose names new ones will need."""
+        """Set aside damaged newer checkpoints, because resumed training will write checkpoints with the same names."""
         for newer in self.all():
             if step_of(newer) <= step_of(checkpoint):
                 continue
@@ -131,20 +131,20 @@ class Checkpoints:
         beside_model: nn.Module | None = None,
         kept: Mapping[str, Tensor] | None = None,
     ) -> Path:
-        """Write a checkpoint atomically and remove expired ones.
+        """Write a checkpoint atomically, and remove expired checkpoints.
 
-        `beside_model` holds further trained modules, `kept` the state of callbacks, which only resumption needs.
+        `beside_model` holds modules trained besides the model, and `kept` the state of callbacks.
         """
         return self.write(Snapshot.of(model, optimizer, progress, beside_model, kept))
 
     def write(self, snapshot: Snapshot) -> Path:
-        """Write a snapshot as a checkpoint, atomically, and remove expired ones."""
+        """Write a snapshot as a checkpoint atomically, and remove expired checkpoints."""
         final = self.folder / f"step-{snapshot.step:08d}"
         beside = temporary(final)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._clean()
-            if final.exists():  # resumed without further training: only its progress can differ
+            if final.exists():  # no step was trained since it was written, so only the progress can differ
                 checksums.write_json(final / STATE, {**_state(final), "progress": snapshot.state["progress"]})
                 return final
             beside.mkdir()
@@ -179,7 +179,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
-    """Return one message per file that differs from its recorded hash."""
+    """Return one message per file that is missing or differs from its recorded hash."""
     if names == NEEDED:
         listed = checksums.trusted_sums(checkpoint)
         names = (*NEEDED, *(name for name in MORE if name in listed or (checkpoint / name).exists()))
@@ -188,7 +188,7 @@ def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
 
 
 def accept_files(checkpoint: Path) -> list[str]:
-    """Record the current hashes of a checkpoint's files; return the names of those that changed."""
+    """Record the current hashes of a checkpoint's files. Return the names of the changed files."""
     return checksums.renew(checkpoint, [name for name in (*NEEDED, *MORE) if (checkpoint / name).is_file()])
 
 
@@ -209,7 +209,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def is_ours(checkpoint: Path) -> bool:
-    """True if a folder holds only files of a checkpoint; others are left alone."""
+    """True if a folder contains only checkpoint files, so that it may be removed."""
     return not checkpoint.is_symlink() and all(
         path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
         for path in checkpoint.iterdir()
@@ -225,7 +225,7 @@ def _remove(checkpoint: Path) -> None:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that a checkpoint holds: tensors by file, and the state of training."""
+    """Contents of a checkpoint: the tensors of each file, and the training state."""
 
     step: int
     weights: Weights
@@ -243,7 +243,7 @@ class Snapshot:
         beside_model: nn.Module | None = None,
         kept: Mapping[str, Tensor] | None = None,
     ) -> Snapshot:
-        """Take a snapshot, whose tensors are those of training, not copies."""
+        """Take a snapshot that shares its tensors with the model and optimizer."""
         tensors: dict[str, Tensor] = {}
         plain = _take_apart(optimizer.state_dict(), "", tensors)
         saved = progress.model_dump()
@@ -256,7 +256,7 @@ class Snapshot:
         return [self.weights.tensors, self.optimizer, {} if self.beside is None else self.beside.tensors, self.kept]
 
     def copied(self, buffers: Snapshot | None = None) -> Snapshot:
-        """Return a copy in main memory, which training does not change, in the tensors of `buffers` where they fit."""
+        """Copy the tensors to CPU memory, reusing the tensors of `buffers` with the same shape and dtype."""
         into = [{}] * len(self.files()) if buffers is None else buffers.files()
         weights, optimizer, beside, kept = map(_copies, self.files(), into)
         others = None if self.beside is None else replace(self.beside, tensors=beside)
@@ -266,7 +266,7 @@ class Snapshot:
 
 
 def _copies(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors, which is fast where memory is reused."""
+    """Copy tensors to the CPU, reusing matching tensors of `into` to save allocations."""
     copies = {}
     for name, tensor in tensors.items():
         buffer = into.get(name)
@@ -277,7 +277,7 @@ def _copies(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[s
 
 
 def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors that share memory with an earlier one, which a file cannot hold twice."""
+    """Clone tensors that share memory with an earlier tensor, because safetensors refuses shared memory."""
     seen: set[int] = set()
     distinct = {}
     for name, tensor in tensors.items():
@@ -300,14 +300,14 @@ def _write(folder: Path, snapshot: Snapshot) -> None:
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """Return the progress of the run. Raise RunError with the name of a damaged file."""
+    """Read the progress stored in a checkpoint. Raise RunError naming the file if it is damaged."""
     return _progress(checkpoint, _state(checkpoint))
 
 
 def restore(
     checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, beside_model: nn.Module | None = None
 ) -> Progress:
-    """Restore model, optimizer and RNG states from `checkpoint`. Raise RunError with the name of a damaged file."""
+    """Restore model, optimizer and RNG state from a checkpoint. Raise RunError naming the file if one is damaged."""
     state = _state(checkpoint)
     progress = _progress(checkpoint, state)
     load_weights(model, checkpoint / WEIGHTS)
@@ -321,20 +321,20 @@ def restore(
     try:
         random_state.restore(state["random"])
     except ODD as error:
-        raise RunError(f"{checkpoint / STATE}: its random generators cannot be restored: {error}") from None
+        raise RunError(f"{checkpoint / STATE}: the RNG state cannot be restored: {error}") from None
     return progress
 
 
 def callback_state(checkpoint: Path) -> dict[str, Tensor]:
-    """Return the tensors of callbacks; raise RunError naming the file."""
+    """Read the state of callbacks. Raise RunError naming the file if it is damaged."""
     file = checkpoint / CALLBACKS
     return read_tensors(file)[0] if file.exists() else {}
 
 
 def _progress(checkpoint: Path, state: Mapping[str, Any]) -> Progress:
-    """Return the progress in a state. Raise RunError if no run can have written it."""
+    """Parse the progress in a checkpoint's state. Raise RunError if it is invalid."""
     saved = state.get("progress")
-    if isinstance(saved, dict) and "targets" not in saved:  # written when `tokens` counted the targets
+    if isinstance(saved, dict) and "targets" not in saved:  # in older versions, `tokens` counted the targets
         saved = {**saved, "targets": saved.get("tokens")}
     try:
         progress = Progress.model_validate(saved)
@@ -356,7 +356,7 @@ def _state(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def _take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Convert `value` to JSON; move its tensors to `tensors`, leaving references."""
+    """Convert `value` to JSON. Tensors are moved to `tensors` and replaced by references."""
     if isinstance(value, Tensor):
         tensors[path] = value.detach()
         return {"tensor": path}

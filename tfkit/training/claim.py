@@ -1,4 +1,4 @@
-"""Exclusive claim on a run folder, from before anything is prepared until training ends."""
+"""Exclusive use of a run folder, from the start of preparation until training ends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _training = threading.Lock()
 
 
 class Claim:
-    """Exclusive use of a run folder within a `with` block. A new folder is removed if it stays empty."""
+    """Exclusive use of a run folder within a `with` block. A new folder is removed at the end if still empty."""
 
     def __init__(self, folder: RunFolder, resume: bool = False, force: bool = False) -> None:
-        """Lock the folder. Raise RunError, with nothing changed, if it may not be used."""
+        """Lock the folder. Raise RunError, without changing anything, if it may not be used."""
         self.folder, self.resume = folder, resume
-        self.place = Path(os.path.realpath(folder.path))  # the folder may be a symbolic link, which is kept
+        self.place = Path(os.path.realpath(folder.path))  # the folder may be a symbolic link, which must survive
         self._made: list[Path] = []
         try:
             recover(self.place)
@@ -39,7 +39,7 @@ class Claim:
         except OSError as error:
             raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
         try:
-            check_ours(folder)  # another process had it until now
+            check_ours(folder)  # again: another process may have used it while we waited for the lock
             self.replaces = not folder.is_free and not resume
             if not folder.is_free:
                 check_use(folder, resume, force)
@@ -60,7 +60,7 @@ class Claim:
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[RunFolder]:
-        """Yield the folder for the first files of a new run; a replaced run becomes NAME.old when the block ends."""
+        """Yield the folder to write a new run to. A replaced run is renamed to NAME.old when the block ends."""
         if not self.replaces:
             yield self.folder
             return
@@ -76,7 +76,7 @@ class Claim:
             raise
         self._lock.release()
         self._lock = new.lock
-        with contextlib.suppress(OSError):  # the lock is held, even without its text
+        with contextlib.suppress(OSError):  # the lock holds even if its text cannot be written
             self._lock.set_purpose(TRAINED)
 
     def _locked(self) -> FolderLock:
@@ -89,7 +89,7 @@ class Claim:
                         self._made.insert(0, path)
                 return FolderLock.take(self.folder.path, TRAINED)
             except (FileExistsError, FileNotFoundError):
-                continue  # another process created or removed it meanwhile
+                continue  # another process has just created or removed it
             except OSError as error:
                 self._remove_made()
                 raise RunError(f"{self.folder}: cannot be created: {error.strerror or error}") from None
@@ -109,12 +109,12 @@ class Claim:
 
 
 def claim_folder(name: str, out: str | Path | None, resume: bool, force: bool) -> Claim:
-    """Claim `out`, or the next free folder with this name. Raise UsageError, or RunError as Claim does."""
+    """Claim `out`, or the next free folder for `name` in runs/. Raise UsageError for invalid options."""
     if resume and force:
         raise UsageError("--resume continues a run and --force replaces it; use one of the two")
     if out is not None:
         if not str(out).strip() or "\0" in str(out):
-            raise UsageError(f"--out: {str(out)!r} not a valid folder name")
+            raise UsageError(f"--out: {str(out)!r} is not a valid folder name")
         return Claim(RunFolder(Path(out)), resume, force)
     if resume:
         return Claim(_folder(name, max(1, *_taken(name))), resume=True)
@@ -124,13 +124,13 @@ def claim_folder(name: str, out: str | Path | None, resume: bool, force: bool) -
             return Claim(folder)
         except RunError as error:
             if folder.is_free and not isinstance(error, FolderBusy):
-                raise  # otherwise another process was faster
+                raise  # otherwise another process took the folder first: try the next number
     raise AssertionError
 
 
 @contextlib.contextmanager
 def one_training() -> Iterator[None]:
-    """Raise UsageError if another thread of this process is training, since both would share the RNG."""
+    """Raise UsageError if another thread of this process is training, since threads share the RNGs."""
     if not _training.acquire(blocking=False):
         raise UsageError(
             "another thread of this process is training, and all threads share the random number generators; "
@@ -157,7 +157,7 @@ def _folder(name: str, number: int) -> RunFolder:
 
 
 def _renew() -> None:
-    """Give a forked child its own lock, even if its parent was training."""
+    """Replace the lock in a forked child, whose parent may be training."""
     global _training
     _training = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""`train.compile`: training steps through torch.compile, and models for which it is refused."""
+"""`train.compile`: training with torch.compile, and checks for models that cannot be compiled."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tfkit.functional.dropout import number_calls
 from tfkit.models import Model
 from tfkit.training.setup import Task
 
-COMPILERS = ("g++", "clang++", "c++", "cl")  # one of them writes the kernels of a CPU
+COMPILERS = ("g++", "clang++", "c++", "cl")  # C++ compilers that torch can use for CPU kernels
 
 
 def compiled(task: Task) -> Model:
-    """Return the model that steps compute with: compiled, with the same weights, if `train.compile` is set."""
+    """Return the model used in training steps. With `train.compile`, it is compiled and shares the weights."""
     if not task.settings.compile:
         return task.model
     module = cast(torch.nn.Module, torch.compile(task.model))
@@ -31,18 +31,19 @@ def compiled(task: Task) -> Model:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Convert errors of the compiler within the block to RunError."""
+    """Convert compiler errors to RunError."""
     try:
         yield
     except RuntimeError as error:
-        if not type(error).__module__.startswith("torch._dynamo"):  # not imported here: that takes a second
+        # compared by name, because importing torch._dynamo takes a second
+        if not type(error).__module__.startswith("torch._dynamo"):
             raise
         reason = " ".join(str(error).split("\n")[:2]).strip()
         raise RunError(f"torch cannot compile this model: {reason}; leave train.compile out") from error
 
 
 def check_compile(task: Task) -> None:
-    """Raise RecipeError if `train.compile` is set and would be wrong, slower or impossible."""
+    """Raise RecipeError if `train.compile` is set but impossible, incorrect or slower."""
     if task.settings.compile and (problem := _problem(task)):
         raise RecipeError([task.recipe.fault("train.compile", f"{problem}; leave it out")])
 
@@ -54,12 +55,12 @@ def _problem(task: Task) -> str:
         if is_set:
             return f"train.{key} runs layers in a way that is not compiled"
     if settings.parallel.pieces is not None:
-        return "train.parallel.pieces promises the same bits, and compiled kernels round by the size of a batch"
+        return "train.parallel.pieces promises identical bits, but compiled kernels round differently by batch size"
     if lacking:
-        return f"{some(lacking)} does not compile to one graph"
+        return f"{some(lacking)} cannot be compiled to a single graph"
     if any(isinstance(module, Experts) for module in task.model.modules()):
-        return "experts would all be computed for every token, as the shapes of a graph must not depend on a choice"
+        return "shapes in a graph cannot depend on routing, so every expert would be computed for every token"
     compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
     if task.train.device.type == "cpu" and not any(compilers):
-        return "kernels of a CPU need a C++ compiler, such as g++, and none is installed"
+        return "CPU kernels require a C++ compiler, such as g++, and none is installed"
     return ""

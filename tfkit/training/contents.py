@@ -1,4 +1,4 @@
-"""Entries of a run folder that tfkit writes: leftovers of killed processes are removed, links are refused."""
+"""Checks of the files that tfkit writes to a run folder: removal of unfinished files, refusal of links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # 
 
 
 def clean_up(folder: Path) -> None:
-    """Remove unfinished files left by killed processes. Raise RunError if one cannot be removed."""
+    """Remove unfinished files of killed processes. Raise RunError if a file cannot be removed."""
     remove_leftovers(folder, (*OURS, CARD))
     for checkpoint in _checkpoints(folder):
         remove_leftovers(checkpoint, FILES)
@@ -35,7 +35,7 @@ def check_regular(folder: Path) -> None:
 
 
 def in_checkpoints(folder: Path) -> list[str]:
-    """Return the names in the checkpoints folder, omitting unfinished saves."""
+    """List the entries of the checkpoints folder, without unfinished checkpoints."""
     place = folder / CHECKPOINTS
     names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
     return [name for name in names if re.fullmatch(_UNFINISHED, name) is None]
@@ -52,6 +52,6 @@ def _checkpoints(folder: Path) -> Iterator[Path]:
 
 def _check(path: Path, is_folder: bool) -> None:
     if path.is_symlink():
-        raise RunError(f"{path}: is a link, through which tfkit would write elsewhere; replace it with its target")
+        raise RunError(f"{path}: is a link, so tfkit would write outside the run; replace it with its target")
     if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
-        raise RunError(f"{path}: not a {'folder' if is_folder else 'regular file'}, as tfkit would write; move it away")
+        raise RunError(f"{path}: tfkit writes a {'folder' if is_folder else 'regular file'} here; move this one away")

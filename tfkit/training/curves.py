@@ -18,13 +18,13 @@ from tfkit.training.folder import CURVES, METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
 LEAST = 20  # minimum number of steps to draw
-POINTS = 400  # maximum per line; more are averaged
+POINTS = 400  # maximum points per line; more are averaged in groups
 PANELS = {"loss": "loss, nats", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
 Record = Mapping[str, Any]
 
 
 def write_curves(folder: RunFolder) -> None:
-    """Draw metrics.jsonl; skip it if matplotlib is missing, steps are few, or drawing or writing fails."""
+    """Plot metrics.jsonl. Do nothing without matplotlib, with too few steps, or if plotting or writing fails."""
     if not can_draw():
         return
     with contextlib.suppress(RunError, OSError):
@@ -36,7 +36,7 @@ def write_curves(folder: RunFolder) -> None:
 
 
 def curves(records: Sequence[Record], title: str) -> str:
-    """Plot the records of a run as SVG: a panel per quantity, training and validation overlaid."""
+    """Plot the records of a run as SVG, with one panel per quantity and the validation loss over the training loss."""
     measured = list(dict.fromkeys(name for record in records for name in record if name.startswith("valid.")))
     panels = {**PANELS, **{name: name for name in measured if name != "valid.loss"}}
     rows = math.ceil(len(panels) / 2)

@@ -11,12 +11,12 @@ from tfkit.core.errors import UsageError
 from tfkit.core.machine import free_memory, gigabytes
 from tfkit.core.options import check_device_name
 
-TRAINED_BYTES = 16  # a float32 weight, its gradient and two moments of Adam
+TRAINED_BYTES = 16  # per trained parameter: float32 weight, gradient and the two moments of Adam
 FROZEN_BYTES = 4
 
 
 def choose_device(name: str, key: str = "train.device") -> torch.device:
-    """Return the device called `name`; `auto` prefers CUDA. Raise UsageError if unavailable.
+    """Return the device called `name`; `auto` prefers CUDA. Raise UsageError if it is unavailable.
 
     `key` names the option in messages.
     """
@@ -33,7 +33,7 @@ def choose_device(name: str, key: str = "train.device") -> torch.device:
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """Return a bfloat16 autocast with float32 parameters, or a no-op for float32."""
+    """Return a context manager for bfloat16 autocast, or a no-op for float32."""
     if precision == "bfloat16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
@@ -47,7 +47,7 @@ def describe(device: torch.device) -> str:
 
 
 def check_memory(model: nn.Module, device: torch.device) -> None:
-    """Raise UsageError if training `model` (on `meta`) exceeds memory, not counting activations."""
+    """Raise UsageError if training `model` (on `meta`) needs more memory than is free, even without activations."""
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     needed, free = trained * TRAINED_BYTES + frozen * FROZEN_BYTES, free_memory(device)

@@ -1,4 +1,4 @@
-"""Distillation loss: the objective's loss combined with the teacher's targets for the same batch."""
+"""Distillation: a loss that combines the objective with imitation of a teacher model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tfkit.training.objective.base import token_logits
 from tfkit.training.objective.reading import head_of
 
 Place = tuple[str, int]  # (stack, layer index)
-# shapes: n targets, m real tokens, c classes, d width
+# Axes: n targets, m real tokens, c classes, d width.
 
 
 class Distillation:
     """Loss = (1 - weight) * objective + weight * T^2 KL(teacher || student at temperature T) + cosine + layers.
 
-    Each term is a mean over the targets, or over the real tokens of a layer. Gradients reach only the student and the
-    projections between different widths (Hinton et al. 2015, arXiv 1503.02531; Sanh et al. 2019, arXiv 1910.01108;
-    Jiao et al. 2019, arXiv 1909.10351).
+    The objective and KL terms are averaged over targets, the others over real tokens (not padding). Only the student
+    and the projections between different widths are trained (Hinton et al. 2015, arXiv 1503.02531; Sanh et al. 2019,
+    arXiv 1910.01108; Jiao et al. 2019, arXiv 1909.10351).
     """
 
     def __init__(self, settings: sections.Teacher, objective: Objective, teacher: Model, student: Model) -> None:
@@ -65,7 +65,7 @@ class Distillation:
         return temperature**2 * divergence
 
     def _states(self, own: States, other: States, batch: Batch) -> Tensor:
-        """Sum the weighted errors of hidden states and attention weights."""
+        """Return the weighted sum of the errors of hidden states and attention weights."""
         settings, total = self.settings, own.last.new_zeros((), dtype=torch.float32)
         if settings.cosine:
             real = self._real(batch, own.last, self.side)
@@ -87,9 +87,9 @@ class Distillation:
         return projected
 
     def _real(self, batch: Batch, hidden: Tensor, side: str) -> Tensor | None:
-        """Return the mask of real tokens [batch time], or None if all are real.
+        """Return the mask of real tokens [batch time], or None without padding.
 
-        Decoders have no mask, since padding is on the right: their real tokens are those that predict a target.
+        Decoder batches are padded on the right and have no attention mask, so positions that predict a target are used.
         """
         if self.objective.reads == "bidirectional" or (self.objective.reads == "encoder_decoder" and side == "encoder"):
             mask = batch.get("attention_mask")
@@ -106,7 +106,7 @@ def _key(pair: LayerPair) -> str:
 
 
 def _projections(distillation: Distillation, student: Model) -> nn.ModuleDict:
-    """Create projections of student states to the teacher's width, where widths differ."""
+    """Create projections from the student's width to the teacher's for states whose widths differ."""
     teacher, first = distillation.teacher, next(student.parameters())
     pairs = {_key(pair): (student.stack(pair.side), teacher.stack(pair.side)) for pair in distillation.hidden}
     if distillation.settings.cosine:
@@ -121,7 +121,7 @@ def _projections(distillation: Distillation, student: Model) -> nn.ModuleDict:
 
 
 def target_logits(objective: Objective, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
-    """Return the logits [n c] of the targets of a batch, from the last hidden states [batch time d]."""
+    """Compute the logits [n c] of the targets from the last hidden states [batch time d]."""
     if not isinstance(objective, Reading):
         return token_logits(model, hidden, batch)
     logits = wide(head_of(model, objective.config.head)(hidden, batch.get("attention_mask")))
@@ -129,12 +129,12 @@ def target_logits(objective: Objective, model: Model, hidden: Tensor, batch: Bat
 
 
 def chosen(hidden: Tensor, real: Tensor | None) -> Tensor:
-    """Select the real tokens of [batch time d]: [m d], in float32 or float64."""
+    """Select the real tokens of [batch time d] as [m d], in at least float32."""
     return wide(rearrange(hidden, "batch time width -> (batch time) width") if real is None else hidden[real])
 
 
 def attention_error(own: Tensor, other: Tensor, real: Tensor | None) -> Tensor:
-    """Average squared errors of attention weights [batch head query key] over heads and pairs of real tokens."""
+    """Mean squared error of attention weights [batch head query key] over heads and pairs of real tokens."""
     error = (own - other).square().mean(dim=1)  # [batch query key]
     if real is None:
         return error.mean()
@@ -143,7 +143,7 @@ def attention_error(own: Tensor, other: Tensor, real: Tensor | None) -> Tensor:
 
 @dataclass
 class States:
-    """Intermediate results of a forward pass: last hidden states, those of each layer, and attention weights."""
+    """Recorded results of a forward pass: final hidden states, hidden states and attention weights of each layer."""
 
     last: Tensor = field(default_factory=lambda: torch.empty(0))
     auxiliary: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -153,7 +153,7 @@ class States:
 
 @contextlib.contextmanager
 def recording(model: Model, attention: bool = False) -> Iterator[States]:
-    """Record the states of `model` within the block; attention weights only on request, since they are slow."""
+    """Record the states of `model` within the block. Attention weights are optional because recording them is slow."""
     states, observe = States(), {"attention"} if attention else None
 
     def watch(module: nn.Module, arguments: object, keywords: dict[str, object]) -> tuple[object, dict[str, object]]:
@@ -180,7 +180,7 @@ def recording(model: Model, attention: bool = False) -> Iterator[States]:
 
 
 def _watched(model: Model, side: str, states: States) -> list[RemovableHandle]:
-    """Hook the layers of a stack, counting calls because a shared layer is called repeatedly."""
+    """Add hooks to the layers of a stack. Calls are counted, because a shared layer is called several times."""
     handles: list[RemovableHandle] = []
     calls = iter(range(len(model.stack(side).layers)))
     current = -1

@@ -1,4 +1,4 @@
-"""Division of a step's batches over processes, and the sum of their gradients."""
+"""Data parallelism: the rows of a batch are split over processes, and the gradients are summed."""
 
 # Axes: rows, time, process, weight.
 
@@ -22,8 +22,8 @@ from tfkit.training.objective import Batch, Loss
 from tfkit.training.processes import Team
 from tfkit.training.setup import Task
 
-SIDES = ("decoder_input_ids", "input_ids", "inputs_embeds")  # the first of these in a batch predicts the targets
-BY_TARGET = ("labels", "draws")  # one row for each of `predicted`
+SIDES = ("decoder_input_ids", "input_ids", "inputs_embeds")  # the first one present in a batch predicts the targets
+BY_TARGET = ("labels", "draws")  # tensors with one row per entry of `predicted`
 
 Compute = Callable[[Batch], Loss]
 Gradients = list[Tensor | None]
@@ -31,9 +31,10 @@ Gradients = list[Tensor | None]
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a batch, and their place in it.
+    """Consecutive rows of a batch, and the indices of their first row and target in the whole batch.
 
-    An `empty` piece is a row of another process, whose loss does not count: every process takes part in the sums.
+    A process without rows computes an `empty` piece: a row whose loss is multiplied by zero, so that the process
+    still takes part in every all-reduce.
     """
 
     batch: Batch
@@ -42,7 +43,7 @@ class Piece:
     empty: bool = False
 
     def draws(self, key: tuple[int, ...]) -> Draws:
-        """Return the counter of dropout's draws in this piece of the batch called `key`."""
+        """Return the dropout RNG state for this piece of the batch identified by `key`."""
         return Draws(key, self.row, len(side_of(self.batch)), self.target, len(self.batch.get("predicted", ())))
 
 
@@ -51,12 +52,12 @@ def side_of(batch: Batch) -> Tensor:
     return next(batch[name] for name in SIDES if name in batch)
 
 
-def piece_of(batch: Batch, number: int, of: int) -> Piece:
-    """Cut a batch into `of` pieces of nearly equal numbers of rows; return the one with that number."""
-    if of == 1:
+def piece_of(batch: Batch, index: int, count: int) -> Piece:
+    """Split the rows of a batch into `count` pieces of nearly equal size, and return the piece at `index`."""
+    if count == 1:
         return Piece(batch)
     rows, width = side_of(batch).shape[:2]
-    start, stop = rows * number // of, rows * (number + 1) // of
+    start, stop = rows * index // count, rows * (index + 1) // count
     empty = start == stop
     start, stop = (0, 1) if empty else (start, stop)
     rest = dict(batch)
@@ -73,24 +74,24 @@ def piece_of(batch: Batch, number: int, of: int) -> Piece:
 
 
 def _rows(name: str, tensor: Tensor, rows: int, kept: slice) -> Tensor:
-    """Cut a tensor [rows ...] or [rows*time ...]; raise UsageError for others."""
+    """Slice a tensor [rows ...] or [rows*time ...] by rows. Raise UsageError for other shapes."""
     if len(tensor) % rows:
-        raise UsageError(f"{name} of a batch of {rows} rows has shape {list(tensor.shape)}, which is not cut by rows")
+        raise UsageError(f"{name} has shape {list(tensor.shape)}, which cannot be split into {rows} rows")
     each = len(tensor) // rows
     return tensor[kept.start * each : kept.stop * each]
 
 
 class Division:
-    """One process: whole batches, and gradients as they are."""
+    """Gradient computation in a single process, without splitting batches."""
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team | None = None) -> None:
         """`compute` returns the loss of a batch on `trained`."""
         self.trained, self.compute, self.team = trained, compute, team or Team()
 
     def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
-        """Add `scale` times the gradient of a batch; return the losses of the pieces computed here.
+        """Accumulate `scale` times the gradient of a batch. Return the losses of the pieces that this process computes.
 
-        Gradients are sums over all processes after the `last` batch of a step.
+        After the `last` batch of a step, the gradients are summed over all processes.
         """
         return [self._backward(Piece(batch), key, scale)]
 
@@ -105,21 +106,21 @@ class Division:
 
 
 class Replicated(Division):
-    """The whole model in each process, by torch's DistributedDataParallel; the rows are divided equally."""
+    """DistributedDataParallel: each process holds the whole model and computes an equal share of the rows."""
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team) -> None:
         super().__init__(trained, compute, team)
         self.step = LossModule(trained, compute)
-        # unused parameters are searched in each step, as an expert may get no token
+        # an expert may receive no token, so DDP has to look for unused parameters in every step
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # newer names are missing in older versions
+            warnings.simplefilter("ignore", FutureWarning)  # the new names do not exist in older versions of torch
             self.ddp = DistributedDataParallel(
                 self.step, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
             )
 
     def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
         with contextlib.nullcontext() if last else self.ddp.no_sync():
-            # DDP divides sums by the number of processes
+            # DDP averages the gradients; the factor `size` turns the mean into a sum
             return [self._backward(piece_of(batch, self.team.rank, self.team.size), key, scale * self.team.size)]
 
     def _loss(self, batch: Batch) -> Loss:
@@ -129,23 +130,24 @@ class Replicated(Division):
 
 
 class LossModule(nn.Module):
-    """The loss of a batch as a forward, as torch's wrappers require."""
+    """Module whose forward computes the loss, because DistributedDataParallel wraps modules."""
 
     def __init__(self, trained: nn.Module, compute: Compute) -> None:
         super().__init__()
         self.trained, self.compute, self.count = trained, compute, 0
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the sum of the targets' losses, and keep their number."""
+        """Return the total loss of the batch, and store the number of targets in `count`."""
         loss = self.compute(batch)
         self.count = loss.count
         return loss.total
 
 
 class InPieces(Division):
-    """A batch in a fixed number of pieces, whose gradients are added in a fixed order, in whatever process they are.
+    """Data parallelism with bit-identical gradients for any number of processes.
 
-    Sums are those of pairs, of pairs of pairs, and so on, and each process computes one branch of that tree.
+    Each batch is split into a fixed number of pieces, whose gradients are added pairwise in a binary tree. Each process
+    computes one subtree.
     """
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team, count: int) -> None:
@@ -156,7 +158,7 @@ class InPieces(Division):
     def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
         before = self._taken()
         losses: list[Loss] = []
-        branches: list[tuple[int, Gradients]] = []  # (height, sum): two of one height are added
+        branches: list[tuple[int, Gradients]] = []  # (height, sum); sums of equal height are merged
         for number in range(self.own):
             piece = piece_of(batch, self.team.rank * self.own + number, self.own * self.team.size)
             losses.append(self._backward(piece, key, scale))
@@ -169,14 +171,14 @@ class InPieces(Division):
         return losses
 
     def _taken(self) -> Gradients:
-        """Return the gradients, and clear them."""
+        """Return the gradients and clear them."""
         taken = [weight.grad for weight in self.weights]
         for weight in self.weights:
             weight.grad = None
         return taken
 
     def _over_processes(self, gradients: Gradients) -> Gradients:
-        """Add the branches of all processes."""
+        """Add the gradients of all processes."""
         if self.team.size == 1:
             return gradients
         present = self.team.gathered(torch.tensor([gradient is not None for gradient in gradients]))  # [process weight]
@@ -187,7 +189,10 @@ class InPieces(Division):
 
 
 def _tree(weight: Tensor, gradient: Tensor | None, holders: Sequence[bool]) -> Tensor | None:
-    """Gather a weight's gradients from the processes that have one, and add them in pairs."""
+    """Gather the gradients of a parameter from all processes, and add them pairwise.
+
+    `holders` marks the processes that have a gradient.
+    """
     received = [torch.empty_like(weight) for _ in holders]
     dist.all_gather(received, torch.zeros_like(weight) if gradient is None else gradient.contiguous())
     sums: Gradients = [one if holds else None for one, holds in zip(received, holders, strict=True)]
@@ -201,38 +206,39 @@ def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def check_division(task: Task, team: Team) -> None:
-    """Raise UsageError for a training that several processes would not do as one does."""
+    """Raise UsageError if splitting the batches would change the loss or the routing of experts."""
     pieces = task.settings.parallel.pieces
     if team.size == 1 and pieces is None:
         return
     routers = [module.config for module in task.model.modules() if isinstance(module, Routing)]
     if any(router.selection_rate for router in routers):
-        text = "the selection bias of experts follows the load of whole batches"
-        raise UsageError(f"train.parallel: {text}; use one process without pieces, or router.selection_rate: 0")
+        text = "router.selection_rate updates the selection bias of experts from the load of the whole batch"
+        raise UsageError(f"train.parallel: {text}; set it to 0, or use one process without pieces")
     if pieces is not None:
         if pieces % team.size:
             raise UsageError(f"train.parallel: {pieces} pieces need 1, 2, 4, ... {pieces} processes, got {team.size}")
         return
     wide = _batch_wide(task, routers)
     if wide:
-        hint = f"with train.parallel: {{pieces: {1 << (team.size - 1).bit_length()}}} it is that of each piece"
-        raise UsageError(f"{team.size} processes: {wide}, not a sum over rows; {hint}")
+        pieces = 1 << (team.size - 1).bit_length()
+        hint = f"set train.parallel: {{pieces: {pieces}}} to compute the loss of each piece separately"
+        raise UsageError(f"{team.size} processes: {wide}, so batches cannot be split by rows; {hint}")
 
 
 def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
-    """Name a part of the loss that is no sum over the rows of a batch."""
+    """Return the reason why the loss is not a sum over rows, or "" if it is."""
     if not task.objective.capabilities & {"likelihood", "numbers"}:
-        return f"the loss of '{task.objective.part_name}' is that of a batch"
+        return f"the loss of '{task.objective.part_name}' depends on the whole batch"
     if any(router.balance_loss or router.z_loss for router in routers):
-        return "the balance_loss and z_loss of experts are those of a batch"
+        return "the balance_loss and z_loss of experts depend on the whole batch"
     teacher = task.settings.teacher
     if teacher is not None and (teacher.cosine or teacher.hidden or teacher.attention):
-        return "the errors of states in train.teacher are means over a batch"
+        return "the cosine, hidden and attention errors of train.teacher are averaged over the batch"
     return ""
 
 
 def divided(trained: nn.Module, compute: Compute, team: Team, parallel: Parallelism) -> Division:
-    """Return the division for `train.parallel` and the processes of the run."""
+    """Choose the division from `train.parallel` and the number of processes."""
     if parallel.pieces is not None:
         return InPieces(trained, compute, team, parallel.pieces)
     return Division(trained, compute) if team.size == 1 else Replicated(trained, compute, team)

@@ -1,4 +1,4 @@
-"""Software and hardware of a run, for environment.json."""
+"""Software versions and hardware of a run, for environment.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic")
 
 
 def environment(seed: int, device: torch.device) -> dict[str, Any]:
-    """Return versions, seed, device and machine. The key "tfkit" identifies run folders."""
+    """Return the contents of a new environment.json. Its key "tfkit" identifies run folders."""
     return {
         **versions(),
         "device": describe(device),
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Append a resumption to the environment: step, time, device and changed versions."""
+    """Return the list of resumptions, extended by this one: step, time, device and changed versions."""
     other = {name: now[name] for name in versions() if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
     resumed = before.get("resumed")

@@ -1,4 +1,4 @@
-"""The callbacks of one training: events in their order, their weights in place of the model's, their state."""
+"""The callbacks of a run: calling their hooks, applying their averaged weights, and saving their state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENTS = HOOKS[1:6]
 
 
 class Foreign(Callback):
-    """A function, called after each step, or an object with some of the hooks of a callback."""
+    """Callback made from a function, called after each step, or from any object with some of the hooks."""
 
     def __init__(self, given: object) -> None:
         hooks = {name: getattr(given, name, None) for name in HOOKS}
@@ -26,10 +26,10 @@ class Foreign(Callback):
         if not found and callable(given):
             found = {"step": given}
         if not found or isinstance(given, (type, str)):
-            what = f"{given.__name__} is a class; give an object of it" if isinstance(given, type) else f"got {given!r}"
+            what = f"{given.__name__} is a class; pass an instance" if isinstance(given, type) else f"got {given!r}"
             raise UsageError(
                 f"callbacks: {what}. A callback is a function (training, record), called after each step, or an object "
-                f"with some of the methods {', '.join(EVENTS)}; parts are named in train.callbacks"
+                f"with some of the methods {', '.join(EVENTS)}; registered callbacks are listed in train.callbacks"
             )
         for name, hook in found.items():
             setattr(self, name, hook)
@@ -38,9 +38,9 @@ class Foreign(Callback):
 
 
 class Callbacks:
-    """The callbacks of a training: those of the recipe, then those given in Python.
+    """The callbacks of a run: first those of the recipe, then those passed in Python.
 
-    A process that does not write, not `leads`, has only those with weights to evaluate.
+    Processes other than the one that `leads` keep only the callback that averages weights, which all evaluate.
     """
 
     def __init__(self, training: Training, given: Sequence[object] = (), leads: bool = True) -> None:
@@ -51,28 +51,26 @@ class Callbacks:
         averaging = [name for name, one in self._named() if averages(one)]
         self.averages = bool(averaging)
         if len(averaging) > 1:
-            raise UsageError(
-                f"callbacks: {' and '.join(averaging)} both have weights to publish; leave one of them out"
-            )
+            raise UsageError(f"callbacks: {' and '.join(averaging)} both average weights; leave one of them out")
         if averaging and isinstance(training.recipe.train.keep, Mean):
-            raise UsageError(f"callbacks: {averaging[0]} and train.keep both average weights; write keep: best or last")
+            raise UsageError(f"callbacks: {averaging[0]} and train.keep both average weights; use keep: best or last")
         for one in self.all:
             one.ready()
 
     def tell(self, event: str, *given: object) -> None:
-        """Call a hook of all callbacks."""
+        """Call a hook of each callback."""
         for one in self.all:
             getattr(one, event)(self.training, *given)
 
     def end(self) -> None:
-        """Let each callback clean up, even if another one fails."""
+        """End all callbacks, even if one of them fails."""
         with contextlib.ExitStack() as stack:
             for one in reversed(self.all):
                 stack.callback(one.end, self.training)
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Give the model the weights of the averaging callback, if there is one, for the length of a block."""
+        """Use the weights of the averaging callback, if any, within the block."""
         weights = next((one.weights() for one in self.all if averages(one)), None)
         if not weights:
             yield
@@ -87,18 +85,18 @@ class Callbacks:
             torch._foreach_copy_(own, kept)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors of all callbacks by name."""
+        """Return the state of all callbacks as `callback/key` -> tensor."""
         return {f"{name}/{key}": value for name, one in self._named() for key, value in one.state().items()}
 
     def load(self, state: Tensors) -> None:
-        """Restore the tensors of the callbacks that have some in `state`."""
+        """Restore each callback that has tensors in `state`."""
         for name, one in self._named():
             own = {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
             if own:
                 one.load(own)
 
     def _named(self) -> Iterator[tuple[str, Callback]]:
-        """Yield the callbacks with distinct names."""
+        """Yield the callbacks with unique names."""
         seen: Counter[str] = Counter()
         for one in self.all:
             name = one.name if isinstance(one, Foreign) else one.part_name or type(one).__name__

@@ -1,4 +1,4 @@
-"""Batches on their device, a pure function of (seed, epoch, batch)."""
+"""Batches on the training device. Each is a pure function of seed, epoch and batch index."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfkit.data.batches import BatchOrder, padding_share, plan, plan_packed
 from tfkit.recipe.settings import sections
 from tfkit.training.objective import Batch, Item, Objective
 
-TRAIN, VALID = 1, 2  # distinct RNG streams
+TRAIN, VALID = 1, 2  # separate RNG streams
 
 
 class Made(NamedTuple):
-    """A batch with its place; `after` is the (epoch, batch) that follows it."""
+    """A batch with its position. `after` is the (epoch, batch) that follows it."""
 
     epoch: int
     number: int
@@ -28,7 +28,7 @@ class Made(NamedTuple):
 
 
 class Feed:
-    """Batches of training or validation."""
+    """Batches of the training or validation data."""
 
     def __init__(
         self,
@@ -49,17 +49,17 @@ class Feed:
         self.plan = functools.lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, epoch: int) -> list[Any]:
-        """Plan an epoch: item indices of each batch, by rows if packed."""
+        """Return the item indices of each batch of an epoch; for packed batches, of each row."""
         if self.config.pack:
             return plan_packed(self.lengths, self.config, self.seed, epoch)
         return plan(self.lengths, self.config, self.seed, epoch)
 
     def order(self, epoch: int = 0, batch: int = 0) -> BatchOrder[Any]:
-        """Iterate over the batches of all epochs, from this position."""
+        """Return an endless iterator over planned batches, starting at this position."""
         return BatchOrder(self.plan, epoch, batch)
 
     def made(self, order: BatchOrder[Any]) -> Iterator[Made]:
-        """Make the batches of `order`, each when it is needed; raise errors with its place."""
+        """Collate the batches of `order` lazily. Errors name the batch and its epoch."""
         for epoch, number, indices in order:
             try:
                 batch = self.make(epoch, number, indices)
@@ -71,12 +71,12 @@ class Feed:
             yield Made(epoch, number, indices, batch, order.state)
 
     def steps(self, epochs: int, accumulate: int) -> int:
-        """Count optimizer steps in `epochs` epochs, whose numbers of batches may differ."""
+        """Count the optimizer steps of `epochs` epochs, which may differ in their number of batches."""
         batches = sum(len(self.plan(epoch)) for epoch in range(epochs))
         return -(-batches // accumulate)
 
     def make(self, epoch: int, batch: int, indices: Any) -> Batch:
-        """Collate one batch; its RNG is derived from its position."""
+        """Collate one batch, with an RNG derived from its position."""
         rng = np.random.default_rng([self.seed, self.purpose, epoch, batch])
         if self.config.pack:
             rows = [[self.items[index] for index in row] for row in indices]

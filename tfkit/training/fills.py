@@ -8,7 +8,7 @@ from typing import Any
 
 from tfkit.generation.writer import GeneratedText
 
-FILLS = 5  # candidates per mask, and fillings per text
+FILLS = 5  # number of candidates per mask and of fillings per text
 
 Fill = Mapping[str, Any]  # `token` as text, `id`, `probability`
 
@@ -16,7 +16,7 @@ Fill = Mapping[str, Any]  # `token` as text, `id`, `probability`
 def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[GeneratedText]:
     """Return the most likely fillings of `text`, given ranked candidates for each mask.
 
-    Masks are treated as independent: the log-probability of a filling is the sum over its masks.
+    Masks are treated as independent, so the log-probability of a filling is the sum over its masks.
     """
     ways: list[tuple[tuple[Fill, ...], float]] = [((), 0.0)]
     for choices in fills:
@@ -31,7 +31,7 @@ def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[Gene
 
 
 def filled(text: str, mask: str, tokens: Sequence[str]) -> str:
-    """Replace the masks of a text by tokens."""
+    """Replace the masks of a text with tokens."""
     first, *others = text.split(mask)
     return first + "".join(token + part for token, part in zip(tokens, others, strict=True))
 

@@ -1,4 +1,4 @@
-"""Matching of weights between models: equal by name and shape, new, or unused."""
+"""Matching of a run's tensors to a model by name and shape."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tfkit.training.weights import Weights, dtype_name
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of matching: `kept` tensors by the model's names, and `new` names with a reason (or "").
+    """Result of matching a run's tensors to a model.
 
-    `unused` are the run's other tensors; `alone` are those of them that share no name with a new one.
+    `kept` maps names in the model to the run's tensors; `new` maps names without a match to a reason, or "". `unused`
+    lists the run's tensors without a match, and `alone` the unused tensors whose name is not in `new` either.
     """
 
     kept: dict[str, Tensor]
@@ -24,9 +25,9 @@ class Fit:
     alone: list[str]
 
     @classmethod
-    def of(cls, own: Weights, there: Weights, others: tuple[str, ...]) -> Fit:
+    def of(cls, own: Weights, source: Weights, others: tuple[str, ...]) -> Fit:
         """Match two sets of weights by name and shape. Names with a prefix in `others` never match."""
-        found = there.by_name()
+        found = source.by_name()
         kept: dict[str, Tensor] = {}
         new: dict[str, str] = {}
         used: set[str] = set()
@@ -41,25 +42,25 @@ class Fit:
             else:
                 kept[name] = found[first]
                 same = (one for one in names if one in found and torch.equal(found[one], found[first]))
-                used.update([first, *same])  # `first` explicitly: NaN is not equal to itself
-        used.update(there.tied[alias] for alias in used & there.tied.keys())
-        unused = [name for name in there.tensors if name not in used]
+                used.update([first, *same])  # `first` is added explicitly, because NaN differs from itself
+        used.update(source.tied[alias] for alias in used & source.tied.keys())
+        unused = [name for name in source.tensors if name not in used]
         return cls(kept, new, unused, [name for name in unused if name not in replaced])
 
 
-def _why_new(name: str, tensor: Tensor, there: Tensor, others: tuple[str, ...]) -> str:
+def _why_new(name: str, tensor: Tensor, source: Tensor, others: tuple[str, ...]) -> str:
     """Return the reason why a tensor is not copied, or ""."""
     if name.startswith(others):
         return "the head in the run has another type"
-    if there.shape != tensor.shape:
-        return f"shape {list(tensor.shape)}, in the run {list(there.shape)}"
-    if tensor.is_floating_point() and not there.is_floating_point():
-        return f"{dtype_name(there)} in the run"
+    if source.shape != tensor.shape:
+        return f"shape {list(tensor.shape)}, in the run {list(source.shape)}"
+    if tensor.is_floating_point() and not source.is_floating_point():
+        return f"{dtype_name(source)} in the run"
     return ""
 
 
 def patterns_for(names: Iterable[str], others: Sequence[str]) -> list[str]:
-    """Return the shortest patterns that match all of `names` and none of `others`."""
+    """Return short patterns that match all of `names` and none of `others`."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")

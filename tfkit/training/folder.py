@@ -15,11 +15,11 @@ from tfkit.storage.locks import NAME as LOCK
 RECIPE = "recipe.yaml"
 RESOLVED = "resolved.yaml"
 TOKENIZER = "tokenizer.json"
-SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"  # instead, with two vocabularies
+SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"  # with two vocabularies
 TOKENIZERS = (TOKENIZER, SOURCE_TOKENIZER, TARGET_TOKENIZER)
 LABELS = "labels.json"
 WEIGHTS = "model.safetensors"
-ADAPTER = "adapter.safetensors"  # the weights of an adapter, which those of the run include
+ADAPTER = "adapter.safetensors"  # adapter weights, already merged into WEIGHTS
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 LOG = "train.log"
@@ -27,18 +27,18 @@ ENVIRONMENT = "environment.json"
 RUN = "run.json"
 EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
-CARD = "README.md"  # written by tfkit or the user: training/card.py distinguishes them
+CARD = "README.md"  # written by tfkit or by the user; see training/card.py
 # entries of environment.json
-QUANTIZED = "quantized"  # the dtype before conversion of the weights
-QUANTIZED_FROM = "quantized_from"  # the source run, its scores, and the bytes of both
-IMPORTED, NOTES = "imported", "notes"  # the source of an imported model, and what was lost
+QUANTIZED = "quantized"  # dtype of the quantized weights
+QUANTIZED_FROM = "quantized_from"  # path, scores and size of the original run, and the new size
+IMPORTED, NOTES = "imported", "notes"  # source of an imported model, and what the import lost
 REMOVED = "removed"  # names of files deleted after training, as study.keep says
-# files of a run; all others are the user's
+# files written by tfkit; all others are the user's
 OURS = (
     *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ADAPTER, METRICS, LOG),
     *(ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS),
 )
-# a run without its training state, as published to the hub
+# files published to the hub: a run without its training state
 PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)
 
 
@@ -56,7 +56,7 @@ class RunFolder:
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """Contents of environment.json. Raise RunError if unreadable."""
+        """Contents of environment.json. Raise RunError if it cannot be read."""
         known = read_json(self / ENVIRONMENT)
         if not isinstance(known, dict):
             raise RunError(f"{self / ENVIRONMENT}: not a mapping")
@@ -88,9 +88,9 @@ class RunFolder:
 
     @property
     def is_free(self) -> bool:
-        """True if a new run can be written here: the folder is missing, or holds only leftovers of a killed process.
+        """True if the folder is missing or contains only leftovers of a killed process.
 
-        Raise RunError if unreadable.
+        Raise RunError if it cannot be read.
         """
         try:
             return not self.path.exists() or (self.path.is_dir() and all(map(_is_left, self.path.iterdir())))

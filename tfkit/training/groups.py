@@ -1,4 +1,4 @@
-"""Parameter groups of an optimizer, by learning-rate factor and weight decay."""
+"""Parameter groups of an optimizer with their own learning rate and weight decay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = 6  # maximum number of groups listed individually
 
 @dataclass(frozen=True)
 class Share:
-    """Factors of a parameter on learning rate, weight decay and eps, and an optional weight decay of its own."""
+    """Factors of a parameter for learning rate, weight decay and eps. `weight_decay` overrides the optimizer's."""
 
     rate: float = 1.0
     weight_decay: float | None = None
@@ -31,19 +31,17 @@ class Share:
 
 
 def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> list[str]:
-    """Split an optimizer's groups by `train.groups`, `train.layer_decay` and muP; return a description.
+    """Split an optimizer's groups by `train.groups`, `train.layer_decay` and muP. Return lines that describe them.
 
-    Raise UsageError if the optimizer has no weight decay, or is not a variant of Adam as muP requires.
+    Raise UsageError if a group sets a weight decay that the optimizer lacks, or if muP is used without Adam.
     """
     chosen = model.blueprint.parametrization
     if not settings.groups and settings.layer_decay is None and chosen is None:
         return [_line(group) for group in optimizer.param_groups if "by" in group]
     if chosen is not None and not isinstance(optimizer, ADAM):
-        raise UsageError(
-            f"model.parametrization: its learning rates are derived for Adam, not for {type(optimizer).__name__}"
-        )
-    wanted = _shares(model, settings)
-    optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _parts(group, wanted)]
+        raise UsageError(f"model.parametrization: requires a variant of Adam, got {type(optimizer).__name__}")
+    shares = _shares(model, settings)
+    optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _parts(group, shares)]
     groups = optimizer.param_groups
     if len(groups) <= SHOWN:
         return [_line(group) for group in groups]
@@ -74,11 +72,11 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group.get(RATE, 1.0)
 
 
-def _parts(group: dict[str, Any], wanted: dict[int, Share]) -> list[dict[str, Any]]:
-    """Split a group by share."""
+def _parts(group: dict[str, Any], shares: dict[int, Share]) -> list[dict[str, Any]]:
+    """Split a group into one group for each share."""
     parts: dict[Share, list[nn.Parameter]] = {}
     for parameter in group["params"]:
-        parts.setdefault(wanted.get(id(parameter), Share()), []).append(parameter)
+        parts.setdefault(shares.get(id(parameter), Share()), []).append(parameter)
     options = {key: value for key, value in group.items() if key != "params"}
     return [{**options, "params": found, RATE: share.rate} | _own(group, share) for share, found in parts.items()]
 

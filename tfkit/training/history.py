@@ -1,4 +1,4 @@
-"""run.json: identity of a run (recipe, variants, overrides, seed) and the history of its starts."""
+"""run.json: the identity of a run (recipe, variants, overrides, seed) and its history."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Part(BaseModel):
-    """Base of the models in run.json, which ignore unknown keys of later versions."""
+    """Base class of the models in run.json. Keys of later versions are ignored."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 class Start(Part):
-    """One process that trained the run: first step, duration, machine and versions."""
+    """A start or resumption of training: first step, duration, machine and versions."""
 
     at: str
     step: Count
-    seconds: Seconds = 0.0  # until its last checkpoint or end
+    seconds: Seconds = 0.0  # until the last checkpoint or the end
     device: str = ""
     threads: int = 0
     machine: dict[str, Any] = Field(default_factory=dict)
@@ -48,9 +48,9 @@ class Start(Part):
 class History(Part):
     """Contents of run.json.
 
-    `set` holds the overrides by dotted key; `best` holds all scores of the best validation; `steps`, `tokens` (read),
-    `targets` (predicted) and `seconds` (of all starts) are those of the last checkpoint; `diverged` is the step with a
-    non-finite loss.
+    `set` maps dotted keys to overrides. `best` holds all scores of the best validation. `steps`, `tokens` (read),
+    `targets` (predicted) and `seconds` (over all starts) are as of the last checkpoint. `diverged` is the step whose
+    loss was not finite.
     """
 
     format: int = FORMAT
@@ -60,7 +60,7 @@ class History(Part):
     set: dict[str, Any] = Field(default_factory=dict)
     seed: int
     parameters: Count = 0
-    peak_memory: Count | None = None  # bytes, peak on the training device
+    peak_memory: Count | None = None  # bytes on the training device
     steps: Count = 0
     tokens: Count = 0
     targets: Count = 0
@@ -100,7 +100,7 @@ class HistoryFile:
         self._began = time.perf_counter()
 
     def start(self, step: int, before: History | None = None) -> None:
-        """Start timing. `before` is the history of a resumed run."""
+        """Add a start and begin timing. `before` is the history of a resumed run."""
         if before is not None:
             self.history = before
         self._began = time.perf_counter()
@@ -131,7 +131,7 @@ class HistoryFile:
         self.write()
 
     def write(self, folder: RunFolder | None = None) -> None:
-        """Write run.json with the elapsed time; a no-op before `start`."""
+        """Write run.json with the elapsed time. Do nothing before `start`."""
         history = self.history
         if not history.starts:
             return

@@ -1,4 +1,4 @@
-"""Initial weights of training, from another run or pretrained vectors, and freezing of parameters."""
+"""Initialization from another run or from pretrained vectors, and freezing of parameters."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ LAYER = re.compile(r"(?P<side>encoder|decoder)\.layers\.(?P<layer>\d+)\.")
 
 
 def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer: Tokenizer | None = None) -> None:
-    """Copy the weights of a run that match by name and shape, and report new ones.
+    """Copy the weights of a run that match the model by name and shape, and report the others.
 
-    Heads of another type are new, even if shapes match. Raise RunError if nothing matches, for unlisted new or unused
-    tensors, and if the token table matches but its vocabulary differs from that of `tokenizer`.
+    A head of another type does not match even if shapes agree. Raise RunError if nothing matches, if `source` does not
+    list a new or unused tensor, or if the token embedding is copied but the tokenizers have different vocabularies.
     """
     run = RunFolder(Path(source.run))
     if not run.path.is_dir():
         raise RunError(f"train.init_from: {run} is not a run folder")
     record.check(run, (RESOLVED, *TOKENIZERS))
     with record.checking(run, WEIGHTS):
-        own, there = Weights.of(model), Weights.read(run / WEIGHTS)
-        there = _relayered(there, model, source) if source.layers else there
-        fit = Fit.of(own, there, _other_heads(model, run.path))
+        own, found = Weights.of(model), Weights.read(run / WEIGHTS)
+        found = _relayered(found, model, source) if source.layers else found
+        fit = Fit.of(own, found, _other_heads(model, run.path))
         if not fit.kept:
             raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
-        _check_named(source, fit, [*own.by_name()], [*there.by_name()])
+        _check_named(source, fit, [*own.by_name()], [*found.by_name()])
         if tokenizer is not None and any(name.endswith("embedding.tokens.weight") for name in fit.kept):
             _check_tokens(run, tokenizer)
         warn_not_finite(run / WEIGHTS, fit.kept)
@@ -65,12 +65,12 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
         reporter.say(f"new: {some(new, 6)}")
 
 
-def _relayered(there: Weights, model: nn.Module, source: InitFrom) -> Weights:
-    """Rename the layers of a run to those initialized from them; drop other layers of these stacks."""
+def _relayered(weights: Weights, model: nn.Module, source: InitFrom) -> Weights:
+    """Rename the run's layers according to `source.layers`. Drop other layers of the same stacks."""
     pairs = list(layer_pairs(source.layers, cast(Model, model).blueprint.last.side))
     sides = {pair.side for pair in pairs}
     tensors: dict[str, Tensor] = {}
-    for name, tensor in there.by_name().items():
+    for name, tensor in weights.by_name().items():
         found = LAYER.match(name)
         if found is None or found["side"] not in sides:
             tensors[name] = tensor
@@ -82,19 +82,19 @@ def _relayered(there: Weights, model: nn.Module, source: InitFrom) -> Weights:
 
 
 def layer_faults(recipe: Recipe, blueprint: Blueprint) -> list[Fault]:
-    """Report layers in `train.init_from.layers` that the run lacks."""
+    """Return a fault for each layer in `train.init_from.layers` that the run lacks."""
     source = recipe.train.initial
     if source is None or not source.layers:
         return []
     found = [LAYER.match(name) for name in tensor_names(Path(source.run) / WEIGHTS)]
-    there = {(one["side"], int(one["layer"])) for one in found if one is not None}
+    layers = {(one["side"], int(one["layer"])) for one in found if one is not None}
     return [
         recipe.fault(
             f"train.init_from.layers{pair.at}",
-            f"{source.run} has no layer {pair.other}: its {pair.side} has {_count(there, pair.side)}",
+            f"{source.run} has no layer {pair.other}: its {pair.side} has {_count(layers, pair.side)}",
         )
         for pair in layer_pairs(source.layers, blueprint.last.side)
-        if (pair.side, pair.other) not in there
+        if (pair.side, pair.other) not in layers
     ]
 
 
@@ -103,9 +103,9 @@ def _count(layers: set[tuple[str, int]], side: str) -> str:
     return f"layers 0 to {max(numbers)}" if numbers else "no layers"
 
 
-def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence[str]) -> None:
-    """Raise RunError for unlisted new or unused tensors, with the line that would list them."""
-    for option, patterns, names in (("new", source.new, own), ("unused", source.unused, there)):
+def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], stored: Sequence[str]) -> None:
+    """Raise RunError if `source` does not list all new and unused tensors. The message includes the complete option."""
+    for option, patterns, names in (("new", source.new, own), ("unused", source.unused, stored)):
         for pattern in patterns:
             if not any(matches(name, [pattern]) for name in names):
                 where = "this model" if option == "new" else source.run
@@ -118,7 +118,7 @@ def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], there: Sequence
         return
     lists = {
         "new": [*source.new, *patterns_for(new, [name for name in own if name not in new])],
-        "unused": [*source.unused, *patterns_for(left, [name for name in there if name not in left])],
+        "unused": [*source.unused, *patterns_for(left, [name for name in stored if name not in left])],
     }
     allowed = f", layers: {inline(source.layers)}" if source.layers else ""
     allowed += "".join(f", {option}: [{', '.join(patterns)}]" for option, patterns in lists.items() if patterns)
@@ -134,17 +134,17 @@ def _told(new: Mapping[str, str]) -> list[str]:
 
 
 def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
-    """Return the name prefixes of heads whose type differs from that in `run`."""
+    """Return the name prefixes of heads whose type in `run` differs from the model's."""
     blueprint = getattr(model, "blueprint", None)
     if blueprint is None or not (run / RESOLVED).is_file():
         return ()
     try:
         written = read_yaml(run / RESOLVED)["model"]
-        there = {
+        stored = {
             "head": written.get("head"),
             **{f"heads.{name}": head for name, head in (written.get("heads") or {}).items()},
         }
-        types = {name: head if isinstance(head, str) else head["type"] for name, head in there.items() if head}
+        types = {name: head if isinstance(head, str) else head["type"] for name, head in stored.items() if head}
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(f"train.init_from: {run / RESOLVED}: cannot be read: {error}") from None
     heads = {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
@@ -153,23 +153,23 @@ def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
 
 
 def _check_tokens(run: RunFolder, tokenizer: Tokenizer) -> None:
-    """Raise RunError if rows of the token table belong to other tokens."""
+    """Raise RunError if the run's tokenizer assigns the rows of the token embedding to other tokens."""
     names = tokenizer_files(run)
-    there = load_tokenizer(run) if names else None
-    pairs = () if there is None else ((there, tokenizer), (there.source, tokenizer.source))
+    saved = load_tokenizer(run) if names else None
+    pairs = () if saved is None else ((saved, tokenizer), (saved.source, tokenizer.source))
     if any(one.backend.get_vocab() != other.backend.get_vocab() for one, other in pairs):
         own = [f"{{type: file, path: {run / name}}}" for name in names]
         take = own[0] if len(own) == 1 else f"{{source: {own[0]}, target: {own[1]}}}"
         raise RunError(
-            f"train.init_from: {run} has another tokenizer, so its vectors belong to other tokens; use its tokenizer: "
-            f"data.tokenizer: {take}"
+            f"train.init_from: {run} has another tokenizer, so its embeddings belong to other tokens; "
+            f"use its tokenizer: data.tokenizer: {take}"
         )
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
-    """Freeze the parameters selected by `patterns` or name prefixes; return the number of frozen values.
+    """Freeze the parameters whose names match a pattern or start with it. Return the number of frozen values.
 
-    A tied parameter is frozen by any of its names. Raise UsageError if a pattern selects nothing.
+    Any name of a tied parameter may match. Raise UsageError if a pattern selects nothing.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
@@ -183,7 +183,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
 
 
 def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
-    """Return the id of a word that is a single token, literally or as encoded (`▁word`)."""
+    """Return the id of a word that is a token itself or is encoded as a single token (`▁word`), or None."""
     if word in tokenizer:
         return tokenizer.id(word)
     ids = tokenizer.encode(word)
@@ -191,7 +191,7 @@ def _one_token(tokenizer: Tokenizer, word: str) -> int | None:
 
 
 def fill_vectors(model: Model, tokenizer: Tokenizer, reporter: Reporter) -> None:
-    """Load pretrained vectors into the token tables whose embedding specifies a file."""
+    """Load pretrained vectors into each token embedding that specifies a file."""
     done: set[str] = set()
     for plan in model.blueprint.stacks():
         path = None if plan.embedding is None else plan.embedding.vectors_file()

@@ -1,7 +1,7 @@
-"""int8 weights with one scale per row: the storage format of `tfkit quantize`.
+"""int8 weights with one scale per row, as written by `tfkit quantize`.
 
-A matrix W [rows columns] is stored as q = round(W / scale), from -127 to 127. scale [rows] = max |W| / 127 is stored
-under the same name plus `_scale`. int8 decoding quantizes q * scale to the same q.
+A matrix W [rows columns] is stored as q = round(W / scale), from -127 to 127, and scale [rows] = max |W| / 127 under
+the name of W with the suffix `_scale`. Quantizing q * scale again, as int8 decoding does, yields the same q.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LARGEST = 127
 
 
 def matrices(model: nn.Module) -> set[str]:
-    """Return the names of the weights to store in int8: linear layers and embeddings."""
+    """Return the names of the weights to store as int8: those of linear layers and embeddings."""
     kinds = (nn.Linear, nn.Embedding)
     return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, kinds)}
 
 
 def rounded_rows(tensors: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
-    """Quantize the named tensors to int8, each followed by its scales."""
+    """Quantize the named matrices to int8, and add their scales."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in names or tensor.dim() != 2 or not tensor.is_floating_point():
             found[name] = tensor
             continue
         weight = tensor.detach().double()
-        least = torch.finfo(torch.float32).tiny  # for zero rows
+        least = torch.finfo(torch.float32).tiny  # avoids division by zero in zero rows
         scale = (weight.abs().amax(dim=1) / LARGEST).float().clamp(min=least)  # [rows]
         found[name] = (weight / scale[:, None]).round().clamp(-LARGEST, LARGEST).to(torch.int8)  # [rows columns]
         found[name + SCALE] = scale
@@ -41,7 +41,7 @@ def rounded_rows(tensors: Mapping[str, Tensor], names: set[str]) -> dict[str, Te
 
 
 def restored_rows(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Dequantize int8 tensors to float32. Raise RunError for invalid scales."""
+    """Convert int8 tensors to float32. Raise RunError if scales are missing or invalid."""
     stored = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.int8}
     wrong = [problem for name, tensor in stored.items() if (problem := _problem(name, tensor, tensors))]
     if wrong:
@@ -54,7 +54,7 @@ def restored_rows(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _problem(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """Return an error message for missing or invalid scales, or ""."""
+    """Return an error message for a tensor without valid scales, or ""."""
     scale = tensors.get(name + SCALE)
     if tensor.dim() != 2:
         return f"{name} has {tensor.dim()} axes, expected 2"

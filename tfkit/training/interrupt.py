@@ -1,4 +1,4 @@
-"""Graceful stop of training on Ctrl-C, SIGTERM or SIGHUP after the current step; a second Ctrl-C stops at once."""
+"""Graceful stop after the current step on Ctrl-C, SIGTERM or SIGHUP. A second Ctrl-C stops training at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ INSISTENT = (signal.SIGINT, signal.SIGTERM)  # a closing terminal may send SIGHU
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training stopped by a signal after saving a checkpoint. The message says how to resume."""
+    """A signal stopped training, and a checkpoint was saved. The message says how to resume."""
 
 
 class Interrupts:
     """Context manager in which the first signal sets `.asked` instead of ending the process.
 
-    Ignored signals (nohup) stay ignored. Signals reach only the main thread, so elsewhere this is a no-op.
+    Signals that the process ignores (nohup) stay ignored. Outside the main thread this is a no-op.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Interrupts:
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
     def ignore(self) -> None:
-        """Ignore signals from now on, also after the block: this process is about to end."""
+        """Ignore signals from now on, even after the block, because the process is about to exit."""
         self._before = dict.fromkeys(self._before, signal.SIG_IGN)
 
     def _take(self, number: int, frame: FrameType | None) -> None:

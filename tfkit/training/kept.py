@@ -1,4 +1,4 @@
-"""Another library's small files, kept in a run imported from it, for exporting the run again."""
+"""Small files of another library, such as its config, kept in an imported run so that it can be exported again."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfkit.training import record
 from tfkit.training.folder import RunFolder
 from tfkit.training.vocabularies import tokenizer_files
 
-KEPT = "huggingface"  # their folder in a run
-TEMPLATES = "additional_chat_templates"  # a subfolder
-ORIGIN = "origin"  # entry of environment.json: family and class of the model that a trained run started from
+KEPT = "huggingface"  # subfolder of a run
+TEMPLATES = "additional_chat_templates"  # subfolder of KEPT
+ORIGIN = "origin"  # entry of environment.json in a run trained from an import: the model's family and class
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
-# tokenizer files besides tokenizer.json, copied unread; none is executed
+# tokenizer files other than tokenizer.json, copied as they are and never executed
 VOCABULARIES = (
     "added_tokens.json", "bpe.codes", CHAT_TEMPLATE, "chat_template.json", "dict.txt", "emoji.json",
     "merges.txt", "normalizer.json", "prophetnet.tokenizer", "sentencepiece.bpe.model", "sentencepiece.model",
@@ -31,41 +31,41 @@ FILES = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, *VOCABULARIES)
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the small files in another library's folder, or in a run's copy."""
+    """Return the names of the files to keep that exist in a folder of the other library, or in a run's copy."""
     templates = folder / TEMPLATES
     inside = sorted(path.name for path in templates.glob("*.jinja")) if templates.is_dir() else []
     return [name for name in FILES if os.path.lexists(folder / name)] + [f"{TEMPLATES}/{name}" for name in inside]
 
 
 def kept_files(folder: Path) -> Iterator[Path]:
-    """Yield the kept files of a run."""
+    """Yield the paths of the kept files in a run."""
     yield from named(folder / KEPT, FILES)
     if not (folder / KEPT).is_symlink():
         yield from template_files(folder / KEPT)
 
 
 def kept_template(folder: Path) -> str | None:
-    """Return the default chat template of a run's import; raise RunError if it is damaged."""
+    """Return the default chat template of an imported run, or None. Raise RunError if its file is damaged."""
     place = folder / KEPT
     if (place / CHAT_TEMPLATE).is_file():
         return read_text(place / CHAT_TEMPLATE)
     settings = read_json(place / TOKENIZER_CONFIG) if (place / TOKENIZER_CONFIG).is_file() else {}
     found = settings.get("chat_template") if isinstance(settings, dict) else None
-    if isinstance(found, list):  # several, by name
+    if isinstance(found, list):  # a list of named templates
         defaults = (one for one in found if isinstance(one, dict) and one.get("name") == "default")
         found = next((one.get("template") for one in defaults), None)
     return found if isinstance(found, str) else None
 
 
 def template_files(folder: Path) -> Iterator[Path]:
-    """Yield the additional chat templates in another library's folder."""
+    """Yield the additional chat templates in a folder of the other library."""
     place = folder / TEMPLATES
     if place.is_dir() and not place.is_symlink():
         yield from named(place, [path.name for path in place.iterdir() if path.suffix == ".jinja"])
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a regular file of bounded size, byte by byte."""
+    """Copy a regular file of bounded size atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     data = read_bytes(source, LARGEST_TEXT)
     with whole(target) as beside:
@@ -73,15 +73,15 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def origin_of(known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the family and class of the kept files, from environment.json."""
+    """Return the family and class of the imported model from the contents of environment.json."""
     found = known.get("imported") or known.get(ORIGIN) or {}
     return found if isinstance(found, Mapping) else {}
 
 
 def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
-    """Copy the kept files of the initial run, unless the new run has another tokenizer.
+    """Copy the kept files of the initial run if both runs have the same tokenizer.
 
-    Return the entry of environment.json about them.
+    Return the entry for environment.json.
     """
     source = None if initial is None else RunFolder(Path(initial.run))
     if source is None or not source.holds_run:
@@ -100,7 +100,7 @@ def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
 
 
 def _same_tokenizer(one: RunFolder, other: RunFolder) -> bool:
-    """True if both have a tokenizer, in identical files."""
+    """True if both runs have a tokenizer and its files are identical."""
     names = tokenizer_files(one)
     if not names or names != tokenizer_files(other):
         return False

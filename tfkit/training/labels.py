@@ -11,7 +11,7 @@ from tfkit.training.folder import LABELS, RunFolder
 
 
 def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
-    """Write the labels in logit order; remove the file if there are none."""
+    """Write the labels in the order of the logits. Remove the file if there are none."""
     if labels:
         write_json(folder / LABELS, list(labels))
     else:
@@ -19,7 +19,7 @@ def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:
 
 
 def read_labels(folder: RunFolder) -> tuple[str, ...]:
-    """Read the labels of a run; return () if there are none. Raise RunError naming a damaged file."""
+    """Read the labels of a run, or () if it has none. Raise RunError if the file is damaged."""
     if not (folder / LABELS).is_file():
         return ()
     labels = read_json(folder / LABELS)

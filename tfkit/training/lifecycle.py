@@ -1,4 +1,4 @@
-"""Training in a run folder, from first file to final weights: start, resume or restart."""
+"""The course of a run, from its first file to the final weights: start, resume or restart."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def train_in(
     measure: Measure | None = None,
     callbacks: Sequence[object] = (),
 ) -> bool:
-    """Train to the end. Return False at train.max_time, raise Interrupted if stopped by a signal.
+    """Train to the end. Return False if train.max_time is reached. Raise Interrupted on a signal.
 
-    `measure` computes validation metrics besides the loss. A resumed run without checkpoint restarts; raise RunError if
-    that would lose data.
+    `measure` computes validation metrics other than the loss. Resuming a run without a checkpoint restarts it. Raise
+    RunError if this would lose results.
     """
     folder, began = claim.folder, time.monotonic()
     checkpoint = Checkpoints(folder / CHECKPOINTS).sound(reporter.say) if claim.resume else None
@@ -76,21 +76,21 @@ def train_in(
 
 
 def _ran(trainer: Trainer, reporter: Reporter) -> bool:
-    """Run the trainer; raise RunError if another process has ended."""
+    """Run the trainer. Raise RunError with the step to resume from if another process has ended."""
     try:
         return trainer.run()
     except RuntimeError as error:
         last = trainer.checkpoints.last()
         if not is_lost(error) or last is None:
             raise
-        goes_on = f"training stopped. --resume continues from step {step_of(last):,}"
-        message = f"after step {trainer.progress.step:,}: another process of this training has ended; {goes_on}"
+        resume = f"training stopped. --resume continues from step {step_of(last):,}"
+        message = f"after step {trainer.progress.step:,}: another process of this run has ended; {resume}"
         reporter.log(message)
         raise RunError(message) from None
 
 
 def follow(recipe: Recipe, callbacks: Sequence[object] = ()) -> RunFolder:
-    """Train in the run folder of process 0, from its last checkpoint and without writing; return the folder."""
+    """Train alongside process 0, starting from its checkpoint and writing nothing. Return the run folder."""
     place, goes_on = team().shared(lambda: ("", False))
     folder = RunFolder(Path(place))
     if not goes_on:  # finished
@@ -102,18 +102,18 @@ def follow(recipe: Recipe, callbacks: Sequence[object] = ()) -> RunFolder:
         trainer = Trainer(task, folder, silent, callbacks=callbacks)
         checkpoint = trainer.checkpoints.last()
         if checkpoint is None:
-            raise RunError(f"{folder}: contains no checkpoint on this machine; all processes need the same file system")
+            raise RunError(f"{folder}: contains no checkpoint on this machine; all processes need a shared file system")
         trainer.restore(checkpoint)
         trainer.run()
     return folder
 
 
 def _source(recipe: Recipe, folder: RunFolder) -> str:
-    """Return the recipe argument for the command line: name or file, or resolved.yaml after --set or --variant."""
-    wanted = yaml.safe_load(recipe.resolved())
+    """Return the recipe argument of a command that resumes this run: its name or file, else its resolved.yaml."""
+    target = yaml.safe_load(recipe.resolved())
     for source in (recipe.name, recipe.file):
         with contextlib.suppress(TfkitError):
-            if source is not None and yaml.safe_load(load_recipe(source, imports=recipe.imports).resolved()) == wanted:
+            if source is not None and yaml.safe_load(load_recipe(source, imports=recipe.imports).resolved()) == target:
                 return str(source)
     return str(folder / RESOLVED)
 
@@ -130,7 +130,7 @@ def restore_history(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
-    """True if the run in `folder` has completed `recipe`. Raise RunError for another recipe's run."""
+    """True if the run in `folder` has completed `recipe`. Raise RunError if the run has another recipe."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     removed = folder.removed if folder.holds_run else ()
     if not (folder / ENVIRONMENT).is_file() or (checkpoint is None and CHECKPOINTS not in removed):
@@ -145,7 +145,7 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
-    """Mark the run as complete, which makes repeating the command a no-op."""
+    """Mark the run as complete, so that repeating the command is a no-op."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     step = 0 if checkpoint is None else step_of(checkpoint)
     write_json(folder / ENVIRONMENT, {**folder.known, "finished": _ending(recipe, step)})
@@ -158,9 +158,9 @@ def _ending(recipe: Recipe, step: int) -> dict[str, Any]:
 
 
 def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence[object]) -> Trainer:
-    """Start a new run, leaving the folder untouched until all checks pass.
+    """Start a new run. Nothing is written until all checks pass.
 
-    The checkpoint of step 0 makes it resumable at once.
+    A checkpoint at step 0 makes the run resumable from the start.
     """
     hashes = _hashes(recipe)
     task = prepare(recipe, reporter)
@@ -170,7 +170,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence
     trainer = Trainer(task, claim.folder, reporter, beside, callbacks)
     trainer.history.start(0)
     with claim.beginning() as new:
-        write_json(new / ENVIRONMENT, known)  # first: identifies the run folder even if the process is killed
+        write_json(new / ENVIRONMENT, known)  # first, to identify the run folder even if the process is killed
         if task.tokenizer.vocab_size:
             save_tokenizer(task.tokenizer, new)
         if kept := keep_from(task.settings.initial, new):
@@ -190,7 +190,7 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence
 def _resumed(
     folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path, callbacks: Sequence[object]
 ) -> Trainer:
-    """Resume a run from its last checkpoint."""
+    """Resume a run from `checkpoint`."""
     before = folder.known
     hashes = _hashes(recipe)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
@@ -203,7 +203,7 @@ def _resumed(
     trainer.restore(checkpoint)
     record.appending(folder)
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
-        trainer.progress.best = None  # measured on other examples
+        trainer.progress.best = None  # was measured on other examples
         trainer.save()
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
@@ -216,18 +216,18 @@ def _resumed(
 
 
 def _hashes(recipe: Recipe) -> Hashes:
-    """Return the SHA-256 of the files of data and teacher."""
+    """Return the SHA-256 of the data files and of the teacher."""
     return ({} if recipe.data is None else file_hashes(recipe.data)) | teacher_hashes(recipe.train)
 
 
 def _saved_tokenizer(folder: RunFolder, recipe: Recipe) -> Tokenizer:
-    """Load the tokenizer of a run; empty if the recipe has none. Raise DataError if missing."""
+    """Load the tokenizer of a run, or an empty one if the recipe has none. Raise RunError if it is missing."""
     reads_texts = recipe.data is None or recipe.data.tokenizer is not None
     return load_tokenizer(folder) if reads_texts else Tokenizer.empty()
 
 
 def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the changed data. Raise RunError unless the recipe accepts changes."""
+    """Return the changed data files. Raise RunError unless the recipe accepts changes."""
     if changed and recipe.train.changed_data == "refuse":
         lines = "".join(f"\n  {_told(*one)}" for one in changed.items())
         go_on = "to resume anyway, add --set train.changed_data=accept"

@@ -1,4 +1,4 @@
-"""The training loop: steps, validations and checkpoints until the end or a signal."""
+"""The training loop: steps, validations and checkpoints."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from tfkit.training.weights import Weights, not_finite
 from tfkit.training.writer import CheckpointWriter
 
 Measure = Callable[[Task], ValidationScores]
-SKIPS = 50  # steps in a row without an update at which training stops
+SKIPS = 50  # training stops after this many consecutive steps without an update
 
 
 class NotFinite(TfkitError):
-    """Non-finite loss or gradient; the weights of the previous step are kept."""
+    """Loss, gradient or weights that are not finite."""
 
 
 class Trainer:
-    """Training loop for `task.model` in a run folder. `beside` is appended to validation losses (a baseline).
+    """Training loop for `task.model` in a run folder. `beside` is a baseline printed after each validation loss.
 
-    `measure` computes the metrics and samples of `train.validate`. Of several processes only the first writes.
+    `measure` computes the metrics and samples of `train.validate`. Only process 0 writes files.
     """
 
     measure: Measure | None = None
     division: Division
-    skips = 0  # steps in a row without an update
+    skips = 0  # consecutive steps without an update
 
     def __init__(
         self, task: Task, folder: RunFolder, reporter: Reporter, beside: str = "", callbacks: Sequence[object] = ()
@@ -95,13 +95,13 @@ class Trainer:
         self.checkpoints.go_on_from(path, self.reporter.say)
         others = (before.best_by, before.averaged) != (progress.best_by, progress.averaged)
         if others or (before.keeps_best and not progress.keeps_best):
-            progress.best = None  # the best weights were not kept, or were selected by another score
+            progress.best = None  # the best weights were not saved, or were selected by another score
         progress.keeps_best, progress.best_by = before.keeps_best, before.best_by
         progress.averaged = before.averaged
         progress.finished = self._finished() or self._stopped_before(progress.finished)
 
     def run(self) -> bool:
-        """Train to the end. Return False if stopped by a signal or train.max_time, after saving a checkpoint."""
+        """Train to the end. On a signal or at train.max_time, save a checkpoint and return False."""
         progress, self.division = self.progress, self._divided()
         metrics = MetricsLog(self.folder / METRICS, progress.step) if self.team.leads else None
         meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
@@ -144,14 +144,14 @@ class Trainer:
         return bool(progress.finished)
 
     def _divided(self) -> Division:
-        """Divide batches over the processes as `train.parallel` says."""
+        """Create the division of batches over processes that `train.parallel` selects."""
         task = self.task
         compute = computing(compiled(task), task.train, self.settings.precision, task.distillation)
         return divided(task.trained, compute, self.team, self.settings.parallel)
 
     @contextlib.contextmanager
     def _published(self) -> Iterator[None]:
-        """Give the model the weights to evaluate and publish: averaged by a callback, the adapter merged."""
+        """Use the weights to evaluate and publish within the block: averaged by a callback, with the adapter merged."""
         adaptation = self.task.adaptation
         with self.callbacks.averaged(), contextlib.nullcontext() if adaptation is None else adaptation.merged():
             yield
@@ -164,19 +164,19 @@ class Trainer:
         return Snapshot.of(self.model, self.optimizer, self.progress, self.task.beside, self.callbacks.state())
 
     def _reached(self, snapshot: Snapshot, path: Path) -> None:
-        """Report a whole checkpoint to callbacks and history; training may be some steps ahead."""
+        """Report a complete checkpoint to callbacks and history. Training may already be some steps ahead."""
         self.callbacks.tell("checkpoint", path)
         self.history.reached(Progress.model_validate(snapshot.state["progress"]))
 
     def _fitting_step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, float]:
-        """Take one optimizer step. Raise OutOfMemory if its memory cannot be allocated."""
+        """Take one optimizer step. Raise OutOfMemory if an allocation fails."""
         try:
             with batches.working():
                 return self._step(batches, meter)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        # the frames of the error are gone here, with their tensors
+        # leaving the except block has released the tensors of the failed step
         self.optimizer.zero_grad(set_to_none=True)
         self.writer.wait()
         last = self.checkpoints.last()
@@ -196,7 +196,7 @@ class Trainer:
             self.task.adaptation.check_used()
         norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
-            self._skip(step, f"the loss is {sums.loss} and the norm of its gradient {norm}")
+            self._skip(step, f"the loss is {sums.loss} and the gradient norm {norm}")
         else:
             self.skips = 0
             self.optimizer.step()
@@ -258,13 +258,13 @@ class Trainer:
         return value > best if self.settings.validate.higher_is_better else value < best
 
     def _check_weights(self) -> None:
-        """Raise NotFinite if weights are NaN or infinite."""
+        """Raise NotFinite if weights contain NaN or infinite values."""
         names = not_finite(Weights.of(self.task.trained).tensors)
         if names:
             raise self._not_finite(self.progress.step, f"{some(names)} became NaN or infinite")
 
     def _check_loss(self) -> None:
-        """Raise NotFinite if the last step's weights have no finite loss. Skip the check after a validation."""
+        """Raise NotFinite if the loss after the last step is not finite. A validation has already checked this."""
         if self.task.valid is not None and self._due(self.settings.evaluate_every):
             return
         nats, _ = total_loss(self.model, self.task.valid or self.task.train, self.settings.precision, batches=1)
@@ -284,7 +284,7 @@ class Trainer:
         return "callback" if self.training.stopped else ""
 
     def _stopped_before(self, finished: Finished) -> Finished:
-        """Return "callback" if a callback stopped the run and its end was not recorded; else "", to continue."""
+        """Return "callback" if a callback stopped the run but its end was not recorded, else ""."""
         known = self.folder.known if (self.folder / ENVIRONMENT).is_file() else {}
         return "callback" if finished == "callback" and "finished" not in known else ""
 
@@ -294,11 +294,11 @@ class Trainer:
 
     @property
     def is_late(self) -> bool:
-        """True if train.max_time has passed, which process 0 decides."""
+        """True if train.max_time has passed. Only process 0 checks the time."""
         return self.team.leads and time.monotonic() >= self.deadline
 
     def _skip(self, step: int, what: str) -> None:
-        """Count and report a step without an update; raise NotFinite unless train.not_finite is skip."""
+        """Count and report a step without an update. Raise NotFinite after too many, or if train.not_finite is stop."""
         self.skips += 1
         if self.settings.not_finite == "stop" or self.skips == SKIPS:
             raise self._not_finite(step, f"{what}, {SKIPS} steps in a row" if self.skips == SKIPS else what)
@@ -306,7 +306,7 @@ class Trainer:
         self.reporter.say(f"step {step:,}: {what}; the update is skipped ({self.progress.skipped:,} so far)")
 
     def _not_finite(self, step: int, what: str) -> NotFinite:
-        """Record the divergence and return the error."""
+        """Record the divergence, and return an error with suggestions."""
         self.writer.wait()
         settings, last = self.settings, self.checkpoints.last()
         tries = [f"a lower learning rate (now {self._lr(step):g})", "a longer warmup"]

@@ -1,6 +1,6 @@
-"""Memory of a training step: weights, gradients, optimizer state, and the tensors kept for the backward pass.
+"""Memory of a training step: weights, gradients, optimizer state, and activations saved for the backward pass.
 
-Nothing is allocated: models and batches are fake tensors, which have a device, a shape and no numbers.
+Nothing is allocated: models and batches are fake tensors, which have a shape and a device but no data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Compute = Callable[[Model, dict[str, Tensor]], object]
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a training on one device."""
+    """Bytes used by training on one device."""
 
     weights: int
     gradients: int
@@ -32,7 +32,7 @@ class Memory:
 
     @property
     def fixed(self) -> int:
-        """Bytes that no batch changes."""
+        """Bytes that do not depend on the batch."""
         return self.weights + self.gradients + self.optimizer
 
     @property
@@ -41,7 +41,7 @@ class Memory:
 
 
 def state_of(trained: nn.Module, settings: Train) -> Memory:
-    """Return the memory of `trained`, on `meta`, without activations: its optimizer takes a step without numbers."""
+    """Return the memory of `trained` (on `meta`) without activations, by taking an optimizer step on `meta`."""
     weights = list(trained.parameters())
     learned = [weight for weight in weights if weight.requires_grad]
     optimizer = settings.optimizer.build().make(trained, 1.0)
@@ -61,9 +61,9 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 def activations_of(
     blueprint: Blueprint, compute: Compute, batch: Mapping[str, Tensor], settings: Train, device: torch.device
 ) -> int:
-    """Return the bytes that `compute`, a training forward, keeps for the backward pass.
+    """Return the bytes that `compute`, a training forward, saves for the backward pass.
 
-    Each storage counts once, without weights. Of recomputed layers, one at a time is kept in full.
+    Each storage counts once, and weights do not count. With recomputation, one layer at a time is saved in full.
     """
     depths = [plan.num_layers for plan in blueprint.stacks()]
     again = [depth if settings.recompute == "all" else min(settings.recompute, depth) for depth in depths]
@@ -81,8 +81,11 @@ def _kept(
     how: tuple[Sequence[int], str],
     device: torch.device,
 ) -> int:
-    """Run a forward with fake tensors; `how` holds the recomputed layers of each stack, and the precision."""
-    storages: dict[int, torch.UntypedStorage] = {}  # references keep addresses from being reused
+    """Run a forward with fake tensors, and count the bytes of saved tensors.
+
+    `how` holds the number of recomputed layers of each stack, and the precision.
+    """
+    storages: dict[int, torch.UntypedStorage] = {}  # held so that addresses are not reused
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -103,7 +106,7 @@ def _kept(
 
 
 def _place(model: Model, device: torch.device) -> None:
-    """Replace the tensors of a model by empty ones on `device`; tied ones stay tied, for which `to_empty` fails."""
+    """Replace the tensors of a model with empty tensors on `device`. Unlike `to_empty`, preserve tied tensors."""
     placed: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():

@@ -1,4 +1,4 @@
-"""Repair of a run: damaged files that training can do without are set aside and reported."""
+"""Repair of a run: damaged files that training does not need are set aside and reported."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE,
 from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines, step_in
 
-UNCHECKED = "the recipe cannot be compared with that of the run"
+UNCHECKED = "the recipe cannot be compared with the run's"
 
 
 def mend(folder: RunFolder) -> Iterator[str]:
-    """Move damaged files aside and yield one message per file. Raise RunError if one cannot be moved."""
+    """Move damaged files aside, and yield one message per file. Raise RunError if a file cannot be moved."""
     last = Checkpoints(folder / CHECKPOINTS).last()
     if last is not None and not (folder / RESOLVED).exists():
         yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"
@@ -46,7 +46,7 @@ def mend(folder: RunFolder) -> Iterator[str]:
 
 
 def _mend_metrics(file: Path, step: int) -> Iterator[str]:
-    """Drop invalid lines. A truncated last line is left by a killed process and is no damage."""
+    """Drop invalid lines. A truncated last line comes from a killed process and does not count as damage."""
     try:
         text = read_bytes(file) if file.exists() else b""
     except RunError:
@@ -97,7 +97,7 @@ def _not_history(file: Path) -> str:
     try:
         read_history(RunFolder(file.parent))
     except RunError:
-        return "is not a history of a run"
+        return "is not the history of a run"
     return ""
 
 
@@ -110,7 +110,7 @@ def _not_open(file: Path) -> str:
 
 
 def _free_name(file: Path) -> Path:
-    """Return `metrics.jsonl.damaged`, numbered if taken."""
+    """Return a free name, such as metrics.jsonl.damaged or metrics.jsonl.damaged-2."""
     aside, number = file.with_name(f"{file.name}.damaged"), 1
     while os.path.lexists(aside):
         number += 1

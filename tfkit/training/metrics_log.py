@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per step. A resumed run first truncates it to its checkpoint."""
+"""metrics.jsonl: one line per step. Resumption first drops the lines after the checkpoint."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tfkit.storage.files import open_log, read_bytes, write_text
 
 
 class MetricsLog:
-    """Open metrics.jsonl for appending."""
+    """Writer of metrics.jsonl."""
 
     def __init__(self, path: Path, step: int = 0) -> None:
-        """Append after the lines up to `step`. Raise RunError if the file cannot be opened."""
+        """Drop the lines after `step`, and open the file for appending. Raise RunError if it cannot be opened."""
         if path.exists():
             kept = [line for line in good_lines(read_bytes(path))[0] if step_in(line) <= step]
             write_text(path, "".join(line + "\n" for line in kept))
@@ -30,7 +30,7 @@ class MetricsLog:
 
 
 def good_lines(text: bytes) -> tuple[list[str], int]:
-    """Return the valid lines of a metrics.jsonl and the number of invalid ones, ignoring a truncated last line."""
+    """Return the valid lines of metrics.jsonl and the number of invalid lines. Ignore a truncated last line."""
     *lines, last = text.split(b"\n")
     good = [line.decode("utf-8") for line in lines if _is_about_a_step(line)]
     return good, len(lines) - len(good) + (last[:1] not in (b"", b"{"))

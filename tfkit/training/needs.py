@@ -1,7 +1,7 @@
-"""Third-party code required by a saved run: recorded with the run, and located when it is loaded.
+"""Third-party code that a saved run requires, recorded with the run and located when the run is loaded.
 
-Code is imported only if the user passes --import or trusts the run. An imported file is searched at its recorded path,
-then at the same path relative to the run, so that both can be moved together.
+Code is imported only if the user passes --import or trusts the run. A file is looked up at its recorded path, then at
+the recorded path relative to the run, so that both can be moved together.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Parts = dict[str, list[str]]
 
 
 class Need(BaseModel):
-    """Code that registered parts of a run, and its origin (`door`).
+    """A file, module or plugin that registered parts. `door` is the way in which it was loaded.
 
-    `name` is the argument of --import, `beside` the file's path relative to the run, and `used` those of `parts` that
+    `name` is the argument of --import, and `beside` the file's path relative to the run. `used` lists the `parts` that
     the recipe uses.
     """
 
@@ -46,23 +46,23 @@ class Need(BaseModel):
 
     @property
     def missing(self) -> list[str]:
-        """Unregistered parts of the recipe, as named in messages: attention 'fading'."""
+        """Parts of the recipe that are not registered, as shown in messages: attention 'fading'."""
         return [
             f"{slot} '{name}'" for slot, names in self.used.items() for name in names if not REGISTRY.has(slot, name)
         ]
 
     def place(self, folder: Path) -> str | None:
-        """Return the current argument for --import, preferring an unchanged file; None if the file is missing."""
+        """Return the current argument for --import, preferring an unchanged file, or None if the file is missing."""
         if not is_file(self.name):
             return self.name
         places = [folder / self.name, *([folder / self.beside] if self.beside is not None else [])]
-        there = [place for place in places if os.path.isfile(place)]
-        same = [place for place in there if hash_of(place) == self.sha256]
-        return next((os.path.normpath(place) for place in same + there), None)
+        found = [place for place in places if os.path.isfile(place)]
+        same = [place for place in found if hash_of(place) == self.sha256]
+        return next((os.path.normpath(place) for place in same + found), None)
 
 
 def recorded(recipe: Recipe, folder: Path, vocab_size: VocabSize | None) -> list[dict[str, Any]]:
-    """Return the records of third-party code in the recipe, for environment.json; [] if all parts are tfkit's."""
+    """Return records of the recipe's third-party code for environment.json, or [] if all parts are tfkit's."""
     used = [part for part in parts_in(recipe, vocab_size) if not is_shipped(part)]
     needs = [_import(name, used, folder) for name in recipe.imports]
     known = {(slot, name) for need in needs for slot, names in need.parts.items() for name in names}
@@ -99,8 +99,8 @@ def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
     """Record a file or module imported for the recipe."""
     done = find_imported(name)
     pairs = done.parts if done is not None else ()
-    there = {(part.part_slot, part.part_name) for part in used}
-    parts, standing = _by_slot(pairs), _by_slot(pair for pair in pairs if pair in there)
+    in_recipe = {(part.part_slot, part.part_name) for part in used}
+    parts, standing = _by_slot(pairs), _by_slot(pair for pair in pairs if pair in in_recipe)
     if is_file(name):
         sha256 = done.sha256 if done is not None else None
         beside = os.path.relpath(name, folder.absolute())
@@ -109,7 +109,7 @@ def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
 
 
 def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
-    """Record an installed plugin's module, or one that registered parts in Python."""
+    """Record a module that registered parts, as an installed plugin or in Python."""
     used = _by_slot((part.part_slot, part.part_name) for part in parts)
     for entry in installed():
         if module == entry.module or module.startswith(f"{entry.module}."):
@@ -121,7 +121,7 @@ def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
 
 
 def _distribution(module: str) -> dict[str, str]:
-    """Return the package of a module with its version; {} if it was not installed."""
+    """Return the name and version of the installed package that contains a module, or {}."""
     names = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
     return {"distribution": names[0], "version": importlib.metadata.version(names[0])} if names else {}
 

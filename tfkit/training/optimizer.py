@@ -1,10 +1,10 @@
-"""Optimizers; learning rates are set by the schedule.
+"""Optimizers. Learning rates are set by the schedule.
 
 | type | choose it when |
 |---|---|
-| adam | you train as the original paper, or with the inverse square root schedule |
+| adam | you follow the original paper, or use the inverse square root schedule |
 | adamw | you want the usual choice since 2018: weight decay decoupled from the gradient |
-| muon | you train a language model and want fewer steps: updates of matrices are orthogonalized, the rest uses AdamW |
+| muon | you train a language model in fewer steps: updates of matrices are orthogonalized, the rest uses AdamW |
 | torch | you want another PyTorch optimizer, by name: SGD, RAdam, NAdam, Adafactor, ... |
 """
 
@@ -29,12 +29,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.parameters import hidden_matrices
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
-LAUNCH_OPTIONS = {
-    "fused",
-    "foreach",
-    "capturable",
-    "differentiable",
-}  # implementation choices without effect on the update
+LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # do not change the update
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -42,7 +37,7 @@ Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
 
 
 class Optimizer(Component):
-    """Base of optimizers: `make` returns a torch.optim.Optimizer for a model."""
+    """Base class of optimizers: `make` returns a torch.optim.Optimizer for a model."""
 
     class Config(RecipeConfig):
         """Options of all optimizers."""
@@ -51,7 +46,7 @@ class Optimizer(Component):
         self.config = config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create an optimizer of the trainable parameters. The schedule sets `lr` before each step."""
+        """Create an optimizer for the trainable parameters. The schedule later sets `lr` before each step."""
         raise NotImplementedError(f"{type(self).__name__} has no make")
 
 
@@ -59,7 +54,7 @@ Group = dict[str, Any]  # a parameter group of torch: `params` and its own optio
 
 
 def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[Group]:
-    """Split the trainable parameters, without duplicates: matrices; norms, biases and vectors with decay 0."""
+    """Group the distinct trainable parameters: matrices, and norms, biases and other vectors with weight decay 0."""
     norms = {
         id(parameter) for module in model.modules() if isinstance(module, Norm) for parameter in module.parameters()
     }
@@ -77,7 +72,7 @@ def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[Gro
 def made(
     kind: type[torch.optim.Optimizer], groups: list[Group], lr: float, options: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """Create an optimizer of this class, fused if class and device support it."""
+    """Create an optimizer of this class, fused if the class and the devices support it."""
     known = inspect.signature(kind).parameters
     if "fused" in known and not LAUNCH_OPTIONS & options.keys():
         devices = {parameter.device.type for group in groups for parameter in group["params"]}
@@ -105,7 +100,7 @@ class Adam(Optimizer):
         self.options = {"betas": config.betas, "eps": config.eps}
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create Adam, without weight decay."""
+        """Create Adam without weight decay."""
         return made(torch.optim.Adam, parameter_groups(model, decay_norms_and_biases=True), lr, self.options)
 
 
@@ -131,12 +126,12 @@ class AdamW(Optimizer):
         self.decay_all = config.decay_norms_and_biases
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create AdamW; norms and biases are not decayed unless decay_norms_and_biases is set."""
+        """Create AdamW. Norms and biases are decayed only if decay_norms_and_biases is set."""
         return made(torch.optim.AdamW, parameter_groups(model, self.decay_all), lr, self.options)
 
 
 class TwoOptimizers(torch.optim.Optimizer):
-    """Muon and AdamW as one optimizer; key `by` of a group names the one that updates it."""
+    """Muon and AdamW as a single optimizer. The key `by` of a group names the optimizer that updates it."""
 
     def __init__(self, parts: dict[str, torch.optim.Optimizer]) -> None:
         self.parts = parts
@@ -144,7 +139,7 @@ class TwoOptimizers(torch.optim.Optimizer):
         super().__init__(groups, {})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no optimizer here takes a closure
-        """Take a step of both, each on its groups."""
+        """Step both optimizers, each on its groups."""
         for name, part in self.parts.items():
             part.param_groups = [group for group in self.param_groups if group["by"] == name]
             part.state = self.state
@@ -153,9 +148,9 @@ class TwoOptimizers(torch.optim.Optimizer):
 
 @register("optimizer", "muon")
 class Muon(Optimizer):
-    """x -= lr * 0.2 sqrt(max(rows, columns)) * orthogonal(momentum) for hidden matrices, AdamW for all others.
+    """x -= lr * 0.2 sqrt(max(rows, columns)) * orthogonal(momentum) for hidden matrices, AdamW for other parameters.
 
-    With this factor both share one learning rate, that of AdamW (Liu et al. 2025, arXiv 2502.16982). AdamW updates
+    The factor makes AdamW's learning rate suitable for both (Liu et al. 2025, arXiv 2502.16982). AdamW updates
     embeddings, heads, norms, biases and banks of experts (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
     """
 
@@ -163,7 +158,7 @@ class Muon(Optimizer):
         """Options of muon."""
 
         momentum: Beta = Field(0.95, description="decay rate of the running mean of gradients")
-        nesterov: bool = Field(True, description="Nesterov momentum: look one step ahead")
+        nesterov: bool = Field(True, description="use Nesterov momentum")
         iterations: Annotated[int, Field(ge=1, lt=100)] = Field(
             5, description="Newton-Schulz iterations to orthogonalize an update"
         )
@@ -171,7 +166,7 @@ class Muon(Optimizer):
             0.1,
             description="fraction of a matrix subtracted per step at learning rate 1; norms and biases are not decayed",
         )
-        adamw: Names = Field((), description="names of hidden matrices to update by AdamW; * matches anything")
+        adamw: Names = Field((), description="names of hidden matrices to update with AdamW; * matches anything")
         betas: Betas = Field((0.9, 0.95), description="AdamW's betas")
         eps: PositiveFloat = Field(1e-8, description="AdamW's eps")
 
@@ -195,7 +190,7 @@ class Muon(Optimizer):
         self.left = config.adamw
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create both optimizers in one. Raise UsageError if no hidden matrix is trained."""
+        """Create the combined optimizer. Raise UsageError if no hidden matrix is trained."""
         matrices = {id(one.value) for one in hidden_matrices(model) if not one.named(self.left)}
         orthogonal: list[Group] = []
         others: list[Group] = []
@@ -215,12 +210,12 @@ class Muon(Optimizer):
 REFUSED = {
     "LBFGS": "it evaluates the loss several times per step, which the training loop does not support",
     "SparseAdam": "it requires sparse gradients, which no part of tfkit produces",
-    "Muon": "it accepts only matrices; `type: muon` uses AdamW for the rest",
+    "Muon": "it accepts only matrices; `type: muon` uses AdamW for other parameters",
 }
 
 
 def usable() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return the classes of torch.optim usable in the training loop, by name."""
+    """Return the classes of torch.optim that the training loop supports, by name."""
     found = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     bases = (torch.optim.Optimizer,)
     return {
@@ -232,7 +227,7 @@ def usable() -> dict[str, type[torch.optim.Optimizer]]:
 
 @register("optimizer", "torch")
 class Torch(Optimizer):
-    """PyTorch optimizer by class name (docs.pytorch.org/docs/stable/optim.html)."""
+    """Any PyTorch optimizer, by class name (docs.pytorch.org/docs/stable/optim.html)."""
 
     example: ClassVar = {"name": "SGD"}
 
@@ -254,7 +249,7 @@ class Torch(Optimizer):
             return self
 
         def arguments(self) -> dict[str, Any]:
-            """Return the keyword arguments, with lists as tuples."""
+            """Return the keyword arguments, with lists converted to tuples."""
             return {name: tuple(value) if isinstance(value, list) else value for name, value in self.options.items()}
 
     def __init__(self, config: Config) -> None:
@@ -264,13 +259,13 @@ class Torch(Optimizer):
         self.decay_all = config.decay_norms_and_biases
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create an optimizer of this class. Norms and biases are not decayed unless decay_norms_and_biases is set."""
+        """Create the optimizer. Norms and biases are decayed only if decay_norms_and_biases is set."""
         decay_all = self.decay_all or "weight_decay" not in inspect.signature(self.kind).parameters
         return made(self.kind, parameter_groups(model, decay_all), lr, self.options)
 
 
 def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:
-    """Raise ValueError for options that the class rejects when created for a small parameter."""
+    """Raise ValueError for unknown options, and for values that the class rejects."""
     if "lr" in options:
         raise ValueError("options.lr: the learning rate is set by the schedule")
     known = [name for name in inspect.signature(kind).parameters if name not in ("self", "params", "lr")]

@@ -1,4 +1,4 @@
-"""Memory that is not enough: refused before the first step if known, and explained if an allocation fails."""
+"""Insufficient memory: a check before the first step, and an explanation if an allocation fails."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from tfkit.training.memory import Memory, activations_of
 from tfkit.training.objective import Batch
 from tfkit.training.setup import Task
 
-SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # in messages of torch's allocators
-KEPT = 16  # vectors of d_model, and rows of scores, that most layers keep for a token
-MOMENTS = 2  # values per weight of most optimizers
+SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # found in messages of torch's allocators
+KEPT = 16  # upper bound for most layers: vectors of width d_model, and rows of scores, saved per token
+MOMENTS = 2  # state values per parameter in most optimizers
 
 
 class OutOfMemory(TfkitError):
-    """A step that does not fit in memory; the message says what does."""
+    """A training step exceeds memory. The message suggests settings that fit."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if memory could not be allocated."""
+    """True if the error was raised by a failed allocation."""
     known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     return known or (isinstance(error, RuntimeError) and any(saying in str(error) for saying in SAYINGS))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Memory of the largest batch of a task, in one of `processes`."""
+    """Memory needed for the largest batch of a task in one of `processes` processes."""
 
     task: Task
     processes: int = 1
 
     @cached_property
     def batch(self) -> Batch:
-        """The batch with the most padded tokens, or the piece of it that one process computes."""
+        """The batch with the most tokens, padding included, or one process's share of it."""
         feed = self.task.train
         plan, lengths = feed.plan(0), _lengths(self.task)
         sizes = [len(one) * lengths[np.hstack(list(one))].max() for one in plan]
@@ -51,7 +51,7 @@ class Demand:
 
     @property
     def is_small(self) -> bool:
-        """True if a rough bound is far below the free memory, so that nothing needs to be measured."""
+        """True if a rough upper bound is far below the free memory, so that measuring is unnecessary."""
         config, free = self.task.train.config, free_memory(self.task.train.device)
         longest = int(_lengths(self.task).max())
         tokens = config.tokens or (config.size or 1) * longest
@@ -60,11 +60,11 @@ class Demand:
 
     @cached_property
     def memory(self) -> Memory | None:
-        """Memory of a step; None for parts that cannot be measured without numbers."""
+        """Memory of a step, or None if a part cannot run on fake tensors."""
         return self.with_settings(self.task.settings)
 
     def with_settings(self, settings: Train) -> Memory | None:
-        """Return the memory of a step with other settings, such as more recomputed layers."""
+        """Return the memory of a step with these settings, or None if a part cannot run on fake tensors."""
         task = self.task
         weights = sum(one.nbytes for one in (*task.trained.parameters(), *task.trained.buffers()))
         learned = sum(one.nbytes for one in task.trained.parameters() if one.requires_grad)
@@ -81,7 +81,7 @@ class Demand:
         return Memory(weights, learned, MOMENTS * learned, kept)
 
     def advice(self, room: int | None) -> str:
-        """Say what fits into `room` bytes: smaller batches, or recomputed layers."""
+        """Suggest settings that fit into `room` bytes: smaller batches, or recomputed layers."""
         memory, settings, config = self.memory, self.task.settings, self.task.train.config
         rows, options = len(side_of(self.batch)), []
         key, value = ("tokens", config.tokens) if config.tokens else ("size", config.size or 1)
@@ -90,7 +90,7 @@ class Demand:
             if needed is None or room is None or needed <= room:
                 size = "" if needed is None else f" ({gigabytes(needed)})"
                 smaller = f"data.batch.{key}: {value // parts} with train.accumulate: {settings.accumulate * parts}"
-                options.append(f"{smaller}, a step of as many examples{size}")
+                options.append(f"{smaller}, for the same number of examples per step{size}")
                 break
         if settings.recompute != "all" and not settings.compile:
             again = self.with_settings(settings.model_copy(update={"recompute": "all"}))
@@ -99,7 +99,7 @@ class Demand:
         return f"What fits: {'; or '.join(options)}." if options else "Nothing smaller fits: use a smaller model."
 
     def describe(self) -> str:
-        """Describe the step: the batch, the weights and the memory that they take."""
+        """Describe the largest batch, the parameters and the memory they need."""
         rows, time = side_of(self.batch).shape[:2]
         count = sum(one.numel() for one in self.task.trained.parameters())
         tried = f"a batch of {counted(rows, 'row')} of {counted(time, 'token')} and {counted(count, 'parameter')}"
@@ -111,14 +111,14 @@ class Demand:
 
 
 def _lengths(task: Task) -> NDArray[np.int64]:
-    """Return the length of each item, on its longest side."""
+    """Return the length of each item: the maximum over its sides."""
     sides = np.asarray(task.train.lengths, dtype=np.int64).reshape(len(task.train.items), -1)
     longest: NDArray[np.int64] = sides.max(axis=1)
     return longest
 
 
 def check_fits(task: Task, processes: int) -> None:
-    """Raise OutOfMemory before anything is written if a step surely takes more memory than is free."""
+    """Raise OutOfMemory if a step certainly needs more memory than is free. Called before anything is written."""
     demand = Demand(task, processes)
     if demand.is_small or demand.memory is None:
         return
@@ -130,14 +130,14 @@ def check_fits(task: Task, processes: int) -> None:
 
 
 def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfMemory:
-    """Return the error of a step whose allocation failed; `last` is the step of the last whole checkpoint."""
+    """Return the error for a failed allocation. `last` is the step of the last complete checkpoint."""
     demand, device = Demand(task, processes), task.train.device
     if device.type == "cuda":
         torch.cuda.empty_cache()
     free, fixed = free_memory(device), 0 if demand.memory is None else demand.memory.fixed
-    room = None if free is None else free + fixed  # what is fixed may already be allocated
+    room = None if free is None else free + fixed  # weights and optimizer state may already be allocated
     available = "" if free is None else f"; {gigabytes(free)} are free now"
-    goes_on = "is whole, and --resume continues from it, with the same data.batch"
+    goes_on = "is complete; --resume continues from it with the same data.batch"
     kept = "" if last is None else f" The checkpoint of step {last:,} {goes_on}."
     failed = f"step {step:,}: out of memory on {device}"
     return OutOfMemory(f"{failed}: {demand.describe()}{available}. {demand.advice(room)}{kept}")

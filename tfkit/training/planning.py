@@ -1,4 +1,4 @@
-"""A training on several devices before it exists: memory of each, the largest batch, and the line to type."""
+"""Planning of training on several devices: memory per device, the largest batch, and the command to run."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tfkit.training.memory import Memory, activations_of, state_of
 from tfkit.training.objective.base import token_loss
 from tfkit.training.objective.causal_lm import CausalLm
 
-UNKNOWN = 512  # tokens of a row if nothing limits it
-DEVICE = torch.device("cpu")  # kernels of a GPU keep about as much
+UNKNOWN = 512  # tokens per row if neither the model nor the data limit it
+DEVICE = torch.device("cpu")  # GPU kernels save about as much
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A way to train on the devices: bytes on each, and `rows` of a batch over all of them."""
+    """A setting of `train.recompute` with its memory per device and its largest batch."""
 
     recompute: int | str
     memory: Memory  # with the activations of one row on each device
-    row: int  # bytes of each further row
-    rows: int  # of the largest batch over all devices; 0 if it does not fit
+    row: int  # bytes per additional row
+    rows: int  # rows of the largest batch, summed over all devices; 0 if not even one row fits
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """All layouts of a recipe that run, and the command of the first one that fits."""
+    """The layouts of a recipe, and the command for the first one that fits."""
 
     recipe: Recipe
     parameters: int
@@ -47,19 +47,19 @@ class TrainingPlan:
 
     @property
     def chosen(self) -> Layout | None:
-        """The layout that fits the recipe's batch, or else any; the first recomputes least."""
+        """The layout with the least recomputation that fits the recipe's batch, or else at least one row."""
         whole = [one for one in self.layouts if one.rows * self.length >= self.tokens]
         return next(iter(whole or [one for one in self.layouts if one.rows]), None)
 
     @property
     def tokens(self) -> int:
-        """Padded tokens of the recipe's batch."""
+        """Tokens of the recipe's batch, padding included."""
         batch = None if self.recipe.data is None else self.recipe.data.batch
         return self.length if batch is None else batch.tokens or (batch.size or 1) * self.length
 
     @property
     def command(self) -> str:
-        """The line that trains on these devices, with a smaller batch accumulated if needed; empty if none fits."""
+        """The command that trains on these devices, with gradient accumulation if needed, or "" if nothing fits."""
         if self.chosen is None or self.recipe.data is None:
             return ""
         nodes = -(-self.devices // 8)
@@ -80,9 +80,9 @@ class TrainingPlan:
 
 
 def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = None) -> TrainingPlan:
-    """Measure the layouts of a recipe for devices of `room` bytes, without allocating. Rows have `length` tokens."""
+    """Measure the layouts of a recipe on devices with `room` bytes, without allocating. Rows have `length` tokens."""
     if recipe.train.adapter is not None:
-        raise UsageError("train.adapter: adapters are not planned; leave it out to plan a training of all weights")
+        raise UsageError("train.adapter: planning does not support adapters; leave it out to plan full training")
     blueprint, settings = recipe.blueprint(), recipe.train
     model = build_model(blueprint, device="meta")
     freeze(model, settings.freeze)
@@ -99,7 +99,7 @@ def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = 
 
 
 def _length(recipe: Recipe, blueprint: Blueprint) -> int:
-    """Return the most tokens of a row: the block of the objective, or the limits of model and data."""
+    """Return the maximum tokens per row: the objective's block, or the limit of the model or the data."""
     objective = recipe.objective
     block = objective.block if isinstance(objective, CausalLm.Config) else None
     longest: Longest | None = longest_example(blueprint, recipe.data)
@@ -107,7 +107,7 @@ def _length(recipe: Recipe, blueprint: Blueprint) -> int:
 
 
 def _activations(blueprint: Blueprint, settings: Train, length: int, rows: int) -> int:
-    """Return the bytes kept for rows of full length, with a target for each token if the head predicts tokens."""
+    """Return the bytes saved for rows of full length, with the loss of every token if the head predicts tokens."""
     sample = build_model(blueprint, device="meta")
     inputs = meta_inputs(sample, length, rows)
     labels = torch.empty(rows * length, dtype=torch.long, device="meta")

@@ -1,4 +1,4 @@
-"""The processes of one training, as torchrun starts them; a training without torchrun is a team of one."""
+"""The processes of a run, as started by torchrun. Without torchrun, a run has a single process."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from torch import Tensor
 from tfkit.core.errors import RunError
 from tfkit.training.interrupt import Interrupts
 
-WAIT = timedelta(hours=12)  # for process 0, which validates and writes; a dead process is noticed at once
-GRACE = 2.0  # seconds in which torchrun sees the process that failed first
+WAIT = timedelta(hours=12)  # others wait while process 0 validates and writes; a dead process is noticed at once
+GRACE = 2.0  # seconds before other processes exit, so that torchrun reports the one that failed first
 LOST = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe")  # in messages of torch.distributed
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Team:
-    """This process among those of a training. Process 0 writes the run; all others are silent."""
+    """Rank of this process, and the world size. Only process 0 writes files and reports progress."""
 
     rank: int = 0
     size: int = 1
-    restarts: int = 0  # of all processes by torchrun, after one of them failed
+    restarts: int = 0  # times torchrun has restarted all processes after a failure
 
     @property
     def leads(self) -> bool:
-        """True in the process that writes."""
+        """True in process 0, which writes the run."""
         return self.rank == 0
 
     def gathered(self, numbers: Tensor) -> Tensor:
-        """Return the numbers of all processes, [process ...], of equal shapes on a CPU."""
+        """All-gather a CPU tensor that has the same shape in all processes. Return [process ...]."""
         found = [torch.empty_like(numbers) for _ in range(self.size)]
         if self.size == 1:
             return numbers[None]
@@ -50,7 +50,7 @@ class Team:
         return value if self.size == 1 else bool(self.gathered(torch.tensor(value)).any())
 
     def shared(self, make: Callable[[], Value]) -> Value:
-        """Return the value that process 0 makes, in all processes."""
+        """Call `make` in process 0, and return its value in all processes."""
         if self.size == 1:
             return make()
         made = [make() if self.leads else None]
@@ -59,22 +59,22 @@ class Team:
 
 
 def team() -> Team:
-    """Return the processes that have joined."""
+    """Return this process's rank and the world size."""
     if not dist.is_initialized():
         return Team(restarts=_number("TORCHELASTIC_RESTART_COUNT", 0))
     return Team(dist.get_rank(), dist.get_world_size(), _number("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def follows(environment: Mapping[str, str] = os.environ) -> bool:
-    """True in a process of torchrun that is not the first, and writes nothing."""
+    """True in a process that torchrun started with a rank other than 0."""
     return environment.get("RANK", "0") != "0" and _number("WORLD_SIZE", 1, environment) > 1
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[Team]:
-    """Join the processes that torchrun has started, until the block ends.
+    """Join the process group of torchrun for the duration of the block.
 
-    Raise RunError in process 0 if another one has ended; the others exit without a word if process 0 has.
+    If the connection to a process is lost, process 0 raises RunError and the others exit silently.
     """
     begins = _number("WORLD_SIZE", 1) > 1 and not dist.is_initialized()
     if begins:
@@ -85,7 +85,7 @@ def joined() -> Iterator[Team]:
         if not is_lost(error):
             raise
         if team().leads:
-            raise RunError("another process of this training has ended; training stopped") from None
+            raise RunError("another process of this run has ended; training stopped") from None
         time.sleep(GRACE)
         sys.exit(1)
     finally:
@@ -95,7 +95,7 @@ def joined() -> Iterator[Team]:
 
 @contextlib.contextmanager
 def outliving(interrupts: Interrupts) -> Iterator[None]:
-    """Let this process say that another one is gone, although torchrun sends it a signal."""
+    """Ignore torchrun's signal if the block fails because another process ended, so that the error is reported."""
     try:
         yield
     except RuntimeError as error:
@@ -105,23 +105,23 @@ def outliving(interrupts: Interrupts) -> Iterator[None]:
 
 
 def is_lost(error: RuntimeError) -> bool:
-    """True if the error of a collective operation says that another process is gone."""
+    """True if a collective operation failed because another process ended."""
     return team().size > 1 and any(word in str(error).lower() for word in LOST)
 
 
 def _begin() -> None:
-    """Start torch.distributed: gloo for tensors on a CPU, NCCL for those on a GPU."""
+    """Start torch.distributed with gloo for CPU tensors and NCCL for GPU tensors."""
     backend = "gloo"
     if torch.cuda.is_available() and dist.is_nccl_available():
         torch.cuda.set_device(_number("LOCAL_RANK", 0) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
     try:
         store, rank, size = next(dist.rendezvous("env://", timeout=WAIT))
-        # a store may still hold the addresses of processes that failed before a restart
+        # after a restart, the store may still hold addresses of the failed processes
         store = dist.PrefixStore(f"tfkit-{team().restarts}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
     except (ValueError, RuntimeError) as error:
-        raise RunError(f"the processes of this training cannot connect: {error}") from None
+        raise RunError(f"the processes of this run cannot connect: {error}") from None
 
 
 def _number(name: str, default: int, environment: Mapping[str, str] = os.environ) -> int:

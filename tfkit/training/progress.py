@@ -1,4 +1,4 @@
-"""Progress output: a status line on a terminal, periodic lines otherwise, all timestamped in train.log."""
+"""Progress output: a status line on a terminal, else periodic lines. Everything is logged to train.log."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tfkit.core.output import OutputLost, emit, printable
 from tfkit.storage.files import open_log
 
 LOGGER = logging.getLogger("tfkit")
-SECONDS = 10.0  # seconds between lines without a terminal
-STEPS = 100
-WINDOW = 50  # steps averaged for tokens per second
+SECONDS = 10.0  # maximum seconds between logged lines
+STEPS = 100  # a line is also due at multiples of this step
+WINDOW = 50  # number of steps over which tokens per second are averaged
 
 
 class _Handler(logging.Handler):
@@ -32,14 +32,14 @@ class _Handler(logging.Handler):
 
 
 class Reporter:
-    """Terminal output (if `visible`) and log; messages before `open` are buffered for the log.
+    """Output to the terminal (if `visible`) and to a log file. Messages before `open` are buffered for the log.
 
-    Within its `with` block it also receives tfkit's log records.
+    Within the `with` block, tfkit's log records are reported too.
     """
 
     def __init__(self, visible: bool = True, stream: IO[str] | None = None) -> None:
         self.stream = stream or sys.stdout
-        self.visible = visible and self.stream is not None  # None if standard output is closed
+        self.visible = visible and self.stream is not None  # sys.stdout is None if it is closed
         self.terminal = self.visible and self.stream.isatty()
         self._waiting: list[str] = []
         self._log: IO[str] | None = None
@@ -107,7 +107,7 @@ class Reporter:
         self._guarded(lambda stream: emit(text, stream))
 
     def _guarded(self, printing: Callable[[IO[str]], None]) -> None:
-        """Print; a broken stream (closed pipe, full disk) does not end the run."""
+        """Print. If the stream fails (closed pipe, full disk), continue with the log only."""
         if not self.visible:
             return
         try:
@@ -118,17 +118,17 @@ class Reporter:
 
 
 class Silence(Reporter):
-    """Reporter of a process that neither prints nor logs."""
+    """Reporter that discards everything."""
 
     def __init__(self) -> None:
         super().__init__(visible=False)
 
     def log(self, text: str) -> None:
-        """Drop the line."""
+        """Discard the line."""
 
 
 class ProgressMeter:
-    """Progress lines: loss, training throughput, remaining time."""
+    """Progress lines with loss, throughput and remaining time."""
 
     def __init__(self, reporter: Reporter, first: int, steps: int) -> None:
         self.reporter = reporter
@@ -137,7 +137,7 @@ class ProgressMeter:
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=WINDOW)
 
     def step(self, step: int, loss: float, read: int, targets: int, seconds: float) -> None:
-        """Record a step with its numbers of input and target tokens. Report it if due."""
+        """Record the tokens read and predicted in a step, and report progress if due."""
         self._recent.append((read, targets, seconds))
         now = time.perf_counter()
         if self.reporter.terminal and (now - self._shown > 0.1 or step == self.steps):
@@ -155,7 +155,7 @@ class ProgressMeter:
         return f"step {step:,} of {self.steps:,}: loss {loss:.4f}, {self._rates()}{ending}"
 
     def _rates(self) -> str:
-        """Format the tokens read per second, and predicted if the number differs."""
+        """Format the tokens read per second, and the tokens predicted per second if they differ."""
         read, targets, seconds = (sum(column) for column in zip(*self._recent, strict=True))
         rate = f"{read / seconds:,.0f} tokens/s"
         return rate if 0.9 * read < targets <= read else f"{rate} read, {targets / seconds:,.0f} predicted"

@@ -1,4 +1,4 @@
-"""Final weights of a run: best, last, or averaged over checkpoints."""
+"""Final weights of a run: the best, the last, or a mean over checkpoints."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KEPT = "kept"  # key in environment.json
 
 
 def save_weights(task: Task, folder: RunFolder) -> None:
-    """Write the model's weights as those of the run; with an adapter, also its own."""
+    """Write the model's weights to the run folder, and those of the adapter if there is one."""
     Weights.of(task.model).save(folder / WEIGHTS)
     if task.adaptation is not None:
         save_tensors(folder / ADAPTER, task.adaptation.tensors(), {})
 
 
 class Publisher:
-    """Writer of the final model.safetensors. `beside` is appended to validation losses (a baseline)."""
+    """Writer of the final model.safetensors. `beside` is a baseline printed after each validation loss."""
 
     def __init__(
         self, task: Task, folder: RunFolder, checkpoints: Checkpoints, reporter: Reporter, beside: str = ""
@@ -36,7 +36,7 @@ class Publisher:
         self.reporter, self.beside = reporter, beside
 
     def publish(self, progress: Progress) -> None:
-        """Write the final weights. Report if they are not the requested ones."""
+        """Write the final weights selected by `train.keep`. Report if the best weights are lost."""
         keep = self.task.settings.keep
         if isinstance(keep, Mean):
             self._note(self._publish_mean(keep.mean, progress))
@@ -49,11 +49,11 @@ class Publisher:
         if has_best and progress.best_step != progress.step:
             here, best = f"step {progress.step:,}", f"step {progress.best_step:,}"
             self.reporter.say(
-                f"{file}: was missing and now holds the weights of {here}; the best ones, of {best}, are lost"
+                f"{file}: was missing and now holds the weights of {here}; the best weights ({best}) are lost"
             )
 
     def _publish_mean(self, most: int, progress: Progress) -> dict[str, Any] | None:
-        """Write the mean of the last undamaged checkpoints and return its scores."""
+        """Write the mean of the newest checkpoints, skipping damaged ones. Return its scores at the end of training."""
         files = []
         for path in self.checkpoints.trained(most):
             problems = damage(path, [WEIGHTS])
@@ -71,7 +71,7 @@ class Publisher:
         return self._compared(self._loss(weights, valid), len(files), progress)
 
     def _loss(self, weights: Weights, valid: Feed) -> float:
-        """Compute the validation loss of `weights`, then restore the model's own."""
+        """Compute the validation loss of `weights`, then restore the model's weights."""
         model = self.task.model
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(weights.by_name())
@@ -81,7 +81,7 @@ class Publisher:
             model.load_state_dict(own)
 
     def _compared(self, loss: float, count: int, progress: Progress) -> dict[str, Any]:
-        """Report the loss of the mean of `count` checkpoints next to the best of a single step."""
+        """Report and return the loss of the mean of `count` checkpoints next to the best single step."""
         message = f"the mean of {count} checkpoints has validation loss {loss:.4f}{self.beside}"
         if progress.best is not None and progress.best_by == "loss":
             message += f"; step {progress.best_step:,} had {progress.best:.4f}"

@@ -1,4 +1,4 @@
-"""Global RNG state: capture, restore, and temporary seeding."""
+"""Global RNG state: capture, restoration and temporary seeding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Restore all RNG states. CUDA states are skipped if the number of GPUs differs."""
+    """Restore all RNG states. Skip CUDA states if the number of GPUs differs."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, keys, *rest = state["numpy"]

@@ -1,4 +1,4 @@
-"""`train.recompute`: layers whose activations are recomputed, and models in which they cannot be."""
+"""`train.recompute`: activation recomputation, and checks for models that do not support it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _problem(requested: int | str, stacks: list[Stack], trained: nn.Module) -> s
     if isinstance(requested, int) and requested > deepest:
         return f"{requested} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
     if any(stack.plan.last_state for stack in stacks):
-        return "the layers of this model pass on their last states, which a second forward would change; leave it out"
+        return "layers of this model carry state between calls, which a second forward would change; leave it out"
     if any(isinstance(module, Routing) and module.config.selection_rate for module in trained.modules()):
-        text = "the selection bias of experts moves in each forward, so that a second one would choose other experts"
+        text = "the selection bias of experts moves in each forward, so a second forward would choose other experts"
         return f"{text}; leave it out, or set router.selection_rate: 0"
     return ""

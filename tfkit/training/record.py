@@ -1,4 +1,4 @@
-"""The checksum manifest of a run folder, SHA256SUMS, and the handling of changed files."""
+"""The checksum manifest of a run folder (SHA256SUMS), and checks for changed files."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from tfkit.training.folder import (
     RunFolder,
 )
 
-APPENDED = (METRICS, LOG)  # files that grow during training: recorded when it ends or stops
-SMALL = (RESOLVED, *TOKENIZERS, LABELS, ENVIRONMENT)  # files that describe a run
+APPENDED = (METRICS, LOG)  # files that grow during training; recorded when training stops
+SMALL = (RESOLVED, *TOKENIZERS, LABELS, ENVIRONMENT)  # small files needed to load a run
 OWN = tuple(name for name in OURS if name not in (*APPENDED, checksums.SUMS))
 REMEDY = "; --accept-changes records the current file"
 
 
 def begin(folder: RunFolder, more: Iterable[Path] = ()) -> None:
-    """Create the manifest of a new run, or of a resumed one from an older version."""
+    """Create the manifest of a new run, or of a run that an older version wrote without one."""
     names = [name for name in OWN if (folder / name).is_file()]
     checksums.begin(folder.path, [*names, *(path.relative_to(folder.path).as_posix() for path in more)])
 
 
 def record_all(folder: Path) -> None:
-    """Create the manifest of a folder that only tfkit wrote, with every file in it."""
+    """Create a manifest of all files in a folder that tfkit wrote entirely."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     checksums.begin(folder, [path.relative_to(folder).as_posix() for path in files])
 
 
 def check_listed(folder: RunFolder, inside: str) -> None:
-    """Raise RunError for a changed file of the manifest in the subfolder `inside`."""
+    """Raise RunError if a file of the manifest in the subfolder `inside` has changed."""
     listed = checksums.read_sums(folder.path) or {}
     check(folder, [name for name in listed if name.startswith(f"{inside}/") and _is_inside(name)])
 
@@ -55,9 +55,9 @@ def check(folder: RunFolder, names: Iterable[str]) -> None:
 
 
 def check_resumed(folder: RunFolder) -> None:
-    """Raise RunError if a file that a resumed run depends on has changed.
+    """Raise RunError if a file that resumption depends on has changed.
 
-    Missing weights are rewritten.
+    Missing weights are no error: training writes them again.
     """
     check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
     check_there(folder, WEIGHTS)
@@ -72,7 +72,7 @@ def check_there(folder: RunFolder, name: str) -> None:
 def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
     """Yield one message for each of these files that has changed.
 
-    A killed process leaves the files it appended to off the manifest; these are trusted.
+    After a killed process, the manifest lacks the files that grow during training; they are not checked.
     """
     for name in names:
         if name in APPENDED and name not in checksums.trusted_sums(folder.path):
@@ -84,7 +84,7 @@ def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
 
 
 def warn_changed(folder: RunFolder, names: Iterable[str]) -> None:
-    """Warn about changed files among these."""
+    """Warn about each of these files that has changed."""
     for message in changed(folder, names):
         warnings.warn(message, TfkitWarning, stacklevel=3)
 
@@ -95,7 +95,7 @@ def checking(folder: RunFolder, name: str) -> AbstractContextManager[None]:
 
 
 def appending(folder: RunFolder) -> None:
-    """Drop the files that training appends to from the manifest; create a missing one."""
+    """Drop the files that grow during training from the manifest. Create the manifest if missing."""
     if has_record(folder):
         checksums.settle(folder.path)
         checksums.forget(folder.path, APPENDED)
@@ -105,16 +105,16 @@ def appending(folder: RunFolder) -> None:
 
 @contextlib.contextmanager
 def completed(folder: RunFolder) -> Iterator[None]:
-    """Record the files that training appends to when the block ends, even by an error."""
+    """Record the files that grow during training when the block ends, even with an error."""
     try:
         yield
     finally:
-        with contextlib.suppress(RunError):  # a full disk must not hide the error of the block
+        with contextlib.suppress(RunError):  # if the disk is full, the block's own error matters more
             checksums.add(folder.path, APPENDED)
 
 
 def accept(folder: RunFolder) -> None:
-    """Record the current files of a run and warn about each that had changed. Raise RunError if it is no run."""
+    """Record the current hashes of a run's files, warning about each change. Raise RunError if there is no run."""
     if not folder.holds_run and not (folder / RESOLVED).is_file():
         raise RunError(f"{folder}: contains no run")
     for name in checksums.renew(folder.path, _acceptable(folder)):
@@ -122,7 +122,7 @@ def accept(folder: RunFolder) -> None:
 
 
 def accept_checkpoint(folder: RunFolder) -> None:
-    """Accept the newest checkpoint as it is."""
+    """Record the current hashes of the newest checkpoint's files, warning about each change."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is not None:
         for name in accept_files(checkpoint):
@@ -130,17 +130,17 @@ def accept_checkpoint(folder: RunFolder) -> None:
 
 
 def _warn(file: Path) -> None:
-    what = "recorded as it is now" if file.is_file() else "removed from the record: it is missing"
+    what = "recorded as it is now" if file.is_file() else "missing; removed from the record"
     warnings.warn(f"{file}: {what}", TfkitWarning, stacklevel=4)
 
 
 def has_record(folder: RunFolder) -> bool:
-    """True if the run has a manifest; older versions wrote none."""
+    """True if the run has a manifest, which older versions did not write."""
     return (folder / checksums.SUMS).exists()
 
 
 def _acceptable(folder: RunFolder) -> list[str]:
-    """Return the files of a run that can be recorded: its own, and others already listed."""
+    """Return the files of a run that may be recorded: those of tfkit, and others already listed."""
     listed = checksums.trusted_sums(folder.path)
     names = dict.fromkeys([*OWN, *(name for name in listed if _is_inside(name))])
     return [name for name in names if (folder / name).is_file()]

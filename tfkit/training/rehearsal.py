@@ -1,4 +1,4 @@
-"""Dry run of metrics and text generation before training."""
+"""Checks before training that metrics and text generation will work after it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tfkit.training.vocabularies import load_tokenizer
 def rehearse(
     recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, splits: Mapping[str, Split], longest: int | None
 ) -> None:
-    """Raise RecipeError, UsageError, RunError or DataError for failures to be expected after training."""
+    """Raise RecipeError, UsageError, RunError or DataError if evaluation or generation would fail after training."""
     data = recipe.data
     if data is None:
         return
@@ -49,7 +49,7 @@ def rehearse(
 
 
 def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
-    """Check that the metric is installed and applicable to references and to labels that a model may predict."""
+    """Check that the metric's package is installed, and that the metric accepts all references and labels."""
     if metric.package is not None and importlib.util.find_spec(metric.package) is None:
         raise UsageError(f"{metric.part_name} needs the package {metric.package}: {installing('train')}")
     if metric.reads == "text":
@@ -58,7 +58,7 @@ def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
 
 
 def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
-    """Check rules against the tokenizer, and the strategy against rules, model and draft model."""
+    """Check the generation rules with the tokenizer, and the strategy with the rules, model and draft model."""
     settings = recipe.generate
     for slot in ("logits", "stop"):
         for place, config in enumerate(getattr(settings, slot)):
@@ -71,12 +71,12 @@ def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, l
         strategy.check(Search(build_model(blueprint, device="meta"), [], [], rules))
         for rule in rules.logits:
             if blueprint.encoder is not None and isinstance(rule, Guided):
-                rule.check_begin(first=True)  # a target starts with its text
+                rule.check_begin(first=True)  # without a prompt, the text starts at the first token
 
 
 @contextlib.contextmanager
 def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
-    """Convert UsageError within the block to a RecipeError at this path."""
+    """Convert UsageError to RecipeError at this path."""
     try:
         yield
     except UsageError as error:
@@ -85,7 +85,7 @@ def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
 
 
 def _unread(path: str) -> tuple[StepDecoder, Tokenizer]:
-    """Build the model of a run without its weights, and load its tokenizer."""
+    """Build the model of a run on meta, without weights, and load its tokenizer."""
     folder = RunFolder(Path(path))
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""Default name of a run folder from its recipe, variants and overrides, such as `names-rotary-s3`."""
+"""Default name of a run folder, built from the recipe, variants and overrides, such as `names-rotary-s3`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from tfkit.recipe.load import Recipe
 
-LONGEST = 80  # characters; longer names are truncated and end in a hash
-# keys that may change on resume: duration, device, data and output
+LONGEST = 80  # characters; longer names are truncated and end with a hash
+# keys that do not define a run: duration, device, data and output
 LEFT_OUT = re.compile(
     r"generate\b|imports\b|data\.(train|valid|test)\b"
     r"|train\.(steps|max_time|device|keep|patience|metrics|samples|changed_data|evaluate_every|checkpoint_every|validate)\b"
@@ -19,7 +19,7 @@ LEFT_OUT = re.compile(
 
 
 def run_name(recipe: Recipe) -> str:
-    """Return the recipe name plus a word for each variant and each override that defines another run."""
+    """Return the recipe name, followed by a word for each variant and each override that defines the run."""
     words = [_variant(text) for text in recipe.variants]
     words += [value_word(key, value) for key, value in recipe.changes.items() if not LEFT_OUT.match(key)]
     name = "-".join([recipe.name, *words])
@@ -30,7 +30,7 @@ def run_name(recipe: Recipe) -> str:
 
 
 def _variant(text: str) -> str:
-    """Return the word of a variant: `rotary` unchanged, `heads=4` as heads4, `norm=rms_norm` as rms_norm."""
+    """Abbreviate a variant: `rotary` to rotary, `heads=4` to heads4, `norm=rms_norm` to rms_norm."""
     name, equals, value = text.partition("=")
     return value_word(name.strip(), _plain(value.strip())) if equals else _cleaned(name)
 
@@ -43,7 +43,7 @@ def _plain(text: str) -> Any:
 
 
 def value_word(key: str, value: Any) -> str:
-    """Return one word, starting with a letter, for the value of a dotted key."""
+    """Abbreviate the value of a dotted key to a word that starts with a letter."""
     key = key.rpartition(".")[2]
     if value is None:
         return f"{_cleaned(key)}_none"
@@ -55,7 +55,7 @@ def value_word(key: str, value: Any) -> str:
     if isinstance(value, (int, float)):
         return "s" + str(value) if key == "seed" else f"{_cleaned(key)}{value}"
     if isinstance(value, str):
-        word = _cleaned(value.rstrip("/").rpartition("/")[2])  # paths: last component and a hash
+        word = _cleaned(value.rstrip("/").rpartition("/")[2])  # of paths, the last component
         if word != value and word[:1].isalpha() and len(word) <= 24:
             return f"{word}_{_digest(value)}"
         return word if word[:1].isalpha() and len(word) <= 24 else f"{_cleaned(key)}_{_digest(value)}"

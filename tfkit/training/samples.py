@@ -1,15 +1,15 @@
-"""Sample outputs with references, as a table."""
+"""Table of sample outputs and references."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import IO, NamedTuple
 
-SHOWN = 160  # characters
+SHOWN = 160  # maximum characters of a text
 
 
 class SampleOutput(NamedTuple):
-    """Source, model output and reference."""
+    """A source with the model's output and the reference."""
 
     source: str
     output: str
@@ -21,12 +21,12 @@ class SampleOutput(NamedTuple):
 
 
 def cut(text: str) -> str:
-    """Truncate a text for display, since an undertrained model may never stop."""
+    """Truncate a text for display, because an undertrained model may not stop generating."""
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
 def print_samples(samples: Sequence[SampleOutput], stream: IO[str]) -> None:
-    """Print the samples as a table, correct outputs in green on a terminal. Raise OutputLost if that fails."""
+    """Print the samples as a table, with correct outputs in green. Raise OutputLost if the stream fails."""
     from rich.table import Table
     from rich.text import Text
 

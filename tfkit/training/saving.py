@@ -1,4 +1,4 @@
-"""Export of a model trained elsewhere as a run: recipe, tokenizer and weights in one folder."""
+"""Saving of a model, its recipe and its tokenizer as a run folder."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def save_run(
     labels: Sequence[str] = (),
     force: bool = False,
 ) -> Path:
-    """Write a run folder. Raise UsageError if the model is not the recipe's, RunError if the folder is occupied.
+    """Write a run folder. Raise UsageError if model and recipe differ, RunError if the folder is occupied.
 
-    `labels` name the classes of a head in logit order; `force` renames an existing run to NAME.old.
+    `labels` name the classes of the head in the order of the logits. `force` renames an existing run to NAME.old.
     """
     _check_given(model, recipe, tokenizer)
     recipe = _labelled(recipe, labels)
@@ -61,7 +61,7 @@ def save_run(
 
 
 def _check_given(model: object, recipe: Recipe, tokenizer: object) -> None:
-    """Raise UsageError for a model without weights, and for a tokenizer that is missing or not tfkit's."""
+    """Raise UsageError for a model without weights, or for a missing or foreign tokenizer."""
     if not isinstance(model, Model):
         children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
         inside = "".join(f"; pass its .{name}" for name, child in children.items() if isinstance(child, Model))
@@ -79,28 +79,28 @@ def _check_given(model: object, recipe: Recipe, tokenizer: object) -> None:
 
 
 def _labelled(recipe: Recipe, labels: Sequence[str]) -> Recipe:
-    """Return the recipe with the number of labels. Raise UsageError if labels are missing or duplicated."""
+    """Return the recipe with the number of labels filled in. Raise UsageError for missing or duplicate labels."""
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise UsageError(f"labels must be a list of strings, got {labels!r}")
     if len(set(labels)) < len(labels):
         raise UsageError(f"labels contains duplicates: {', '.join(labels)}")
     if recipe.unknown_labels and not labels:
-        raise UsageError(f"{recipe.name}: num_classes is the number of labels: pass them to save, labels=[...]")
+        raise UsageError(f"{recipe.name}: num_classes is the number of labels; pass labels=[...] to save")
     return recipe.labelled(len(labels))
 
 
 def _check_model(model: Model, recipe: Recipe, size: int | None) -> None:
-    """Raise UsageError naming the first tensor, or else the first setting, that differs from the recipe's."""
+    """Raise UsageError if a tensor or setting of the model differs from the recipe's. Name the first difference."""
     blueprint = recipe.blueprint(size)
-    there, wanted = model.state_dict(), build_model(blueprint, device="meta").state_dict()
-    for name in [*wanted, *there]:
-        if name not in there or name not in wanted:
-            owner, other = ("recipe", "model") if name in wanted else ("model", "recipe")
+    tensors, expected = model.state_dict(), build_model(blueprint, device="meta").state_dict()
+    for name in [*expected, *tensors]:
+        if name not in tensors or name not in expected:
+            owner, other = ("recipe", "model") if name in expected else ("model", "recipe")
             raise UsageError(f"the model is not the recipe's: {name} is in the {owner} but not in the {other}")
-        one, two = there[name], wanted[name]
+        one, two = tensors[name], expected[name]
         if one.shape != two.shape or one.is_floating_point() != two.is_floating_point():
             texts = [f"{list(tensor.shape)} ({dtype_name(tensor)})" for tensor in (one, two)]
             raise UsageError(f"the model is not the recipe's: {name} is {texts[0]}, {texts[1]} in the recipe")
-    settings, wanted_settings = (spell(model_values(each)) for each in (model.blueprint, blueprint))
-    for line in differences(settings, wanted_settings, "model", ("model", "recipe")):
+    settings, expected_settings = (spell(model_values(each)) for each in (model.blueprint, blueprint))
+    for line in differences(settings, expected_settings, "model", ("model", "recipe")):
         raise UsageError(f"the model is not the recipe's: {line}")

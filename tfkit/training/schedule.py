@@ -2,11 +2,11 @@
 
 | type | choose it when |
 |---|---|
-| inverse_square_root | you train as the original paper, or do not know how long you will train |
+| inverse_square_root | you follow the original paper, or do not know how long you will train |
 | cosine | you know the number of steps: the usual choice for language models |
 | warmup_stable_decay | you may train longer later: the rate is constant until the last steps |
 | linear | you know the number of steps: used by BERT and for fine-tuning |
-| constant | you test, or compare anything but schedules |
+| constant | you run tests, or comparisons that are not about schedules |
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Schedule(ScheduleFacts):
         self.config = config
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Return the learning rate of `step` (from 1) of `total`, for a model of this width."""
+        """Return the learning rate of step `step` of `total`, counted from 1, for a model of width `d_model`."""
         raise NotImplementedError(f"{type(self).__name__} has no lr")
 
 
 class Decay(Schedule):
-    """Linear warmup to `lr` in `warmup` steps, then decay to `final` at the last step, shaped by the subclass."""
+    """Linear warmup to `lr` over `warmup` steps, then decay to `final` at the last step. Subclasses set the shape."""
 
     class Config(Schedule.Config):
         """Options of schedules with a known last step."""
@@ -72,14 +72,14 @@ class Decay(Schedule):
         self.final = config.final
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Return the learning rate of `step`. Training may end before the warmup does."""
+        """Return the learning rate of `step`. `total` may be less than the warmup."""
         if step <= self.warmup:
             return self.peak * step / self.warmup
         progress = min(1.0, (step - self.warmup) / (total - self.warmup))
         return self.final + (self.peak - self.final) * self.remaining(progress)
 
     def remaining(self, progress: float) -> float:
-        """Return the remaining fraction of the decay, 1 to 0, after a fraction `progress` of its steps."""
+        """Return the remaining fraction of the decay (1 to 0) at `progress` (0 to 1)."""
         raise NotImplementedError(f"{type(self).__name__} has no remaining")
 
 
@@ -116,7 +116,7 @@ class InverseSquareRoot(Schedule):
         self.peak = config.peak
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Return the learning rate of `step`; `peak` is the maximum, at step = warmup."""
+        """Return the learning rate of `step`. The maximum, `peak`, is reached at step `warmup`."""
         peak = self.peak or self.factor / math.sqrt(d_model * self.warmup)
         return peak * min(math.sqrt(self.warmup / step), step / self.warmup)
 
@@ -149,14 +149,14 @@ class LinearDecay(Decay):
 class WarmupStableDecay(Decay):
     """lr = peak, then final + (peak - final) * remaining over the last steps (Hu et al. 2024, arXiv 2404.06395).
 
-    To continue a run with more steps, start from a checkpoint before the decay (Hägele et al. 2024, 2405.18392).
+    To train longer, continue from a checkpoint before the decay (Hägele et al. 2024, arXiv 2405.18392).
     """
 
     class Config(Decay.Config):
         """Options of warmup_stable_decay."""
 
         decay: Annotated[float, Field(gt=0, le=1)] = Field(
-            0.2, description="final fraction of the steps, over which the learning rate falls"
+            0.2, description="fraction of the steps, at the end, over which the learning rate falls"
         )
         shape: Literal["linear", "sqrt"] = Field(
             "linear", description="shape of the decay: 1 - progress, or 1 - sqrt(progress)"
@@ -174,7 +174,7 @@ class WarmupStableDecay(Decay):
         self.shape = config.shape
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Return the learning rate of `step`. Training may end before the warmup does."""
+        """Return the learning rate of `step`. `total` may be less than the warmup."""
         if step <= self.warmup:
             return self.peak * step / self.warmup
         falling = self.decay * total

@@ -1,4 +1,4 @@
-"""Scores of a model: loss and metrics of a run, computed from its outputs."""
+"""Scores of a model on examples: loss, metrics and sample outputs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Examples = Sequence[Mapping[str, str]]
 
 
 def chosen_metrics(configs: Sequence[Config], objective: Objective) -> list[Metric]:
-    """Return the metrics of `train.metrics`; by default the objective's, with BLEU only if sacrebleu is installed.
+    """Build the metrics in `configs`, or the objective's default metrics if there are none.
 
-    Entity tags (B-name, I-name, O) are also scored by entity F1.
+    The defaults include BLEU only if sacrebleu is installed, and entity F1 for entity tags (B-name, I-name, O).
     """
     if not configs:
         own = default_metrics(type(objective))
@@ -43,7 +43,7 @@ def chosen_metrics(configs: Sequence[Config], objective: Objective) -> list[Metr
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores and outputs of a model. `feed` batches examples; `generate` maps sources or vectors to texts."""
+    """Scores and outputs of a model. `feed` batches examples, and `generate` maps sources to texts."""
 
     model: Model
     objective: Objective
@@ -52,7 +52,7 @@ class Scorer:
     generate: Callable[[Sequence[str]], list[str]]
 
     def scores(self, examples: Examples, metrics: Sequence[Config]) -> dict[str, float]:
-        """Compute loss and metrics of examples, by default the metrics of the objective."""
+        """Compute the loss and the metrics on examples. The default metrics are the objective's."""
         nats, targets = total_loss(self.model, self.feed(examples))
         loss = nats / targets
         scores = {"loss": loss}
@@ -74,14 +74,14 @@ class Scorer:
         return scores
 
     def _characters(self, examples: Examples, metric: str) -> int:
-        """Count the characters predicted in the examples. Raise UsageError if the loss is not over characters."""
+        """Count the characters of the predicted texts. Raise UsageError if the objective does not predict text."""
         if "characters" not in self.objective.capabilities:
-            raise UsageError(f"{metric} is for models that generate text; {self.objective.part_name} does not")
+            raise UsageError(f"{metric} requires an objective that predicts text; {self.objective.part_name} does not")
         written = self.objective.rows.fields[-1]
         return max(1, sum(len(example[written]) for example in examples))
 
     def samples(self, examples: Examples) -> list[SampleOutput]:
-        """Return outputs next to references, or [] if the model does not translate."""
+        """Return outputs with their references, or [] if the model does not map sources to targets."""
         fields = self.objective.rows.fields
         if self.model.blueprint.decoder is None or fields not in (("source", "target"), ("vectors", "target")):
             return []
@@ -94,7 +94,7 @@ class Scorer:
         return next(self.model.blueprint.stacks())
 
     def outputs(self, examples: Examples, purpose: str) -> tuple[list[str], list[str]]:
-        """Return the model's outputs and the references. The output is empty if the source is too long."""
+        """Return the model's outputs and the references. The output is "" if the source is too long."""
         answers = self.objective.answers
         if answers is None or answers.reference is None:
             name = self.objective.part_name
@@ -113,7 +113,7 @@ class Scorer:
 
 
 def keep_scores(file: Path, split: str, scores: Mapping[str, float]) -> None:
-    """Add the scores of a split to evaluation.json. Raise RunError if the file is damaged."""
+    """Set the scores of a split in evaluation.json. Raise RunError if the file is damaged."""
     before = read_json(file) if file.exists() else {}
     if not isinstance(before, dict):
         raise RunError(f"{file}: does not contain scores by split")

@@ -1,4 +1,4 @@
-"""Setup of a training from a recipe: tokenizer, items, model."""
+"""Preparation of a training run from its recipe: tokenizer, data and model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ from tfkit.training.widths import check_widths
 
 @dataclass(frozen=True)
 class Task:
-    """Model with its data. `recipe` has the number of labels filled in; `hashes` cover examples not from files."""
+    """Everything needed to train: the model, its data and its settings.
+
+    `recipe` has the number of labels filled in. `hashes` identify examples that were not read from files.
+    """
 
     recipe: Recipe
     model: Model
@@ -62,7 +65,7 @@ class Task:
 
     @property
     def beside(self) -> nn.Module | None:
-        """The trainable modules besides the model, which a checkpoint holds too."""
+        """The trainable modules other than the model; checkpoints include them."""
         found = self._more()
         return found.get("objective") if "adapter" not in found else nn.ModuleDict(found)
 
@@ -78,10 +81,10 @@ def prepare(
     initial: bool = True,
     labels: tuple[str, ...] = (),
 ) -> Task:
-    """Read the data and build the model. A resumed run passes its `tokenizer` and `labels`.
+    """Read the data and build the model.
 
-    `initial` loads initial weights, which a resumed run does not need. Raise UsageError or DataError for invalid
-    setups; a model too large for the machine is rejected before it is allocated.
+    A resumed run passes its `tokenizer` and `labels`, and `initial=False` to skip the loading of initial weights.
+    Raise UsageError or DataError for invalid settings or data, or for a model too large for the machine.
     """
     data, objective = _needed(recipe)
     _check_files(recipe, initial, tokenizer)
@@ -126,7 +129,7 @@ def prepare(
 
 
 def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
-    """Return the sizes known only from the training corpus: vocabulary, and number of labels."""
+    """Read the vocabulary size and the number of labels from the training corpus."""
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
     split = Split(data.train, objective, is_sharded(recipe, data.train))
@@ -136,7 +139,7 @@ def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
 
 
 def steps_of(recipe: Recipe) -> int:
-    """Return the number of optimizer steps, reading the training data if the recipe sets epochs."""
+    """Return the number of optimizer steps. If the recipe sets epochs, this reads the training data."""
     if recipe.train.steps is not None:
         return recipe.train.steps
     data, objective = _needed(recipe)
@@ -150,7 +153,10 @@ def steps_of(recipe: Recipe) -> int:
 
 
 def _counted(recipe: Recipe, train: Feed, reporter: Reporter | None = None) -> int:
-    """Return the number of optimizer steps, converting epochs. Raise RecipeError for settings that exceed them."""
+    """Return the number of optimizer steps, computed from epochs if necessary.
+
+    Raise RecipeError if another setting, such as warmup, exceeds it.
+    """
     steps, epochs = recipe.train.steps, recipe.train.epochs
     if steps is not None or epochs is None:
         return steps or 0
@@ -172,7 +178,7 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
 
 
 def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
-    """Raise RecipeError for missing files that this training requires."""
+    """Raise RecipeError if a file needed for training is missing."""
     needed = ["data.train", "data.valid", "data.test", "data.longer", "generate", "train.teacher"]
     needed += [] if tokenizer is not None else ["data.tokenizer"]
     needed += ["train.init_from", "model"] if initial else []
@@ -181,22 +187,22 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
         raise RecipeError(missing)
     source = recipe.train.initial
     if initial and source is not None and RunFolder(Path(source.run)).holds_quantized:
-        text = f"{source.run} contains quantized weights, which cannot be trained; use the run they were quantized from"
+        text = f"{source.run} contains quantized weights, which cannot be trained; use the original run"
         raise RecipeError([recipe.fault("train.init_from", text)])
 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
-    """Fit the tokenizer on all fields of the objective; fit each of a source-target pair on its own field."""
-    rows, there = objective.rows, split.given
-    wanted = rows.read_fields(there)
-    missing = [field for field in wanted if field not in there]
+    """Fit the tokenizer to all fields of the objective, or separate source and target tokenizers to one field each."""
+    rows, present = objective.rows, split.given
+    required = rows.read_fields(present)
+    missing = [field for field in required if field not in present]
     if missing:
         raise DataError(
-            f"{split.corpus.name()}: {objective.part_name} requires {' and '.join(wanted)}, but the examples "
-            f"have {' and '.join(there) or 'nothing'}"
+            f"{split.corpus.name()}: {objective.part_name} requires {' and '.join(required)}, but the examples "
+            f"have {' and '.join(present) or 'no fields'}"
         )
     found: list[Tokenizer] = []
-    fields = rows.text_fields(wanted) if "vectors" in wanted else rows.tokenized or rows.fields
+    fields = rows.text_fields(required) if "vectors" in required else rows.tokenized or rows.fields
     for path, config in data.tokenizers().items():
         side = path.removeprefix(f"{TOKENIZER}.")
         try:
@@ -209,7 +215,7 @@ def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> T
 
 
 def _learned(config: TokenizerFacts.Config, split: Split, fields: Sequence[str]) -> Tokenizer:
-    """Fit a tokenizer to these fields; that of token shards is kept in their cache."""
+    """Fit a tokenizer to these fields. The tokenizer of a sharded corpus is cached."""
 
     def learn() -> Tokenizer:
         fitted: Tokenizer = config.build().fit(split.texts(fields))
@@ -219,7 +225,7 @@ def _learned(config: TokenizerFacts.Config, split: Split, fields: Sequence[str])
 
 
 def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[str, ...]) -> Recipe:
-    """Learn the labels and return the recipe with their number."""
+    """Collect the labels from the training data, and fill in their number in the recipe."""
     objective.rows.labels = labels
     if objective.rows.labelled:
         learn(objective.rows, split.examples)
@@ -229,14 +235,14 @@ def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[
 
 
 def _check_classes(blueprint: Blueprint, objective: Objective, split: Split) -> None:
-    """Raise DataError if the trained head has fewer classes than there are labels."""
+    """Raise DataError if the data have more labels than the trained head has classes."""
     name = objective.config.trained_head()
     head = blueprint.head if name is None else dict(blueprint.heads).get(name)
     split.check_classes(head, "model.head" if name is None else f"model.heads.{name}")
 
 
 def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
-    """Return the architecture for the tokenizer's vocabulary. Raise RecipeError on conflicts."""
+    """Resolve the architecture with the tokenizer's vocabulary size. Raise RecipeError on conflicts."""
     try:
         return recipe.blueprint(tokenizer.sizes)
     except RecipeError as error:
@@ -244,7 +250,7 @@ def _blueprint(recipe: Recipe, tokenizer: Tokenizer, learned: str) -> Blueprint:
 
 
 def check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
-    """Raise RecipeError if the tokenizer has more tokens than a stack."""
+    """Raise RecipeError if the tokenizer has more tokens than a stack's vocab_size."""
     faults = []
     for plan in blueprint.stacks():
         size = (tokenizer.source if plan.side == "encoder" else tokenizer).vocab_size
@@ -257,7 +263,7 @@ def check_vocabulary(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer,
 
 
 def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> None:
-    """Check `freeze`, model size and widths of custom parts on the meta device."""
+    """Build the model on the meta device to check `freeze`, its memory, and the output widths of custom parts."""
     model = build_model(blueprint, device="meta")
     _freeze(model, settings)
     check_memory(model, device)
@@ -265,7 +271,7 @@ def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> 
 
 
 def longest_example(blueprint: Blueprint, data: Data) -> int | None:
-    """Return the maximum tokens per example, limited by the model and data.batch.length."""
+    """Return the maximum number of tokens per example, limited by the model and data.batch.length."""
     longest = section_rules.longest_example(blueprint, data)
     return None if longest is None else longest.tokens
 
@@ -283,7 +289,7 @@ def _model(
 
 
 def _freeze(model: nn.Module, settings: Train) -> None:
-    """Freeze what train.freeze or the adapter says."""
+    """Freeze the parameters selected by the adapter or by train.freeze."""
     if settings.adapter is None:
         freeze(model, settings.freeze)
     else:
@@ -291,7 +297,7 @@ def _freeze(model: nn.Module, settings: Train) -> None:
 
 
 def _adapted(model: Model, settings: Train, reporter: Reporter) -> Adaptation | None:
-    """Attach the adapter and report the size of its weights."""
+    """Attach the adapter and report its size."""
     if settings.adapter is None:
         return None
     adaptation: Adaptation = settings.adapter.build().attach(model, settings.seed)
@@ -305,7 +311,7 @@ def _adapted(model: Model, settings: Train, reporter: Reporter) -> Adaptation | 
 def _taught(
     teacher: TeacherRun, objective: Objective, model: Model, device: torch.device, reporter: Reporter
 ) -> Distillation | None:
-    """Create the distillation loss, or return None if the teacher only generated the targets."""
+    """Create the distillation loss. Return None if the teacher only generates targets."""
     if not teacher.settings.is_read:
         return None
     taught = Distillation(teacher.settings, objective, teacher.model(device), model)
@@ -315,7 +321,7 @@ def _taught(
 
 
 def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter) -> None:
-    """Report the number of model ids without a token."""
+    """Report how many ids of the model's vocabulary have no token."""
     size = blueprint.last.vocab_size or 0
     unused = max(0, size - tokenizer.vocab_size) + len(tokenizer.gaps)
     if unused:
@@ -325,7 +331,7 @@ def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter)
 def _announce(
     model: Model, train: Feed, valid: Feed | None, examples: int, tokenizer: Tokenizer, reporter: Reporter
 ) -> None:
-    """Report sizes of model and data."""
+    """Report the sizes of the model and the data."""
     count = sum(parameter.numel() for parameter in model.parameters())
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
     stays = f", {frozen:,} of them frozen" if frozen else ""

@@ -1,4 +1,4 @@
-"""Corpora that are read from token shards: the choice, their hashes, and the tokenizer learned from one."""
+"""Corpora read from token shards: when shards are used, and the cache keys of shards and learned tokenizers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tfkit.recipe.text.options import values_of
 from tfkit.storage.checksums import sha256_of
 from tfkit.training.changed import hash_of
 
-LARGE = 2**26  # bytes of files from which on a corpus is read from token shards by default
+LARGE = 2**26  # corpora of at least this many bytes are read from token shards by default
 
 
 def is_sharded(recipe: Recipe, config: CorpusFacts.Config) -> bool:
-    """True if the corpus is read from token shards, by `data.shards`, its size, and the objective."""
+    """True if the corpus is read from token shards, depending on `data.shards`, its size and the objective."""
     data, objective = recipe.data, recipe.objective
     if data is None or objective is None or "shards" not in objective.part.capabilities:
         return False
@@ -38,31 +38,31 @@ def is_sharded(recipe: Recipe, config: CorpusFacts.Config) -> bool:
 
 
 def files_of(config: CorpusFacts.Config) -> tuple[str, ...]:
-    """Files of a corpus; none if one of them is no file."""
+    """Return the files of a corpus, or () if one of them is missing."""
     files = config.files_read()
     return files if all(os.path.isfile(file) for file in files) else ()
 
 
 def size_of(files: tuple[str, ...]) -> int:
-    """Bytes of the files."""
+    """Return the total size of the files in bytes."""
     return sum(os.path.getsize(file) for file in files)
 
 
 def encoded_corpus(config: CorpusFacts.Config, corpus: Corpus, encoders: dict[str, Tokenizer]) -> dict[str, TokenIds]:
-    """Return the ids of each field, from the token shard of the corpus; raise DataError and RunError."""
+    """Return the token ids of each field from the shard of the corpus, creating the shard if necessary."""
     made = {field: tokenizer.to_json() for field, tokenizer in encoders.items()}
     source = ShardSource(corpus.name(), size_of(files_of(config)), corpus.stream, encoders)
     return shard(key_of(_identity(config), made), source)
 
 
 def learned_once(config: Config, corpus: Config, fields: list[str], learn: Callable[[], Tokenizer]) -> Tokenizer:
-    """Return the tokenizer that `learn` fits to these fields of a corpus, from the cache if it was fitted before."""
+    """Return the tokenizer that `learn` fits to these fields of a corpus, cached across runs."""
     key = key_of(_identity(config), _identity(corpus), fields, tokenizers.__version__)
     return Tokenizer.from_json(remembered("tokenizers", key, lambda: learn().to_json()))
 
 
 def _identity(config: Config) -> list[object]:
-    """JSON value that determines what a part makes: its options with the hashes of its files, and its code."""
+    """Return a JSON value that identifies a part: its options, with hashes in place of files, and its code."""
     options = json.dumps(config.model_dump(mode="json"), sort_keys=True)
     for file in files_of(config) if isinstance(config, CorpusFacts.Config) else ():
         options = options.replace(json.dumps(file), json.dumps(hash_of(file)))
@@ -70,7 +70,7 @@ def _identity(config: Config) -> list[object]:
 
 
 def _parts(owner: BaseModel) -> Iterator[type[Component]]:
-    """Yield the part with these options, and those within."""
+    """Yield the part with these options and all parts nested in them."""
     if isinstance(owner, Config):
         yield owner.part
     for _, value, _ in values_of(owner, ""):
@@ -78,6 +78,6 @@ def _parts(owner: BaseModel) -> Iterator[type[Component]]:
 
 
 def _code(part: type[Component]) -> str:
-    """Version of a shipped part, or hash of the code of another."""
+    """Return tfkit's version for a shipped part, or else the hash of the part's source file."""
     code = None if is_shipped(part) else source_file(part)
     return tfkit.__version__ if code is None else sha256_of(Path(code))

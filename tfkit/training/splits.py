@@ -1,4 +1,4 @@
-"""Data splits of a recipe, with errors reported by file and line before training starts."""
+"""Data splits of a recipe. Errors name the file and line, and are reported before training starts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tfkit.training.objective import Item, Objective
 from tfkit.training.objective.rows import Encoded
 from tfkit.training.sharding import encoded_corpus
 
-SHOWN = 10  # examples per split read by a check
+SHOWN = 10  # examples per split that `tfkit check` reads
 
 
 def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault]]:
-    """Return the first examples of each split, and the faults of reading them.
+    """Read the first examples of each split. Return them with the faults found.
 
-    Only the beginning of a file is read. Skip splits whose files are missing or whose corpus is slow to start.
+    Splits with missing files, and corpora whose first examples are slow to read, are skipped.
     """
     splits = [] if recipe.data is None else recipe.data.splits()
     lacking = tuple(fault.path for fault in recipe.missing_files())
@@ -46,12 +46,12 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
 
 
 def described(value: str) -> str:
-    """Return name, shape and range of an array field, or "" for a text."""
+    """Describe the name, shape and range of an array field. Return "" for a text."""
     return value.described() if isinstance(value, Vectors) else ""
 
 
 class Split:
-    """Examples of one split, and their conversion to items of an objective."""
+    """The examples of a split, and their conversion to items of the objective."""
 
     def __init__(self, config: CorpusFacts.Config, objective: Objective, sharded: bool = False) -> None:
         self.config, self.objective, self.sharded = config, objective, sharded
@@ -60,12 +60,12 @@ class Split:
 
     @cached_property
     def examples(self) -> list[Example]:
-        """Examples, read on first access. Raise DataError if they are invalid."""
+        """The examples, read on first access. Raise DataError if they are invalid."""
         return self.corpus.examples()
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Fields of the examples."""
+        """Names of the fields in the examples."""
         first = self.corpus.first(1) if self.sharded else self.examples[:1]
         return tuple(first[0]) if first else ()
 
@@ -79,7 +79,7 @@ class Split:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Add the file, and the line if known, to errors of examples."""
+        """Prefix errors about examples with the file, and the line if known."""
         try:
             yield
         except ExampleError as error:
@@ -88,7 +88,7 @@ class Split:
             raise DataError(f"{self.corpus.name()}: {error}") from None
 
     def items(self, tokenizer: Tokenizer, longest: int | None, batch: Batch) -> Sequence[Item]:
-        """Convert the examples to items that fit in a batch. Raise DataError for invalid ones."""
+        """Convert the examples to items. Raise DataError for invalid examples and for items larger than a batch."""
         with self.located():
             items = self.objective.rows.prepare(self._held(tokenizer), tokenizer, longest)
             if batch.tokens is not None and not batch.pack:
@@ -96,7 +96,7 @@ class Split:
         return items
 
     def _held(self, tokenizer: Tokenizer) -> Sequence[Example]:
-        """The examples in memory, or their ids in a token shard."""
+        """Return the examples in memory, or their ids in a token shard."""
         if not self.sharded:
             return self.examples
         fields = self.objective.rows.fields
@@ -106,7 +106,7 @@ class Split:
         return found
 
     def _check_fit(self, items: Sequence[Item], tokenizer: Tokenizer, longest: int | None, most: int) -> None:
-        """Raise DataError for the first example that is larger than a batch."""
+        """Raise DataError for the first example that exceeds the batch size."""
         if self._size(items) <= most:
             return
         if self.sharded:
@@ -119,14 +119,14 @@ class Split:
         raise DataError(_too_large(self._size(items), most))
 
     def _size_of(self, example: Example, tokenizer: Tokenizer, longest: int | None) -> int:
-        """Count the tokens of the largest item of an example; 0 if it has none."""
+        """Return the number of tokens of the largest item of an example, or 0 if it has no items."""
         try:
             return self._size(self.objective.rows.prepare([example], tokenizer, longest))
         except DataError:
             return 0
 
     def _size(self, items: Sequence[Item]) -> int:
-        """Count the tokens of the largest item."""
+        """Return the number of tokens of the largest item."""
         return int(np.asarray(self.objective.rows.lengths(items)).max())
 
     def check_classes(self, head: HeadFacts.Config | None, path: str) -> None:
@@ -144,7 +144,7 @@ class Split:
                         raise ExampleError(number, f"{text}; use num_classes: labels")
 
     def check_references(self, metric: Metric) -> None:
-        """Raise DataError for an example whose reference the metric cannot use."""
+        """Raise DataError if the metric cannot use the reference of an example."""
         answers = self.objective.answers
         if answers is None:
             return
@@ -157,7 +157,7 @@ class Split:
 
 
 def learned_from(data: Data, train: Split) -> str:
-    """Return the origin of the vocabulary, for messages."""
+    """Describe the origin of the vocabulary, for messages."""
     configs = data.tokenizers().values()
     if not configs:
         return "no tokenizer"

@@ -17,8 +17,8 @@ from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.contents import in_checkpoints
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, QUANTIZED, RESOLVED, WEIGHTS, RunFolder
 
-# keys that define a run: with other values it would be another one; steps and intervals may change
-GROUPED = ("train.groups", "train.layer_decay")  # they decide which parameters form a group of the optimizer
+# keys that a resumed run may not change; steps and intervals may change
+GROUPED = ("train.groups", "train.layer_decay")  # define the optimizer's parameter groups
 TEACHER = "train.teacher"
 FROZEN = ("train.freeze", "train.adapter")
 FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", *FROZEN, TEACHER, *GROUPED)
@@ -27,56 +27,56 @@ OFF: tuple[object, ...] = (False, "none", [])
 
 
 def check_ours(folder: RunFolder) -> None:
-    """Raise RunError for a folder that is not free and contains no run."""
+    """Raise RunError if the path is occupied by something other than a run."""
     if folder.path.exists() and not folder.path.is_dir():
-        raise RunError(f"{folder}: is a file; a run needs a folder")
+        raise RunError(f"{folder}: is a file; choose another --out")
     if folder.is_free or folder.holds_run:
         return
     if (folder / ENVIRONMENT).is_file() and (folder / RESOLVED).is_file():
         try:
             _ = folder.known
         except RunError as error:
-            raise RunError(f"{error}; it describes how this run was trained. Choose another --out") from None
+            raise RunError(f"{error}; this run cannot be resumed without it. Choose another --out") from None
     raise RunError(f"{folder}: not empty and not a run of tfkit; choose another --out")
 
 
 def check_use(folder: RunFolder, resume: bool, force: bool) -> None:
-    """Raise RunError if the existing run must not be changed."""
+    """Raise RunError if the existing run can be neither resumed nor replaced with these options."""
     if resume and folder.holds_import:
-        begin = f"to start from its weights, use train.init_from: {folder}"
-        raise RunError(f"{folder}: contains an imported model, which has no training to resume; {begin}")
+        hint = f"to start from its weights, use train.init_from: {folder}"
+        raise RunError(f"{folder}: contains an imported model, which has no training to resume; {hint}")
     if resume and folder.holds_quantized:
         what = f"contains {folder.known[QUANTIZED]} weights, which cannot be trained"
-        raise RunError(f"{folder}: {what}; resume the run they were quantized from, or choose another --out")
+        raise RunError(f"{folder}: {what}; resume the run from which they were quantized, or choose another --out")
     if not (resume or force):
         raise RunError(f"{folder}: {_what_is_there(folder)}--force replaces it, or choose another --out")
 
 
 def check_nothing_is_lost(folder: RunFolder) -> None:
     """Raise RunError if training cannot resume and a restart would lose results."""
-    if there := _worth_keeping(folder):
+    if results := _worth_keeping(folder):
         if folder.holds_run and CHECKPOINTS in folder.removed:
             text = "a study has deleted its checkpoints (study.keep), so it cannot be resumed"
             raise RunError(f"{folder}: {text}; --force replaces the run, or choose another --out")
         hints = [f"if {path.name} contains its checkpoints, rename it to {CHECKPOINTS}; " for path in _renamed(folder)]
         raise RunError(
-            f"{folder}: contains {there}, but no checkpoint to resume from, and --resume deletes nothing; "
+            f"{folder}: contains {results}, but no checkpoint to resume from, and --resume deletes nothing; "
             f"{''.join(hints)}--force replaces the run, or choose another --out"
         )
 
 
 def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> None:
-    """Raise RunError if the run was started from another model, other data or another objective.
+    """Raise RunError if the recipe differs from the run's in a key that must not change.
 
-    Skip the check without a resolved.yaml. `data` is the recipe's: moved files count as unchanged.
+    A run without resolved.yaml is not checked. With the recipe's `data`, files that were only moved count as unchanged.
     """
     if not (folder / RESOLVED).is_file():
         return
-    there: Any = read_yaml(folder / RESOLVED)
-    here = yaml.safe_load(resolved)
-    if data is not None and _at(there, "data") != _at(here, "data"):
-        there, here = _at_one_place(folder, there, data), _test_by_name(here)
-    found = [line for key in FIXED for line in differences(_fixed(there, key), _fixed(here, key), key)]
+    old: Any = read_yaml(folder / RESOLVED)
+    new = yaml.safe_load(resolved)
+    if data is not None and _at(old, "data") != _at(new, "data"):
+        old, new = _with_moved_files(folder, old, data), _test_by_name(new)
+    found = [line for key in FIXED for line in differences(_fixed(old, key), _fixed(new, key), key)]
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
         raise RunError(
@@ -87,22 +87,23 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
 
 
 def _fixed(recipe: Any, key: str) -> Any:
-    """Return the value at a key; of the teacher without its folder, since its weights are identified by hash."""
+    """Return the value at a key, without options that may change on resume."""
     value = _at(recipe, key)
     if key == "data" and isinstance(value, Mapping):
-        return {name: option for name, option in value.items() if name != "shards"}  # the batches are the same
+        return {name: option for name, option in value.items() if name != "shards"}  # does not change the batches
+    # the teacher may have moved: its weights are identified by their hash
     return {**value, "run": ""} if key == TEACHER and isinstance(value, Mapping) else value
 
 
-def _at_one_place(folder: RunFolder, there: Any, data: Data) -> Any:
-    """Return the run's recipe, with each data file at the current path of the file with the recorded hash."""
+def _with_moved_files(folder: RunFolder, recipe: Any, data: Data) -> Any:
+    """Replace the paths of moved data files in the run's recipe; files are identified by their recorded hash."""
     places = moved(folder.known.get(DATA), file_hashes(data))
-    corpora = _at(there, "data")
-    return _test_by_name({**there, "data": _replaced(corpora, places)} if isinstance(corpora, Mapping) else there)
+    corpora = _at(recipe, "data")
+    return _test_by_name({**recipe, "data": _replaced(corpora, places)} if isinstance(corpora, Mapping) else recipe)
 
 
 def _test_by_name(recipe: Any) -> Any:
-    """Reduce the files of the test split to their names, since training does not read them."""
+    """Reduce paths in the test split to file names, since training does not read its files."""
     test = _at(recipe, "data.test")
     if not isinstance(test, Mapping):
         return recipe
@@ -131,9 +132,9 @@ def _what_is_there(folder: RunFolder) -> str:
         return f"contains a run in {folder.known[QUANTIZED]}; "
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is None:
-        there = _worth_keeping(folder)
-        if there:
-            return f"contains {there}, but no checkpoint; "
+        results = _worth_keeping(folder)
+        if results:
+            return f"contains {results}, but no checkpoint; "
         return "contains a run without a checkpoint; --resume restarts it, "
     progress = read_progress(checkpoint)
     if progress.finished:
@@ -142,7 +143,7 @@ def _what_is_there(folder: RunFolder) -> str:
 
 
 def _worth_keeping(folder: RunFolder) -> str:
-    """Name the files that a run without a checkpoint would lose by a restart, or ""."""
+    """List the files that would be lost if a run without a checkpoint were restarted."""
     found = [name for name in (WEIGHTS, EVALUATION) if (folder / name).exists()]
     found += ["the record of a finished run"] if folder.holds_run and "finished" in folder.known else []
     found += [f"{CHECKPOINTS}/{name}" for name in in_checkpoints(folder.path)[:3]]
@@ -162,15 +163,15 @@ def _at(data: Any, path: str) -> Any:
     return data
 
 
-def differences(there: Any, here: Any, path: str, sides: tuple[str, str] = ("run", "recipe")) -> Iterator[str]:
-    """Yield a line for each difference of two resolved recipes, by dotted key."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for key in dict.fromkeys([*there, *here]):
-            yield from differences(there.get(key, ABSENT), here.get(key, ABSENT), f"{path}.{key}", sides)
-    elif there is ABSENT and here in OFF:
-        return  # option added after the version that wrote the run
-    elif there != here:
-        yield f"{path}: {_shown(there)} in the {sides[0]}, {_shown(here)} in the {sides[1]}"
+def differences(old: Any, new: Any, path: str, sides: tuple[str, str] = ("run", "recipe")) -> Iterator[str]:
+    """Yield a line for each dotted key whose values differ between two resolved recipes."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            yield from differences(old.get(key, ABSENT), new.get(key, ABSENT), f"{path}.{key}", sides)
+    elif old is ABSENT and new in OFF:
+        return  # the run was written by a version without this option
+    elif old != new:
+        yield f"{path}: {_shown(old)} in the {sides[0]}, {_shown(new)} in the {sides[1]}"
 
 
 def _shown(value: Any) -> str:

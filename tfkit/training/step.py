@@ -1,4 +1,4 @@
-"""Gradient of one step: the mean over all targets of its batches, with norm clipping."""
+"""Gradient of one step, averaged over the targets of all its batches, with norm clipping."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tfkit.training.objective import Batch, Loss
 
 @dataclass(frozen=True)
 class StepSums:
-    """Loss in nats per target, token counts, and the pending gradient factor of a step.
+    """Totals of a step: `loss` in nats per target, `read` input tokens, and `targets` with a loss.
 
-    `read` counts input tokens, `targets` the tokens with a loss.
+    The accumulated gradients must still be multiplied by `factor`.
     """
 
     loss: float
@@ -33,7 +33,7 @@ class StepSums:
 
 
 def computing(model: Model, feed: Feed, precision: str, taught: Distillation | None = None) -> Callable[[Batch], Loss]:
-    """Return the function from a batch to its loss in training: the objective's, or the distillation loss."""
+    """Return a function that computes the training loss of a batch: the objective's, or the distillation loss."""
 
     def compute(batch: Batch) -> Loss:
         with autocast(feed.device, precision):
@@ -43,16 +43,16 @@ def computing(model: Model, feed: Feed, precision: str, taught: Distillation | N
 
 
 def accumulate(division: Division, feed: Feed, batches: Iterator[Made], count: int) -> StepSums:
-    """Run `count` batches forward and backward. The caller multiplies the gradients by `factor`.
+    """Run the forward and backward passes of `count` batches. The caller multiplies the gradients by `factor`.
 
-    Dropout is a function of the seed and a batch's place among all. Sums are those over all processes.
+    Dropout depends only on the seed and the position of a batch. Totals are over all processes.
     """
     losses: list[Loss] = []
     read: Tensor | int = 0
     size = 0
     for left in reversed(range(count)):
         epoch, number, indices, batch, _ = next(batches)
-        # the number of targets is unknown yet: dividing by that of positions keeps gradients near their final scale
+        # the number of targets is not known yet; dividing by positions keeps gradients near their final scale
         size = size or side_of(batch).shape[:2].numel()
         losses += division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0)
         read += tokens_read(feed, batch, indices)
@@ -65,9 +65,9 @@ def accumulate(division: Division, feed: Feed, batches: Iterator[Made], count: i
 
 
 def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
-    """Count the input tokens on all sides, without padding.
+    """Count the input tokens of all stacks, without padding.
 
-    Without a mask, use the item lengths, which may be upper bounds if tokens are sampled.
+    Without a mask, use the item lengths, which are upper bounds if tokens are sampled.
     """
     items = np.hstack([np.asarray(row, dtype=np.int64) for row in indices])
     sides = np.asarray(feed.lengths).reshape(len(feed.items), -1)[items].sum(axis=0).tolist()
@@ -76,8 +76,8 @@ def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
 
 
 def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
-    """Count the non-padding positions of one side, at most `bound`."""
-    if name == "inputs_embeds":  # the lengths of arrays are known
+    """Count the positions of one input that are not padding, up to `bound`."""
+    if name == "inputs_embeds":  # the lengths of arrays are exact
         return bound
     for mask in (name.replace("input_ids", "attention_mask"), "segment_ids"):
         if mask in batch:
@@ -86,7 +86,7 @@ def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
 
 
 def scale_gradients(parameters: Sequence[nn.Parameter], factor: float, clip_norm: float | None) -> float:
-    """Multiply all gradients by `factor` and clip their norm to `clip_norm`; return the norm before clipping."""
+    """Multiply all gradients by `factor`, and clip their total norm to `clip_norm`. Return the norm before clipping."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = float(torch.nn.utils.get_total_norm(gradients)) * factor
     if clip_norm is not None and norm > clip_norm:

@@ -1,4 +1,4 @@
-"""Loading of a run's recipe with its third-party code, or errors that say how to provide it."""
+"""Loading of a run's recipe with the third-party code that it needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfkit.training.needs import NEEDS, Need, installed_version
 
 
 def downloaded_run(address: str) -> Path:
-    """Download a run from the hub. Raise UsageError or DataError, or RunError if it is not a run."""
+    """Download a run from the hub. Raise UsageError, DataError, or RunError if the repository is not a run."""
     folder = downloaded(repository(address), (*PUBLISHED, SUMS, f"{KEPT}/*"), address)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
@@ -31,7 +31,7 @@ def downloaded_run(address: str) -> Path:
 
 
 def run_folder(recipe: str | Path) -> RunFolder | None:
-    """Return the run folder of a resolved.yaml, or None for other recipes."""
+    """Return the run folder that a resolved.yaml belongs to, or None for other recipes."""
     path = Path(recipe)
     folder = RunFolder(path.parent)
     return folder if path.name == RESOLVED and path.is_file() and folder.holds_run else None
@@ -44,9 +44,9 @@ def saved_recipe(
     sets: Sequence[str] = (),
     variants: Sequence[str] = (),
 ) -> Recipe:
-    """Load the recipe of a run, importing third-party code as permitted.
+    """Load the recipe of a run, importing third-party code if permitted.
 
-    Raise RunError with all missing parts and their remedies. Warn about changed code.
+    Raise RunError listing all missing parts and how to provide them. Warn about changed code.
     """
     problems: list[str] = []
     names = [name for each in imports if (name := _import(each, f"--import {each}: ", problems)) is not None]
@@ -63,13 +63,13 @@ def saved_recipe(
 
 
 def needs_of(folder: RunFolder) -> list[Need]:
-    """Return the third-party code of a run, from its environment.json. Raise RunError if unreadable."""
+    """Read the third-party code that a run needs from its environment.json. Raise RunError if it is invalid."""
     file = folder / ENVIRONMENT
     known = read_json(file) if file.is_file() else {}
     try:
         return TypeAdapter(list[Need]).validate_python(known.get(NEEDS, []))
     except (ValidationError, AttributeError):
-        raise RunError(f"{file}: its entry `{NEEDS}` cannot be read") from None
+        raise RunError(f"{file}: the entry `{NEEDS}` cannot be read") from None
 
 
 def changes(needs: Sequence[Need]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def changes(needs: Sequence[Need]) -> Iterator[str]:
 
 
 def _sources(need: Need) -> Iterator[tuple[str, str]]:
-    """Yield the current source files of a need's parts with their SHA-256."""
+    """Yield the current source files of a need's used parts, with their SHA-256."""
     found: dict[str, str] = {}
     for slot, names in need.used.items():
         for name in names:
@@ -100,7 +100,7 @@ def _sources(need: Need) -> Iterator[tuple[str, str]]:
 
 
 def _supply(need: Need, folder: RunFolder, trust: bool, problems: list[str]) -> list[str]:
-    """Import the missing code of a need, if trusted; return the --import arguments of its current code."""
+    """Import a need's code if it is missing and trusted. Return the --import arguments of the imported code."""
     if not need.missing:
         pairs = [(slot, name) for slot, names in need.used.items() for name in names]
         return list(dict.fromkeys(done.name for pair in pairs if (done := importer_of(*pair)) is not None))
@@ -123,7 +123,7 @@ def _import(name: str | Path, place: str, problems: list[str]) -> str | None:
 
 
 def _sentence(need: Need, place: str | None) -> str:
-    """Describe the missing code of a run, and how to provide it."""
+    """Describe the missing code of a run and how to provide it."""
     parts = ", ".join(need.missing)
     package = f"{need.distribution} {need.version}" if need.distribution is not None else "an installed package"
     if need.door == "plugin":

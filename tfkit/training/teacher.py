@@ -1,4 +1,4 @@
-"""The teacher of a distillation: a run, loaded read-only and checked for compatibility with the student."""
+"""The teacher run of a distillation, and checks that it is compatible with the student."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HERE = "train.teacher"
 
 @dataclass(frozen=True)
 class TeacherRun:
-    """Run that serves as a teacher: architecture, tokenizer, labels, and the student's settings for it."""
+    """A run used as a teacher: its architecture, tokenizer and labels, and the student's `train.teacher` settings."""
 
     folder: RunFolder
     settings: sections.Teacher
@@ -55,7 +55,7 @@ class TeacherRun:
 
 
 def load_teacher(recipe: Recipe) -> TeacherRun | None:
-    """Load the recipe's teacher without weights. Raise RecipeError if the folder is invalid."""
+    """Load the recipe's teacher without its weights. Raise RecipeError if its folder is invalid."""
     settings = recipe.train.teacher
     if settings is None:
         return None
@@ -76,7 +76,7 @@ def load_teacher(recipe: Recipe) -> TeacherRun | None:
 
 @dataclass(frozen=True)
 class Pupil:
-    """Properties of the student that are known before its model is built."""
+    """Properties of the student needed for the checks, known before its model is built."""
 
     blueprint: Blueprint
     tokenizer: Tokenizer
@@ -85,7 +85,7 @@ class Pupil:
 
 
 def check_teacher(recipe: Recipe, teacher: TeacherRun, pupil: Pupil) -> None:
-    """Raise RecipeError with all incompatibilities of teacher and student."""
+    """Raise RecipeError listing all incompatibilities of teacher and student."""
     faults = [
         recipe.fault(problem.at or f"{HERE}.run", f"{teacher.folder} {problem.message}")
         for check in (_vocabulary, _labels, _direction, _head, _calls, _widths, _layers)
@@ -117,8 +117,8 @@ def _vocabulary(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
 def _labels(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     rows = pupil.objective.rows
     if rows.labelled and rows.labels != teacher.labels:
-        there, here = (", ".join(labels[:6]) or "none" for labels in (teacher.labels, rows.labels))
-        yield Problem("", f"has other labels: {there}; the training corpus has {here}")
+        theirs, own = (", ".join(labels[:6]) or "none" for labels in (teacher.labels, rows.labels))
+        yield Problem("", f"has other labels: {theirs}; the training corpus has {own}")
 
 
 def _direction(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
@@ -137,9 +137,9 @@ def _head(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
         has = f"has no {what}" if head is None else f"has a {what} of type '{head.part.part_name}'"
         yield Problem("", f"{has}; '{objective.part_name}' requires {' or '.join(objective.heads)}")
         return
-    own, there = pupil.blueprint.last.vocab_size, blueprint.last.vocab_size
-    if not objective.rows.labelled and own != there:
-        yield Problem("", f"predicts {there} ids, this model {own}; set model.vocab_size: {there}")
+    own, size = pupil.blueprint.last.vocab_size, blueprint.last.vocab_size
+    if not objective.rows.labelled and own != size:
+        yield Problem("", f"predicts {size} ids, this model {own}; set model.vocab_size: {size}")
 
 
 def _calls(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
@@ -156,20 +156,20 @@ def _calls(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
 
 
 def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
-    """Report different widths without a projection."""
+    """Report states of different widths that are compared without a projection."""
     settings = teacher.settings
     pairs = [(pupil.blueprint.last, teacher.blueprint.last, f"{HERE}.cosine")] if settings.cosine else []
     for pair in _pairs(settings.hidden, pupil):
-        own, there = _plan(pupil.blueprint, pair.side), _plan(teacher.blueprint, pair.side)
-        pairs += [] if own is None or there is None else [(own, there, f"{HERE}.hidden{pair.at}")]
-    for own, there, at in pairs:
-        if own.d_model != there.d_model and not settings.projection:
-            text = f"has d_model {there.d_model}, this model {own.d_model}"
+        own, other = _plan(pupil.blueprint, pair.side), _plan(teacher.blueprint, pair.side)
+        pairs += [] if own is None or other is None else [(own, other, f"{HERE}.hidden{pair.at}")]
+    for own, other, at in pairs:
+        if own.d_model != other.d_model and not settings.projection:
+            text = f"has d_model {other.d_model}, this model {own.d_model}"
             yield Problem("", f"{text}; set projection: true, or remove this", at=at)
 
 
 def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
-    """Report layers missing from the teacher, and attention weights that cannot be compared."""
+    """Report layers that the teacher lacks, and attention weights that cannot be compared."""
     for name in ("hidden", "attention"):
         for pair in _pairs(getattr(teacher.settings, name), pupil):
             plan, own = _plan(teacher.blueprint, pair.side), _plan(pupil.blueprint, pair.side)

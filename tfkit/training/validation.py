@@ -1,4 +1,4 @@
-"""Loss on held-out examples."""
+"""Loss on validation data."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tfkit.training.samples import SampleOutput
 
 @dataclass(frozen=True)
 class ValidationScores:
-    """Metrics and samples of a validation, besides the loss."""
+    """Metrics other than the loss, and sample outputs of a validation."""
 
     scores: dict[str, float] = field(default_factory=dict)
     samples: Sequence[SampleOutput] = ()
 
 
 def mean_loss(model: Model, feed: Feed, precision: str = "float32", team: Team | None = None) -> float:
-    """Return nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses.
+    """Return the loss in nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses.
 
-    A `team` shares the batches; all of its processes return the same.
+    Batches are split over the processes of `team`, which all return the same result.
     """
     total, count = total_loss(model, feed, precision, team=team)
     return total / count if count else float("nan")
@@ -35,14 +35,14 @@ def mean_loss(model: Model, feed: Feed, precision: str = "float32", team: Team |
 def total_loss(
     model: Model, feed: Feed, precision: str = "float32", batches: int | None = None, team: Team | None = None
 ) -> tuple[float, int]:
-    """Return total nats and number of targets, over all or the first `batches` of `feed`."""
+    """Return the total loss in nats and the number of targets, over `feed` or its first `batches` batches."""
     team = team or Team()
     before = model.training
     model.eval()
     plan = feed.plan(0)[:batches]
-    sums = torch.zeros(-(-len(plan) // team.size), 2, dtype=torch.float64)  # of this process: nats, targets
+    sums = torch.zeros(-(-len(plan) // team.size), 2, dtype=torch.float64)  # this process's nats and targets by batch
     try:
-        # not inference mode: tensors cached by parts must remain usable in training
+        # not inference_mode, because tensors that parts cache must remain usable in training
         with torch.no_grad(), autocast(feed.device, precision):
             for place, batch in enumerate(range(team.rank, len(plan), team.size)):
                 loss = feed.objective.loss(model, feed.make(0, batch, plan[batch]), training=False)

@@ -1,4 +1,4 @@
-"""Tokenizer files of a run: tokenizer.json, or one each for source and target."""
+"""Tokenizer files of a run: a shared tokenizer.json, or separate files for source and target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tfkit.training.folder import SOURCE_TOKENIZER, TARGET_TOKENIZER, TOKENIZER,
 
 
 def tokenizer_files(folder: RunFolder) -> tuple[str, ...]:
-    """Return the names of the run's existing tokenizer files."""
+    """Return the names of the tokenizer files that the run has."""
     return tuple(name for name in TOKENIZERS if (folder / name).is_file())
 
 

@@ -1,4 +1,4 @@
-"""Weights as safetensors: tied tensors are stored once; nothing is pickled."""
+"""Weights as safetensors files, in which tied tensors are stored once. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # names in the file for
 
 @dataclass(frozen=True)
 class Weights:
-    """Distinct tensors by name; `tied` maps further names to them.
+    """Distinct tensors by name. `tied` maps additional names to the names in `tensors`.
 
-    `entry` is the model description for the file's metadata; empty for models not built by tfkit.
+    `entry` is the metadata entry that describes the model; it is empty for models not built by tfkit.
     """
 
     tensors: dict[str, Tensor]
@@ -37,7 +37,7 @@ class Weights:
 
     @classmethod
     def of(cls, model: nn.Module) -> Weights:
-        """Collect the weights of `model` without copying. The first of tied names owns the tensor."""
+        """Collect the weights of `model` without copying. Of several tied names, the first one owns the tensor."""
         first: dict[tuple[object, ...], str] = {}
         tensors: dict[str, Tensor] = {}
         tied: dict[str, str] = {}
@@ -55,17 +55,18 @@ class Weights:
         return self.tensors | {name: self.tensors[owner] for name, owner in self.tied.items() if owner in self.tensors}
 
     def save(self, path: Path) -> None:
-        """Write the file atomically."""
+        """Write the weights to a file atomically."""
         entry = {**self.entry, **({TIED: self.tied} if self.tied else {})}
         save_tensors(path, self.tensors, {ENTRY: json_line(entry)} if entry else {})
 
     @classmethod
     def read(cls, path: Path) -> Weights:
-        """Read a file of tfkit or third parties. Raise RunError if it is invalid."""
+        """Read a weights file, not necessarily written by tfkit. Raise RunError if it is invalid."""
         tensors, metadata = read_tensors(path)
         entry = read_entry(path, metadata)
         try:
-            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))  # older files: separate entry
+            # older files have a separate entry for tied names
+            tied = entry.pop(TIED, {}) if entry else json.loads(metadata.get(TIED, "{}"))
         except (ValueError, RecursionError):
             tied = None
         if not isinstance(tied, dict):
@@ -78,14 +79,14 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     apart = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     with recorded(path) as beside:
         try:
-            # one entry at most: the library writes several in random order, and files must be reproducible
+            # a single entry, because safetensors writes several in random order and files must be reproducible
             save_file(apart, beside, dict(metadata) or {"format": "pt"})
         except SafetensorError as error:  # usually a full disk
             raise RunError(f"{path}: cannot be written: {error}") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata of a safetensors file. Raise RunError if it is invalid."""
+    """Read the tensors and metadata of a safetensors file. Raise RunError if it is invalid."""
     with opened(path) as file:
         names = file.keys()
         return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
@@ -98,28 +99,28 @@ def tensor_names(path: Path) -> list[str]:
 
 
 def saved_dtype(path: Path) -> torch.dtype:
-    """Return the dtype of a file's floating-point tensors, float32 if mixed. Raise RunError if it is invalid."""
+    """Return the dtype of a file's floating-point tensors; float32 if they differ. Raise RunError if it is invalid."""
     dtypes = _dtypes(path)
     halves = {HALVES[name] for name in dtypes if name in HALVES}
     return halves.pop() if len(halves) == 1 and "F32" not in dtypes else torch.float32
 
 
 def _dtypes(path: Path) -> set[str]:
-    """Return the dtype names of a file's tensors."""
+    """Return the names of all dtypes in a file."""
     with opened(path) as file:
         names = file.keys()
         return {file.get_slice(name).get_dtype() for name in names}
 
 
 def holds_int8(path: Path) -> bool:
-    """True if a file stores weights in int8. Raise RunError if it is invalid."""
+    """True if a file contains int8 weights. Raise RunError if it is invalid."""
     return "I8" in _dtypes(path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load all tensors of `model` from `path`, dequantizing int8. Warn about NaN and infinite values.
 
-    Raise RunError for missing or unknown tensors, wrong shapes, and integers instead of floats.
+    Raise RunError for missing or unknown tensors, wrong shapes, and integers where floats are expected.
     """
     stored, wanted = Weights.read(path), model.state_dict()
     found = Weights(restored_rows(path, stored.tensors), stored.tied).by_name()
@@ -128,11 +129,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     wrong = [f"{name} is missing" for name in wanted if name not in found]
     wrong += [f"{name} is not in this model" for name in found if name not in wanted]
     for name, expected in wanted.items():
-        there = found.get(name, expected)
-        if there.shape != expected.shape:
-            wrong.append(f"{name} has shape {list(there.shape)}, expected {list(expected.shape)}")
-        elif expected.is_floating_point() and not there.is_floating_point():
-            wrong.append(f"{name} holds {dtype_name(there)}, expected {dtype_name(expected)}")
+        tensor = found.get(name, expected)
+        if tensor.shape != expected.shape:
+            wrong.append(f"{name} has shape {list(tensor.shape)}, expected {list(expected.shape)}")
+        elif expected.is_floating_point() and not tensor.is_floating_point():
+            wrong.append(f"{name} holds {dtype_name(tensor)}, expected {dtype_name(expected)}")
     if wrong:
         raise RunError(f"{path}: does not fit this model: {some(wrong)}")
     model.load_state_dict(found)
@@ -140,7 +141,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Warn about tensors in a file with NaN or infinite values."""
+    """Warn about tensors of a file that contain NaN or infinite values."""
     names = not_finite(tensors)
     if names:
         what = f"{len(names)} of {len(tensors)} tensors hold NaN or infinite numbers: {some(names)}"
@@ -148,15 +149,15 @@ def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """Return the name of a tensor's dtype without its module: int32."""
+    """Return the name of a tensor's dtype without "torch."."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of tensors with NaN or infinite values."""
+    """Return the names of tensors that contain NaN or infinite values."""
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
     if not floats:
         return []
-    # a NaN makes both bounds NaN; `isfinite` on all values is 15 times slower
+    # if there is a NaN, minimum and maximum are NaN; `isfinite` on all values is 15 times slower
     bounds = torch.stack([torch.stack(tensor.detach().aminmax()).isfinite().all() for tensor in floats.values()])
     return [name for name, finite in zip(floats, bounds.tolist(), strict=True) if not finite]

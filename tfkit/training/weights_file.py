@@ -1,4 +1,4 @@
-"""Headers of weight files: tensor shapes, and the model's recipe in the metadata."""
+"""Headers of weights files: tensor shapes, and the model's recipe in the metadata."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 
 ENDING = ".safetensors"
-ENTRY = "tfkit"  # the only metadata entry: the order of several is undefined
+ENTRY = "tfkit"  # the only metadata entry, because several would be written in undefined order
 RECIPE, DIGEST, VERSION, TIED = "recipe", "recipe_sha256", "version", "tied"  # keys of the entry
-KEYS = ("tfkit", "model")  # keys of the recipe, which is self-contained
+KEYS = ("tfkit", "model")  # the keys of the stored recipe
 
 
 @contextlib.contextmanager
@@ -39,38 +39,38 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def is_weights_file(path: str | Path) -> bool:
-    """True for paths of safetensors files, except folders."""
+    """True if a path ends in .safetensors and is not a folder."""
     return Path(path).suffix == ENDING and not Path(path).is_dir()
 
 
 def entry_of(blueprint: Blueprint) -> dict[str, Any]:
-    """Return the model's full recipe, its SHA-256, and tfkit's version."""
+    """Return the metadata entry of a model: its full recipe, the recipe's SHA-256, and tfkit's version."""
     recipe = {"tfkit": LANGUAGE, "model": spell(model_values(blueprint))}
     return with_digest({VERSION: tfkit.__version__, DIGEST: "", RECIPE: recipe})
 
 
 def with_digest(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry with the SHA-256 of its recipe."""
+    """Return the entry with the SHA-256 of its recipe filled in."""
     return {**entry, DIGEST: _digest(entry[RECIPE])}
 
 
 def read_entry(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Parse tfkit's metadata entry; return {} if missing. Raise RunError if it is invalid."""
+    """Parse tfkit's metadata entry, or return {} if there is none. Raise RunError if it is invalid."""
     try:
         entry = json.loads(metadata.get(ENTRY, "{}"))
     except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
-        raise RunError(f"{path}: the entry {ENTRY!r} of its metadata cannot be read; the file is damaged")
+        raise RunError(f"{path}: the entry {ENTRY!r} of the metadata cannot be read; the file is damaged")
     return entry
 
 
 def recipe_in(
     path: Path, imports: Sequence[str | Path] = (), sets: Sequence[str] = (), variants: Sequence[str] = ()
 ) -> Recipe:
-    """Load the model's recipe from a weight file, importing no code except `imports`.
+    """Load the model's recipe from a weights file. No code is imported except `imports`.
 
-    Raise RunError for files that are damaged or lack a recipe, RecipeError if the model cannot be built.
+    Raise RunError if the file is damaged or contains no recipe, RecipeError if the recipe is invalid.
     """
     with opened(path) as file:
         entry = read_entry(path, file.metadata() or {})
@@ -83,7 +83,7 @@ def recipe_in(
 
 
 def check_fits(path: Path, blueprint: Blueprint) -> None:
-    """Raise RunError before allocation if the file lacks tensors of the model or their shapes differ."""
+    """Raise RunError if tensors of the model are missing from the file or have other shapes. Nothing is allocated."""
     with opened(path) as file:
         names = file.keys()
         shapes = {name: file.get_slice(name).get_shape() for name in names}

@@ -1,4 +1,4 @@
-"""Check before training that custom parts preserve the shape of their input."""
+"""Check that custom parts preserve the shape of their input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.plugins import origin
 from tfkit.models.sample import build_sample, meta_inputs
 
-# slots whose parts return the shape of their input
+# slots whose parts must return a tensor of their input's shape
 KEEPERS = frozenset({"attention", "mixer", "feedforward", "norm", "activation"})
 LENGTH = 4
 
@@ -29,7 +29,7 @@ def check_widths(blueprint: Blueprint) -> None:
     for module in parts:
         module.register_forward_hook(_check)
     length = min(plan.max_length or LENGTH for plan in blueprint.stacks())
-    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # other failures are reported by training
+    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # training reports other failures
         model(**meta_inputs(model, min(length, LENGTH), batch=2))
 
 
@@ -41,6 +41,6 @@ def _check(module: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
     got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if got != given:
         raise UsageError(
-            f"{part.part_slot} '{part.part_name}' of {origin(part)}: returns {got} for an input of {given}; its output "
-            "must have the shape of its input"
+            f"{part.part_slot} '{part.part_name}' of {origin(part)}: returns {got} for an input of {given}; the output "
+            "must have the shape of the input"
         )

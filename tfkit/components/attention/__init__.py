@@ -2,12 +2,12 @@
 
 | type | choose it when |
 |---|---|
-| multi_head | always, until you know better: multi-head, grouped-query, multi-query and single-head are its options |
+| multi_head | by default; grouped-query, multi-query and single-head attention are options of this part |
 | latent | DeepSeek-V2, V3, MiniCPM3: a small decode cache, because keys and values come from one narrow latent |
-| differential | Diff Transformer: heads in pairs, the attention of one minus that of the other, so that noise cancels |
-| longformer | Longformer: a window plus a few marked tokens that connect the text, with their own projections |
-| performer | long texts, with random features that approximate softmax attention; the decode state is one sum |
-| linear | the same with plain features, far from softmax: the cheapest baseline |
+| differential | Diff Transformer: subtracts the attention maps of paired heads, so that noise cancels |
+| longformer | Longformer: a window plus a few marked tokens that connect the text, with separate projections |
+| performer | long texts: random features approximate softmax attention, and the decode state has a constant size |
+| linear | the cheapest baseline: like performer, with simple features that do not approximate softmax |
 """
 
 from tfkit.components.attention.base import Attention, KeyValueState

@@ -1,4 +1,4 @@
-"""Base class of the attentions, and their decode state of keys and values."""
+"""Base class of attentions, and the cache of keys and values for decoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfkit.functional.growing import GrowingBuffers
 
 
 class KeyValueState:
-    """Cached keys and values, [rows heads length dim], or the last of them if a mask hides the others."""
+    """Cached keys and values, [rows heads length dim]; only the last ones if a mask hides the rest."""
 
     def __init__(self) -> None:
         self._held = GrowingBuffers(axis=2)
@@ -22,15 +22,15 @@ class KeyValueState:
         return self._held.length
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append [rows heads new dim] and return the keys and values visible to the new tokens, including theirs.
+        """Append [rows heads new dim]. Return all keys and values visible to the new tokens, new ones included.
 
-        Their places are `context.mask.span.key()`.
+        The positions of the returned keys are `context.mask.span.key()`.
         """
         keys, values = self._held.append(key, value)
         return keys, values
 
     def stored(self) -> tuple[Tensor, Tensor] | None:
-        """Return all keys and values, or None if nothing was appended (cross-attention stores its memory's once)."""
+        """Return all keys and values, or None if nothing was appended; cross-attention appends only once."""
         held = self._held.held()
         return (held[0], held[1]) if held else None
 
@@ -39,7 +39,7 @@ class KeyValueState:
         self._held.keeps = count
 
     def reserve(self, length: int) -> None:
-        """Reserve memory for a text of that length."""
+        """Reserve memory for `length` tokens."""
         self._held.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
@@ -60,7 +60,7 @@ class KeyValueState:
 
 
 class Attention(Sublayer, AttentionFacts):
-    """Attends to its own input, or to `context.source` if given: self- and cross-attention are one part."""
+    """Attends to `context.source` if set (cross-attention), else to its own input (self-attention)."""
 
     @classmethod
     def able(cls, config: component.Config | None = None) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Differential attention: the attention map of one head minus that of another."""
+"""Differential attention: the difference between the attention maps of two heads."""
 
 from __future__ import annotations
 

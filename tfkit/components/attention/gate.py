@@ -15,7 +15,7 @@ from tfkit.core.shape import Shape
 
 
 class Gate(BaseModel):
-    """Heads' outputs times activation(gate(x)), x the layer's input (Qiu et al. 2025, arXiv 2505.06708)."""
+    """Outputs of the heads times activation(gate(x)), x being the layer's input (Qiu et al. 2025, arXiv 2505.06708)."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="Gate")
 
@@ -39,6 +39,6 @@ class HeadGate(nn.Module):
         self.activation = config.activation.build(Shape(width))
 
     def forward(self, out: Tensor, x: Tensor) -> Tensor:
-        gate = self.activation(self.projection(x))  # [batch time head*dim], or one number per head
+        gate = self.activation(self.projection(x))  # [batch time head*dim], or [batch time head] if over heads
         by_head: Tensor = rearrange(gate, "batch time (head dim) -> batch head time dim", head=self.heads)
         return out * by_head  # [batch head time dim]

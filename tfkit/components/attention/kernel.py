@@ -1,4 +1,4 @@
-"""Base class of the attentions whose weights are products of features, with a cost linear in the length."""
+"""Base class of attentions whose weights are products of features, at a cost linear in the length."""
 
 # Axes: batch, time, head, query and key (tokens), dim (channels of a head), feature, d_model.
 
@@ -19,14 +19,14 @@ from tfkit.core.shape import Shape
 from tfkit.functional.kernel import KernelSums, kernel_attention, read
 
 PROJECTIONS = ("query", "key", "value", "output")
-PIECE = 2048  # tokens whose features are in memory at once, in inference
+PIECE = 2048  # maximum number of tokens whose features are in memory at once, in inference
 SPLIT = "batch time (head dim) -> batch head time dim"
 
 
 class KernelAttention(Attention):
     """sum_j phi(q_i) phi(k_j) v_j / sum_j phi(q_i) phi(k_j); subclasses define log phi.
 
-    In causal layers j runs to i, by prefix sums; the decode state holds the sums instead of keys.
+    In causal layers j <= i, computed with prefix sums; the decode state holds the sums instead of keys and values.
     """
 
     class Config(Attention.Config):
@@ -48,7 +48,7 @@ class KernelAttention(Attention):
                 yield Unlearnable("", text)
 
         def num_features(self, shape: Shape) -> int:
-            """Return the number of features that queries and keys are compared by."""
+            """Return the number of features phi."""
             return self.width(shape)
 
         def width(self, shape: Shape) -> int:
@@ -71,9 +71,7 @@ class KernelAttention(Attention):
         self.causal = shape.causal and shape.memory_width is None
 
     def log_features(self, x: Tensor) -> Tensor:
-        """Compute log phi of queries or keys, [batch head time dim] -> [batch head time feature]; -inf for a zero
-        feature.
-        """
+        """Compute log phi of queries or keys, [batch head time dim] -> [batch head time feature]; -inf for phi = 0."""
         raise NotImplementedError(f"{type(self).__name__} has no features")
 
     def new_state(self) -> KernelSums:  # type: ignore[override]
@@ -91,23 +89,23 @@ class KernelAttention(Attention):
             return self._merged(self._in_pieces(query, source, context.mask.real))
         query = self.log_features(query)  # [batch head query feature]
         if past is not None and context.source is not None and past.values is not None:
-            out = read(query, past)  # [batch head query dim]; the memory is summed once
+            out = read(query, past)  # [batch head query dim]; the sums of the memory are cached
         else:
             key = self.log_features(self._split(self.key(source)))  # [batch head key feature]
             value = self._split(self.value(source))  # [batch head key dim]
             real = context.mask.real
-            real = None if real is None else real[:, -source.shape[1] :]  # the sums already exclude padding of the past
+            real = None if real is None else real[:, -source.shape[1] :]  # `past` already excludes earlier padding
             out = kernel_attention(query, key, value, real, self.causal, past)  # [batch head query dim]
         return self._merged(out)  # [batch query d_model]
 
     def _in_pieces(self, query: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
-        """Attend in pieces, so that memory is bounded: sum the keys first, then read the sums with the queries."""
-        sums, nobody = KernelSums(), self.log_features(query[:, :, :0])
+        """Attend in pieces to bound the memory: sum over all keys first, then apply the sums to the queries."""
+        sums, no_query = KernelSums(), self.log_features(query[:, :, :0])
         for start in range(0, source.shape[1], PIECE):
             piece = slice(start, start + PIECE)
             key = self.log_features(self._split(self.key(source[:, piece])))
             value = self._split(self.value(source[:, piece]))
-            kernel_attention(nobody, key, value, None if real is None else real[:, piece], False, sums)
+            kernel_attention(no_query, key, value, None if real is None else real[:, piece], False, sums)
         return torch.cat([read(self.log_features(part), sums) for part in torch.split(query, PIECE, dim=2)], dim=2)
 
     def _merged(self, out: Tensor) -> Tensor:

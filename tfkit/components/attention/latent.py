@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values are projected from a narrow latent, which alone is cached."""
+"""Multi-head latent attention: keys and values are projected from a narrow latent, which is cached instead."""
 
 # Axes: batch, time, head, query and key (tokens), dim (channels of a head without position), rotary (rotated channels),
 # rank (channels of the latent), value_dim, d_model.
@@ -42,8 +42,8 @@ JOIN = "batch head time dim -> batch time (head dim)"
 class Latent(Attention):
     """Multi-head latent attention (DeepSeek-V2 2024, arXiv 2405.04434, section 2.1).
 
-    [k_h | v_h] = W_up_h norm(c), c = W_down x; a second part of each query is rotated and compared to one key
-    W_rotary x, also rotated and shared by all heads. The decode state holds c and that key.
+    [k_h | v_h] = W_up_h norm(c), c = W_down x. The last channels of each query are rotated and compared to a rotated
+    key W_rotary x, which all heads share. The decode state holds norm(c) and the rotary key.
     """
 
     class Config(Attention.Config):
@@ -52,15 +52,15 @@ class Latent(Attention):
         query_rank: Width | None = Field(
             None, description="width of the latent of the queries; none: queries are projected directly from the input"
         )
-        head_dim: Width = Field(description="width of the part of a query and key head without position")
-        rotary_head_dim: Width = Field(description="width of the rotated part; its key is shared by all heads")
+        head_dim: Width = Field(description="width of the unrotated part of a query and key head")
+        rotary_head_dim: Width = Field(description="width of the rotated part, whose key is shared by all heads")
         value_head_dim: Width | None = Field(None, description="width of a value head; none: head_dim")
         norm: Norm = part_option("rms_norm", "norm of both latents")
         scaled_ranks: bool = Field(
             False,
             description="scale queries by sqrt(d_model / query_rank), the latent by sqrt(d_model / kv_rank) (LongCat)",
         )
-        bias: Bias = Field(True, description="biases: all, none, or a list of projections; keys and values have none")
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections; key_value_up has none")
         scale: Scale = Field(None, description="factor on the scores; none: 1 / sqrt(head_dim + rotary_head_dim)")
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
@@ -124,7 +124,7 @@ class Latent(Attention):
         return merged
 
     def _queries(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Return the two parts of the queries, [batch head query dim] and, rotated, [batch head query rotary]."""
+        """Return the unrotated part [batch head query dim] and rotated part [batch head query rotary] of queries."""
         direct = self.config.query_rank is None
         query = self.query(x) if direct else self.query_up(self.query_norm(self.query_down(x)))
         query = rearrange(query, SPLIT, head=self.config.num_heads) * self.query_factor  # [batch head query dim+rotary]
@@ -144,13 +144,13 @@ class Latent(Attention):
         latent, key = down.split((self.config.kv_rank, self.turned), dim=-1)
         latent = self.key_value_norm(latent) * self.latent_factor
         if state is not None and context.position.moves:
-            key, latent = state.append(key, latent)  # the past is rotated again when the text grows
+            key, latent = state.append(key, latent)  # cached unrotated, as rotations change with the length
             return self._turn(key, context, of_keys=True), latent
         key = self._turn(key, context)
         return (key, latent) if state is None else state.append(key, latent)
 
     def _wide(self, query: Tensor, turned: Tensor, rotary_key: Tensor, latent: Tensor, context: Context) -> Tensor:
-        """Attend with the keys and values of every head: [batch head query value_dim]."""
+        """Attend after materializing the keys and values of all heads: [batch head query value_dim]."""
         both = rearrange(self.key_value_up(latent[:, 0]), SPLIT, head=self.config.num_heads)
         # [batch head key dim] and [batch head key value_dim]
         key, value = both.split((self.config.head_dim, self.value_dim), dim=-1)
@@ -165,9 +165,9 @@ class Latent(Attention):
         return attend(query, key, value, context.mask, scores, bias)
 
     def _narrow(self, query: Tensor, turned: Tensor, rotary_key: Tensor, latent: Tensor, context: Context) -> Tensor:
-        """Attend over the latent itself: q (W c) = (q W) c, and a weighted sum of W c is W times that of c.
+        """Attend over the latent: q (W c) = (q W) c, and a weighted sum of W c is W times the weighted sum of c.
 
-        For a few new tokens after many, this avoids materializing keys and values of the past.
+        With few queries and many keys, this avoids materializing the keys and values.
         """
         up = rearrange(self.key_value_up.weight, "(head dim) rank -> head dim rank", head=self.config.num_heads)
         # [head dim rank] and [head value_dim rank]
@@ -189,6 +189,6 @@ class Latent(Attention):
         return Scores(self.scale, None, self.config.dropout if self.training else 0.0)
 
     def _turn(self, x: Tensor, context: Context, of_keys: bool = False) -> Tensor:
-        """Rotate queries or keys by their positions; those of a memory have none."""
+        """Rotate queries or keys by position; a no-op in cross-attention."""
         rotate = context.position.rotation(self.turned, of_keys) if context.source is None else None
         return x if rotate is None else rotate(x)

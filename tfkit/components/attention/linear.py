@@ -1,4 +1,4 @@
-"""Kernel attention with simple or random features: a cost linear in the length."""
+"""Kernel attention with simple or random features, at a cost linear in the length."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tfkit.core.shape import Shape
 
 @register("attention", "linear")
 class LinearAttention(KernelAttention):
-    """Linear attention: phi(q_i) phi(k_j) for exp(q_i k_j) (Katharopoulos et al. 2020, arXiv 2006.16236)."""
+    """Linear attention: phi(q_i) phi(k_j) instead of exp(q_i k_j) (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
     class Config(KernelAttention.Config):
         feature: Literal["elu", "relu"] = Field(
             "elu",
-            description="phi; elu: elu(x) + 1, as in the paper; relu: a token whose features are all 0 sees nothing",
+            description="phi; elu: elu(x) + 1, as in the paper; relu: relu(x), no attention if all features are 0",
         )
 
     config: Config
@@ -38,8 +38,8 @@ class LinearAttention(KernelAttention):
 class Performer(KernelAttention):
     """FAVOR+: phi(x)_f = exp(w_f x' - |x'|² / 2) / sqrt(features), x' = x / dim^(1/4) (Choromanski 2020, 2009.14794).
 
-    E phi(q) phi(k) = exp(q k / sqrt(dim)): more features approximate softmax attention better. The random
-    w are saved with the weights and change only in `redraw`.
+    E phi(q) phi(k) = exp(q k / sqrt(dim)), so more features approximate softmax attention better. The random w are
+    saved with the weights and change only in `redraw`.
     """
 
     class Config(KernelAttention.Config):
@@ -81,7 +81,7 @@ class Performer(KernelAttention):
 def random_directions(
     features: int, dim: int, orthogonal: bool, generator: torch.Generator | None, device: torch.device | str
 ) -> Tensor:
-    """Draw normal rows [features dim]; if `orthogonal`, orthogonal within groups of dim, with the same norms."""
+    """Draw rows [features dim] from N(0, 1); if `orthogonal`, orthogonalize groups of `dim` rows, keeping the norms."""
     normal = torch.randn(features, dim, generator=generator, device=device)
     if not orthogonal:
         return normal

@@ -1,4 +1,4 @@
-"""Longformer's attention: marked tokens attend to all others through separate projections."""
+"""Longformer attention: marked tokens attend to all others through separate projections."""
 
 # Axes: batch, time, head, query (tokens), n (marked tokens), dim (channels of a head), d_model.
 
@@ -26,11 +26,11 @@ SPLIT = "batch time (head dim) -> batch head time dim"
 
 @register("attention", "longformer")
 class LongformerAttention(Attention):
-    """Multi-head attention in which marked tokens ask with projections of their own (Beltagy et al. 2020, 2004.05150).
+    """Multi-head attention with separate projections for marked tokens (Beltagy et al. 2020, arXiv 2004.05150).
 
-    `global_attention_mask` of the call marks them. Visibility is up to the masks, as everywhere: a window and
-    `global_tokens` give the paper's, at linear cost. Other tokens attend to the marked ones with the ordinary
-    projections, in the same softmax.
+    `global_attention_mask` in the call marks them. Visibility is defined by mask rules: `window` together with
+    `global_tokens` implements the paper's pattern at linear cost. Unmarked tokens attend to all visible tokens with the
+    ordinary projections, in one softmax.
     """
 
     class Config(Attention.Config):
@@ -96,7 +96,8 @@ class LongformerAttention(Attention):
         own = reference(*self._split(x), context.mask, scores)
         other = reference(*self._split(x, "_global"), context.mask, scores)
         out, weights = (
-            torch.where(marked[:, None, :, None], theirs, ours) for ours, theirs in zip(own, other, strict=True)
+            torch.where(marked[:, None, :, None], marked_one, plain)
+            for plain, marked_one in zip(own, other, strict=True)
         )
         context.collector.observe("attention", weights)
         return out

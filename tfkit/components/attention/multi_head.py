@@ -4,7 +4,8 @@
 #
 #   project     query = x W_query    key = y W_key    value = y W_value        y = x, or the memory
 #   split         heads                kv_heads         kv_heads               of head_dim, head_dim, value_dim
-#   norm          qk_norm              qk_norm          value_norm             before the split, after it, or rotated
+#   norm          qk_norm              qk_norm          value_norm             by qk_norm_at: before or after the split,
+#                                                                              or after rotation
 #   rotate        by position          by position
 #   cache                              past + new       past + new
 #   attend      softmax(query keyᵀ scale) value                                as drawn, for 4 heads:
@@ -58,8 +59,8 @@ PROJECTIONS = ("query", "key", "value", "output")
 class MultiHead(Attention):
     """Multi-head attention: concat(softmax(q_h k_hᵀ scale) v_h) W_output (Vaswani et al. 2017, arXiv 1706.03762).
 
-    Fewer key-value heads than heads give grouped-query (Ainslie et al. 2023, arXiv 2305.13245), one gives multi-query
-    attention (Shazeer 2019, arXiv 1911.02150).
+    With fewer key-value heads than heads, it is grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245); with
+    one, multi-query attention (Shazeer 2019, arXiv 1911.02150).
     """
 
     class Config(Attention.Config):
@@ -81,7 +82,7 @@ class MultiHead(Attention):
             None, description="norm of the concatenated heads, before the output projection (BitNet)"
         )
         output: bool = Field(
-            True, description="project the concatenated heads; false: no projection, their width must be d_model"
+            True, description="project the concatenated heads; false: no projection, their total width must be d_model"
         )
         clip: PositiveFloat | None = Field(
             None, description="clamp queries, keys and values to [-clip, clip]; none: no clamping"
@@ -112,9 +113,7 @@ class MultiHead(Attention):
             yield from self._check_norms(shape)
 
         def _check_joined(self, shape: Shape) -> Iterator[Problem]:
-            """Check that the joined heads match the layer width and that no output bias is set, without an output
-            projection.
-            """
+            """Check options without an output projection: the joined heads have width d_model, and no output bias."""
             value_dim = self.value_dim or self.width(shape)
             if self.num_heads * value_dim != shape.d_model:
                 joined = f"{self.num_heads} heads of {value_dim} channels have width {self.num_heads * value_dim}"
@@ -177,7 +176,7 @@ class MultiHead(Attention):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         query, *new = self._project(x, context)  # [batch query heads*head_dim]
         query = self._split(query, self.query_norm)  # [batch heads query head_dim]
-        rotate = context.position.rotation(self.head_dim) if context.source is None else None  # a memory has none
+        rotate = context.position.rotation(self.head_dim) if context.source is None else None  # none for memories
         query = self._rotate(query, self.query_norm, rotate)
         temperature = context.position.temperature()  # [batch query]
         if temperature is not None:
@@ -197,23 +196,23 @@ class MultiHead(Attention):
     def _keys_values(
         self, projected: Sequence[Tensor], context: Context, rotate: Rotate | None
     ) -> tuple[Tensor, Tensor]:
-        """Split, normalize, rotate and cache keys and values if they were projected, and return all to attend to."""
+        """Split, normalize, rotate and cache new keys and values. Return all keys and values to attend to."""
         state: KeyValueState | None = context.state
         stored = None if state is None or projected else state.stored()
-        if stored is not None:  # of a memory, cached by the first call
+        if stored is not None:  # a memory's keys and values, cached by the first call
             return stored
         key, value = projected
         key = self._split(key, self.key_norm)  # [batch kv_heads key head_dim]
         value = self.split_heads(value, self.value_dim)  # [batch kv_heads key value_dim]
         value = value if self.value_norm is None else self.value_norm(value)
-        if state is not None and context.position.moves:  # rotations depend on the length: cached keys have none yet
+        if state is not None and context.position.moves:  # rotations depend on the length, so unrotated keys are cached
             key, value = state.append(key, value)
             return self._rotate(key, self.key_norm, context.position.rotation(self.head_dim, of_keys=True)), value
         key = self._rotate(key, self.key_norm, rotate)
         return (key, value) if state is None else state.append(key, value)
 
     def _project(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
-        """Project queries, and keys and values unless those of the memory are cached: [batch time heads*dim] each."""
+        """Project queries, keys and values [batch time heads*dim]; only queries if the memory's keys are cached."""
         memory = context.source
         parts: tuple[Tensor, ...]
         if memory is None:
@@ -226,13 +225,13 @@ class MultiHead(Attention):
         return parts if clip is None else tuple([part.clamp(-clip, clip) for part in parts])
 
     def _split(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Split queries or keys [batch time heads*head_dim] into heads, with the norm before or after."""
+        """Split queries or keys [batch time heads*head_dim] into heads; the norm may come before or after the split."""
         x = norm(x) if self.norm_at == "width" else x
         x = self.split_heads(x, self.head_dim)  # [batch heads time head_dim]
         return norm(x) if self.norm_at == "heads" else x
 
     def _rotate(self, x: Tensor, norm: nn.Module, rotate: Rotate | None) -> Tensor:
-        """Rotate queries or keys [batch heads time head_dim] by their positions, and normalize them if it is due."""
+        """Rotate queries or keys [batch heads time head_dim] by position, then normalize them if so configured."""
         x = x if rotate is None else rotate(x)
         return norm(x) if self.norm_at == "rotated" else x
 

@@ -3,8 +3,8 @@
 | type | choose it when |
 |---|---|
 | tokens | the model reads token ids: scale, segments, norm, factorised width and pretrained vectors are its options |
-| token_dropout | the same, but a masked token is left out rather than looked up (ESM) |
-| features | the model reads vectors: frames of sound, a latent, measurements, another model's states |
+| token_dropout | like tokens, but masked tokens are zeroed rather than looked up (ESM) |
+| features | the model reads vectors: audio frames, latents, measurements, another model's states |
 | patches | the model reads pictures, cut into squares (ViT) |
 """
 

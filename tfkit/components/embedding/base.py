@@ -15,7 +15,7 @@ from tfkit.core.slots import EmbeddingFacts
 
 
 class Embedding(EmbeddingFacts, nn.Module):
-    """Maps token ids, or vectors given instead, to the input of the first layer."""
+    """Maps token ids or vectors to the input of the first layer."""
 
     class Config(EmbeddingFacts.Config, RecipeConfig):
         """Options of all embeddings."""

@@ -77,7 +77,7 @@ class VectorEmbedding(Embedding):
 
 @register("embedding", "features")
 class Features(VectorEmbedding):
-    """dropout(norm(scale * projection(vectors) + position)): frames of sound, a latent's channels, measurements."""
+    """dropout(norm(scale * projection(vectors) + position)), for audio frames, latents or measurements."""
 
     class Config(VectorEmbedding.Config):
         d_input: Width | None = Field(
@@ -97,7 +97,7 @@ class Features(VectorEmbedding):
 class Patches(VectorEmbedding):
     """dropout(norm(scale * [class; projection(patches)] + position)): ViT (Dosovitskiy et al. 2020: 2010.11929).
 
-    `inputs_embeds` are pictures [batch height width channels], or patches made by `cut`.
+    `inputs_embeds` are pictures [batch height width channels], or patches as returned by `cut`.
     """
 
     class Config(VectorEmbedding.Config):
@@ -128,7 +128,7 @@ class Patches(VectorEmbedding):
             return (height // self.size) * (width // self.size) + self.class_token
 
     reads_pictures = True
-    capabilities = VectorEmbedding.capabilities - {"packing"}  # a picture per row, its class token first
+    capabilities = VectorEmbedding.capabilities - {"packing"}  # one picture per row, starting with its class token
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:

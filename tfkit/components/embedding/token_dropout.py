@@ -1,4 +1,4 @@
-"""The token embeddings of ESM."""
+"""Token embeddings of ESM."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tfkit.functional.precision import wide_dtype
 
 @register("embedding", "token_dropout")
 class TokenDropout(Tokens):
-    """`tokens` in which a masked token is nothing, and the others make up for it (Rives et al. 2021, ESM, PNAS 118).
+    """`tokens` with masked tokens zeroed and all others scaled up to compensate (Rives et al. 2021, ESM, PNAS 118).
 
-    Vectors are multiplied by (1 - mask_rate) / (1 - share of masked tokens in the text), so that their sum is as
-    in training; vectors given instead of ids are unchanged.
+    Vectors are multiplied by (1 - mask_rate) / (1 - share of masked tokens in the text), so that their sum has the same
+    scale as in training. Vectors passed instead of ids are unchanged.
     """
 
     class Config(Tokens.Config):
@@ -40,7 +40,7 @@ class TokenDropout(Tokens):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             known = facts.token_id("mask")
             if known is not None and known != self.mask_id and facts.objective is not None:
-                yield Problem("mask_id", f"the tokenizer's mask token has id {known}")
+                yield Problem("mask_id", f"is {self.mask_id}, but the tokenizer's mask token has id {known}")
 
     # the share of masked tokens is defined for whole texts, one per row
     capabilities = TOKENWISE - {"causal", "cache", "packing"}

@@ -26,8 +26,9 @@ from tfkit.functional.dropout import Dropout
 class Tokens(Embedding):
     """dropout(norm(scale * tokens[id] + segments[type] + position)) (Vaswani et al. 2017, arXiv 1706.03762).
 
-    With `d_embedding`, all of it is computed in that width and then projected (Lan et al. 2019, ALBERT, arXiv
-    1909.11942); with `project_tokens`, only the token's vector is (Zhang et al. 2022, OPT, arXiv 2205.01068).
+    With `d_embedding`, everything is computed at that width and projected at the end (Lan et al. 2019, ALBERT, arXiv
+    1909.11942); with `project_tokens`, only token vectors have that width and are projected first (Zhang et al. 2022,
+    OPT, arXiv 2205.01068).
     """
 
     class Config(Embedding.Config):
@@ -74,13 +75,16 @@ class Tokens(Embedding):
             if not self.projection_bias and self.d_embedding is None:
                 yield Problem("projection_bias", "has no effect without d_embedding, which adds the projection")
             if self.project_tokens and self.norm_after_projection:
-                yield Problem("norm_after_projection", "with project_tokens every norm follows the projection already")
+                yield Problem(
+                    "norm_after_projection",
+                    "has no effect with project_tokens: the norm already follows the projection",
+                )
             if self.norm_after_projection and self.norm is None:
                 yield Problem("norm_after_projection", "has no effect without norm; set it too")
             if self.norm_before_positions and self.norm is None:
                 yield Problem("norm_before_positions", "has no effect without norm; set it too")
             elif self.norm_before_positions and self.norm_after_projection:
-                yield Problem("norm_before_positions", "contradicts norm_after_projection; use one of them")
+                yield Problem("norm_before_positions", "cannot be combined with norm_after_projection; use one of them")
             yield from check_norm("norm", self.norm, shape.d_model if self.norm_after_projection else self.width(shape))
 
     config: Config
@@ -132,7 +136,7 @@ class Tokens(Embedding):
         return rows
 
     def _segment(self, inputs: Inputs) -> Tensor | None:
-        """Return the embedding of the token types, [batch time width] or [width]; row 0 without types."""
+        """Return the token type embeddings [batch time width]; row 0 [width] if the call passes no types."""
         if self.segments is None:
             if inputs.token_type_ids is not None:
                 raise UsageError("the embedding has no segments; omit token_type_ids")

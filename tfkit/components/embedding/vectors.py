@@ -17,15 +17,15 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.storage.files import regular
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
-LONGEST = 2**12  # bytes of a token, or of the first line, in a binary file
+LONGEST = 2**12  # maximum bytes of a token, or of the first line, in a binary file
 
 
 def load_vectors(path: str | Path, token_to_id: Callable[[str], int | None], into: Tensor) -> int:
     """Copy the vectors of known tokens into the rows of `into` [vocab_size width]. Return the number of rows filled.
 
-    Formats: word2vec text (a first line "count width") or GloVe (none), with a token and its numbers per line,
-    separated by spaces; word2vec's binary format for .bin files. The first of duplicate tokens wins. Raises DataError
-    with file and line, leaving `into` unchanged.
+    Text files have a token and its numbers on each line, separated by spaces; a first line "count width" (word2vec) is
+    optional (GloVe has none). Files named .bin are in word2vec's binary format. The first of duplicate tokens wins.
+    Raise DataError with file and line, leaving `into` unchanged, if the file is invalid.
     """
     found: dict[int, Sequence[float] | Vector] = {}
     rows_of = _binary_rows if Path(path).suffix.lower() == ".bin" else _rows

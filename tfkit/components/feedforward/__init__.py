@@ -3,8 +3,8 @@
 | type | choose it when |
 |---|---|
 | mlp | the original, BERT, GPT-2, T5: two projections |
-| glu | Llama, Gemma, T5 1.1, ModernBERT: better at the same size; take 2/3 of the mlp's d_ff for its parameters |
-| experts | Mixtral, DeepSeek, Qwen-MoE: many feed-forwards, of which each token passes a few |
+| glu | Llama, Gemma, T5 1.1, ModernBERT: better at equal size, which is 2/3 of the mlp's d_ff |
+| experts | Mixtral, DeepSeek, Qwen-MoE: many feed-forward layers, a few of which process each token |
 """
 
 from tfkit.components.feedforward.dense import MLP, FeedForward, GatedLinearUnit

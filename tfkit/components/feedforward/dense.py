@@ -33,13 +33,13 @@ from tfkit.functional.dropout import Dropout
 
 
 class FeedForward(Sublayer):
-    """A position-wise sublayer: [batch time d_model] -> the same."""
+    """A position-wise sublayer: [batch time d_model] to the same shape."""
 
     capabilities = TOKENWISE
 
 
 def inner_norm(config: Config | None, d_ff: int) -> nn.Module:
-    """Build the norm of the inner values, or an identity."""
+    """Build the norm of the inner activations, or an identity."""
     norm: nn.Module = nn.Identity() if config is None else config.build(Shape(d_ff))
     return norm
 

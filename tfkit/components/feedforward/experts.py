@@ -27,14 +27,14 @@ from tfkit.core.shape import Shape
 from tfkit.functional.precision import wide
 from tfkit.functional.view import with_tensors
 
-LEAST = 1e-20  # added to a sum of weights before the division
+LEAST = 1e-20  # added to the sum of weights, so that the division is defined
 
 
 class Router(BaseModel):
-    """Scores of the experts for each token, and the `num_active` best (Shazeer et al. 2017, arXiv 1701.06538).
+    """Scores the experts for each token and selects the `num_active` best (Shazeer et al. 2017, arXiv 1701.06538).
 
-    Group-limited routing: DeepSeek-V2 (2024, arXiv 2405.04434). A selection bias updated towards an even load, instead
-    of an auxiliary loss: Wang et al. 2024, arXiv 2408.15664.
+    Group-limited routing: DeepSeek-V2 (2024, arXiv 2405.04434). Load balancing with a selection bias instead of an
+    auxiliary loss: Wang et al. 2024, arXiv 2408.15664.
     """
 
     model_config = ConfigDict(
@@ -54,7 +54,7 @@ class Router(BaseModel):
         False, description="add a bias to the scores that affects the choice of experts, but not their weights"
     )
     selection_rate: NonNegativeFloat = Field(
-        0.0, description="step size with which training moves the selection bias towards an even load"
+        0.0, description="step size of updates that move the selection bias towards an even load, in training"
     )
     num_groups: ExpertCount | None = Field(None, description="number of groups of adjacent experts; none: one group")
     active_groups: ExpertCount | None = Field(None, description="number of groups that a token chooses from; none: all")
@@ -71,7 +71,7 @@ class Router(BaseModel):
     )
 
     def check(self, num_experts: int, num_active: int) -> Iterator[tuple[str, str]]:
-        """Yield contradictory options with messages."""
+        """Yield each conflicting option with a message."""
         if self.type != "softmax" and self.over != "all":
             yield "over", f"needs type: softmax; the router is '{self.type}'"
         if self.over == "chosen" and self.normalized:
@@ -83,8 +83,8 @@ class Router(BaseModel):
     def weighs(self, num_experts: int, num_active: int) -> bool:
         """True if the weights of chosen experts depend on the scores, so that the router learns from the task.
 
-        A single expert has the constant weight 1 if weights are normalized over the chosen ones, or if it is the only
-        one.
+        A single active expert always has weight 1 if weights are normalized over the chosen experts, or if there is
+        no other expert.
         """
         only = num_experts == 1 and self.type == "softmax"
         return num_active > 1 or not (only or self.normalized or self.over == "chosen")
@@ -103,7 +103,7 @@ class Router(BaseModel):
             yield "group_score", "top2 needs groups of at least two experts; use max"
 
     def build(self, width: int, num_experts: int, num_active: int) -> Routing:
-        """Build the router for tokens of that width."""
+        """Build the router for tokens of width `width`."""
         return Routing(self, width, num_experts, num_active)
 
 
@@ -115,7 +115,7 @@ class Choice(NamedTuple):
 
 
 class Routing(nn.Module):
-    """Choice of experts for tokens [tokens width]. Scores are at least float32, as rounding could change the choice."""
+    """Choice of experts for tokens [tokens width]. Scores are in float32 or wider: rounding could change the choice."""
 
     selection_bias: Tensor | None
 
@@ -127,7 +127,7 @@ class Routing(nn.Module):
         self.register_buffer("selection_bias", torch.zeros(num_experts) if config.selection_bias else None)
 
     def forward(self, x: Tensor, real: Tensor | None, collector: Collector) -> Choice:
-        """Choose the experts of each token; padding, by `real` [tokens], does not count towards the load."""
+        """Choose the experts of each token. `real` [tokens] is False for padding, which does not count as load."""
         bias = None if self.projection.bias is None else wide(self.projection.bias)
         logits = F.linear(wide(x), wide(self.projection.weight), bias)  # [tokens experts]
         scores = self._scores(logits)
@@ -137,7 +137,7 @@ class Routing(nn.Module):
         return Choice(experts, self._weights(scores.gather(-1, experts)).to(x.dtype))  # [tokens active] each
 
     def _scores(self, logits: Tensor) -> Tensor:
-        """Compute scores [tokens experts]; for a softmax over the chosen experts, the logits in their place."""
+        """Compute scores [tokens experts]; plain logits if the softmax covers only the chosen experts."""
         if self.config.type == "sigmoid":
             return logits.sigmoid()
         return logits.softmax(dim=-1) if self.config.over == "all" else logits
@@ -202,8 +202,8 @@ Expert = Annotated[component.Config, Slot("feedforward")]
 class Experts(FeedForward):
     """sum over the chosen experts e of weight_e(x) expert_e(x) (Shazeer et al. 2017, arXiv 1701.06538).
 
-    Shared experts: DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066). Only chosen experts are computed; in compiled or
-    exported graphs, where shapes must not depend on the choice, all are, the others with weight 0.
+    Shared experts: DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066). Only chosen experts are computed. Compiled and
+    exported graphs, whose shapes must not depend on the choice, compute all experts with weight 0 for the others.
     """
 
     class Config(FeedForward.Config):
@@ -212,15 +212,15 @@ class Experts(FeedForward):
         expert: Expert = Field(description="feed-forward part of one expert")
         router: AnyRouter = part_option("softmax", "router: selects and weights the experts")
         weigh: Literal["output", "input"] = Field(
-            "output", description="side of an expert that its weight multiplies (Llama 4: input)"
+            "output", description="multiply the output or the input of an expert by its weight (Llama 4: input)"
         )
         num_shared: NonNegativeInt = Field(
             0,
             le=EXPERTS.most,
-            description="number of shared experts applied to every token, built as one of that many times d_ff",
+            description="number of shared experts applied to every token, built as one expert of num_shared * d_ff",
         )
         shared_expert: Expert | None = Field(
-            None, description="shared expert, if it differs from the others; none: see num_shared"
+            None, description="shared expert that differs from the others; none: num_shared experts like the others"
         )
         shared_gate: bool = Field(
             False, description="multiply the output of the shared expert by sigmoid(w x) (Qwen2-MoE)"
@@ -258,14 +258,14 @@ class Experts(FeedForward):
                 yield Problem(option, "experts cannot be nested; use another feed-forward part")
             if isinstance(config, FeedForward.Config) and config.shared:
                 yield Problem(
-                    f"{option}.shared", "sharing between layers applies to the whole part; set its own `shared`"
+                    f"{option}.shared", "single experts cannot be shared between layers; set `shared` of the whole part"
                 )
             for problem in config.check(shape):
                 yield problem._replace(option=f"{option}.{problem.option}")
 
         def _check_shared(self) -> Iterator[Problem]:
             if self.num_shared and self.shared_expert is not None:
-                yield Problem("num_shared", "contradicts shared_expert; use one of them")
+                yield Problem("num_shared", "cannot be combined with shared_expert; use one of them")
             elif self.num_shared > 1 and not hasattr(self.expert, "d_ff"):
                 yield Problem(
                     "num_shared", f"'{self.expert.part.part_name}' has no d_ff to multiply; set shared_expert instead"
@@ -277,7 +277,7 @@ class Experts(FeedForward):
             return {"expert": self.num_experts}
 
         def common(self) -> component.Config | None:
-            """Return the config of the shared experts, or None."""
+            """Return the config of the shared expert, or None."""
             if self.shared_expert is not None or not self.num_shared:
                 return self.shared_expert
             widened = {"d_ff": self.num_shared * self.expert.d_ff} if hasattr(self.expert, "d_ff") else {}
@@ -307,12 +307,12 @@ class Experts(FeedForward):
         return out + (common if self.shared_gate is None else common * self.shared_gate(x).sigmoid())
 
     def idle_parameters(self) -> int:
-        """Return the number of parameters that a token does not use."""
+        """Return the number of parameters in the experts that a token does not use."""
         of_all = sum(weight.numel() for weight in self.experts.parameters())
         return of_all // self.config.num_experts * (self.config.num_experts - self.config.num_active)
 
     def _chosen(self, rows: Tensor, choice: Choice, context: Context) -> Tensor:
-        """Apply each expert to the rows [row width] that chose it."""
+        """Apply each expert only to the rows [row width] routed to it."""
         experts, active = rearrange(choice.experts, "row active -> (row active)"), self.config.num_active
         order = experts.argsort(stable=True)
         given = rows[order // active]  # [rows*active width]
@@ -329,7 +329,7 @@ class Experts(FeedForward):
         return by_choice.sum(dim=1)  # [rows width]
 
     def _sizes(self, experts: Tensor) -> list[int]:
-        """Count the rows of each expert; without numbers (meta, fake tensors) all go to one, at the same cost."""
+        """Count the rows of each expert; meta and fake tensors have no values, so one expert gets all rows."""
         if experts.is_meta or type(experts) is not Tensor:
             return [len(experts)] + [0] * (self.config.num_experts - 1)
         sizes: list[int] = experts.bincount(minlength=self.config.num_experts).tolist()
@@ -363,7 +363,7 @@ class Experts(FeedForward):
 
 
 def _alone(experts: nn.Module, weights: Mapping[str, Tensor], x: Tensor, context: Context) -> Tensor:
-    """Run one expert through a view with its weights, as other threads may be using the part."""
+    """Run one expert through a view with its weights; the module is not modified, as other threads may use it."""
     instead = {parameter: weights[name] for name, parameter in experts.named_parameters()}
     out: Tensor = with_tensors(experts, instead)(x, context)
     return out
@@ -385,7 +385,7 @@ def _stacked(part: nn.Module, count: int) -> nn.Module:
 
 
 def _real(x: Tensor, context: Context) -> Tensor | None:
-    """Return the mask of real rows, [batch * time]."""
+    """Return the mask of rows that are not padding, [batch * time]."""
     real = context.mask.real
     if real is None:
         return None

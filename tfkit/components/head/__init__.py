@@ -2,15 +2,15 @@
 
 | type | choose it when |
 |---|---|
-| language_model | the model writes: a decoder, or an encoder and a decoder |
+| language_model | the model generates text: a decoder, or an encoder and a decoder |
 | masked_lm | an encoder learns by filling in masked tokens (BERT) |
 | discriminator | an encoder learns by finding replaced tokens (ELECTRA) |
 | classifier | a text has a class; with an activation it is BERT's pooler |
 | token_classifier | every word has a tag |
-| span | the answer to a question is a piece of the text |
+| span | the answer to a question is a span of the text |
 | regression | a text has a number |
-| pooled | a text has a vector: BERT's pooler as a head, or what a sentence encoder gives |
-| hidden | the vectors themselves are wanted |
+| pooled | a text has a vector: BERT's pooler, or a sentence encoder |
+| hidden | the output is the hidden states |
 """
 
 from tfkit.components.head.base import Head, TokenHead

@@ -29,7 +29,7 @@ class Head(HeadFacts, nn.Module):
     capabilities = TOKENWISE
 
     def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
-        """`embedding` is the token embedding of the head's stack, for tied heads."""
+        """Build the head; `embedding` is the token embedding of its stack, for tied heads."""
         super().__init__()
         self.config = config
         self.shape = shape
@@ -83,7 +83,7 @@ class TokenHead(Head):
         return cross_entropy(self.finish(self.output(features)), targets, smoothing)
 
     def _target(self, embedding: nn.Module | None) -> tuple[int, int, nn.Module | None]:
-        """Return the input width and vocabulary size of the output projection, and the embedding that it is tied to."""
+        """Return the input width and vocabulary size of the output projection, and the tied embedding, if any."""
         if not self.config.tied:
             if self.shape.vocab_size is None:
                 raise UsageError(f"the head '{self.part_name}' needs a vocab_size in its shape")

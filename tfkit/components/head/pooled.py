@@ -32,17 +32,17 @@ def pool(hidden: Tensor, real: Tensor | None, how: Literal["first", "mean", "las
         return reduce(kept, "batch time d_model -> batch d_model", "sum") / count  # [batch d_model]
     place = torch.arange(hidden.shape[1], device=hidden.device)
     if how == "first":
-        wanted = torch.where(real, place, hidden.shape[1] - 1).amin(dim=1)
+        chosen = torch.where(real, place, hidden.shape[1] - 1).amin(dim=1)
     else:
-        wanted = torch.where(real, place, 0).amax(dim=1)
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), wanted]  # [batch d_model]
+        chosen = torch.where(real, place, 0).amax(dim=1)
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), chosen]  # [batch d_model]
 
 
 @register("head", "pooled")
 class Pooled(Head):
-    """vector = activation(dense(pool(hidden))), one for each text (Devlin et al. 2018, arXiv 1810.04805: the pooler).
+    """vector = activation(dense(pool(hidden))), one per text (Devlin et al. 2018, arXiv 1810.04805: the pooler).
 
-    The dense layer exists if `d_output` or `activation` is set. `normalized` gives vectors of length 1 (Reimers
+    The dense layer exists if `d_output` or `activation` is set. `normalized` scales the vector to length 1 (Reimers
     and Gurevych 2019, arXiv 1908.10084).
     """
 
@@ -96,7 +96,7 @@ class Pooled(Head):
 class Classifier(Head):
     """logits = output(activation(dense(pool(hidden)))) (Devlin et al. 2018, arXiv 1810.04805).
 
-    Without an activation there is no dense layer either.
+    The dense layer exists only with an activation.
     """
 
     class Config(Head.Config):
@@ -113,7 +113,7 @@ class Classifier(Head):
         bias: bool = Field(True, description="add biases to dense and output")
         independent: bool = Field(
             False,
-            description="predict each class independently (sigmoid), for texts of several classes; inference only",
+            description="predict each class independently (sigmoid), for texts with several classes; inference only",
         )
 
         def pooling(self) -> Pool:
@@ -144,7 +144,7 @@ class Classifier(Head):
 class RegressionHead(Head):
     """value = output(activation(dense(pool(hidden)))) (Devlin et al. 2018, arXiv 1810.04805: STS-B).
 
-    Without an activation there is no dense layer either.
+    The dense layer exists only with an activation.
     """
 
     class Config(Head.Config):

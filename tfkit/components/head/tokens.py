@@ -39,7 +39,7 @@ from tfkit.core.shape import Shape
 class LanguageModel(TokenHead):
     """logits = output(scale * hidden), tied to the token table or not (Press and Wolf 2016, arXiv 1608.05859).
 
-    A projection without bias precedes a tied table of another width than d_model.
+    If the tied table is not d_model wide, a projection without bias precedes it.
     """
 
     class Config(TokenHead.Config):
@@ -93,7 +93,8 @@ class MaskedLM(TokenHead):
         )
         d_output: Width | None = Field(None, description="output width of dense (RemBERT); none: d_model")
         bias: Bias | Literal["frozen"] = Field(
-            True, description="biases: all, none, or a list of dense and output; frozen: both, that of output constant"
+            True,
+            description="biases: all, none, or a list of dense and output; frozen: both, output's bias constant",
         )
 
         def table_norm(self) -> component.Config | None:
@@ -137,7 +138,7 @@ class MaskedLM(TokenHead):
 
 @register("head", "hidden")
 class Hidden(Head):
-    """The hidden states themselves, [batch time d_model], for a model whose vectors are what is wanted."""
+    """The hidden states themselves, [batch time d_model], for models whose output is vectors."""
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         out: Tensor = self.dropout(hidden)  # [batch time d_model]
@@ -146,7 +147,7 @@ class Hidden(Head):
 
 @register("head", "discriminator")
 class Discriminator(Head):
-    """logit = output(activation(dense(hidden))), one for each token (Clark et al. 2020, arXiv 2003.10555)."""
+    """logit = output(activation(dense(hidden))), one per token (Clark et al. 2020, arXiv 2003.10555)."""
 
     class Config(Head.Config):
         activation: Activation = part_option("gelu", "activation of dense")
@@ -160,7 +161,7 @@ class Discriminator(Head):
         self.output = nn.Linear(shape.d_model, 1)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """Map [batch time d_model] to [batch time], above 0 for tokens predicted to be replaced."""
+        """Map [batch time d_model] to [batch time]; above 0 for tokens classified as replaced."""
         logits = self.output(self.activation(self.dense(self.dropout(hidden))))  # [batch time 1]
         out: Tensor = rearrange(logits, "batch time 1 -> batch time")  # [batch time]
         return out
@@ -168,9 +169,9 @@ class Discriminator(Head):
 
 @register("head", "token_classifier")
 class TokenClassifier(Head):
-    """logits = output(activation(dense(hidden))) of each token (Devlin et al. 2018, arXiv 1810.04805: named entities).
+    """logits = output(activation(dense(hidden))) per token (Devlin et al. 2018, arXiv 1810.04805: named entities).
 
-    Without an activation there is no dense layer either.
+    The dense layer exists only with an activation.
     """
 
     class Config(Head.Config):
@@ -200,11 +201,11 @@ class TokenClassifier(Head):
 
 @register("head", "span")
 class SpanHead(Head):
-    """logits = output(hidden): how well an answer begins, and ends, at each token (Devlin et al. 2018: SQuAD)."""
+    """logits = output(hidden): scores of each token as start and as end of an answer (Devlin et al. 2018: SQuAD)."""
 
     class Config(Head.Config):
         bias: bool = Field(
-            True, description="add a bias to the output; it shifts all positions equally, without effect"
+            True, description="add a bias to the output; it has no effect, as it shifts all positions equally"
         )
 
     config: Config

@@ -2,12 +2,12 @@
 
 | type | choose it when |
 |---|---|
-| sinusoidal | the original: fixed, nothing to learn, any length |
-| learned | BERT, GPT-2, BART: a table, as long as the longest text of training |
-| rotary | Llama and most models since 2021: relative, nothing to learn, can be stretched to longer texts |
-| alibi | BLOOM: relative, nothing to learn, trained short and used longer |
-| t5_bias | T5: relative, a learned number for each range of distances and each head |
-| log_temperature | beside rotary, Ministral 3: scores grow with the position, so that long texts stay in focus |
+| sinusoidal | the original: fixed, no parameters, any length |
+| learned | BERT, GPT-2, BART: a table, limited to its length |
+| rotary | Llama and most models since 2021: relative, no parameters, can be scaled to longer texts |
+| alibi | BLOOM: relative, no parameters, works for texts longer than those in training |
+| t5_bias | T5: relative, a learned bias per head and range of distances |
+| log_temperature | Ministral 3, with rotary: scores grow with the position, which keeps attention sharp in long texts |
 """
 
 from tfkit.components.position.absolute import LearnedPosition, Sinusoidal

@@ -1,4 +1,4 @@
-"""Positions as vectors that are added to the embeddings."""
+"""Position parts that add vectors to the embeddings."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class Sinusoidal(Position):
 
 @register("position", "learned")
 class LearnedPosition(Position):
-    """x_p + table[p + offset], the table learned (Gehring et al. 2017, arXiv 1705.03122)."""
+    """x_p + table[p + offset], with a learned table (Gehring et al. 2017, arXiv 1705.03122)."""
 
     class Config(Position.Config):
-        offset: NonNegativeInt = Field(0, description="unused rows before that of position 0 (BART, RoBERTa: 2)")
+        offset: NonNegativeInt = Field(0, description="unused rows before the row of position 0 (BART, RoBERTa: 2)")
         skip_padding: bool = Field(
             False, description="count only real tokens; padding uses the row before the first (RoBERTa)"
         )
@@ -129,7 +129,7 @@ class LearnedPosition(Position):
         """
         if torch.compiler.is_compiling() or positions.device.type == "cpu":
             return
-        # a row longer than the table may still be valid: positions restart in packed texts
+        # a row longer than the table may still be valid, as positions restart for each packed text
         time = positions.shape[-1]
         if time > self.length:
             farthest = time - 1 if positions.device.type == "meta" else int(positions.max())

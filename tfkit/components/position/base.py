@@ -1,4 +1,4 @@
-"""Base class of the position parts: four hooks that do nothing by default."""
+"""Base class of the position parts, with four hooks that are no-ops by default."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfkit.functional.precision import wide_dtype
 
 
 class Position(PositionFacts, nn.Module):
-    """Encodes token positions. A part overrides some hooks; the model calls only those.
+    """Encodes token positions. The model calls only the hooks that a part overrides.
 
-    Positions are [batch|1 time] integers. A position of the stack is shared by all layers; a position of a layer is its
-    own.
+    Positions are [batch|1 time] integers. All layers share the position part of the stack; one set for a layer is
+    separate.
     """
 
     capabilities = TOKENWISE

@@ -1,4 +1,4 @@
-"""Positions as biases and factors of attention scores."""
+"""Position parts that bias or scale attention scores."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tfkit.core.shape import Shape
 def slopes(num_heads: int, between: str = "below") -> list[float]:
     """Return the slope of each head: 2^(-8h/n) for h = 1..n if n is a power of two.
 
-    Otherwise, those of the lower power of two, then every other one of the higher power, as in the authors' code; or,
-    with `between` "above", every other one of the higher power from the second on, then the rest.
+    Otherwise, as in the authors' code, the slopes for the next lower power of two, then every other slope for the next
+    higher power. With `between` = "above": every other slope for the higher power from the second on, then the rest.
     """
     below = 1 << (num_heads.bit_length() - 1)
     if between == "above" and below != num_heads:
@@ -43,18 +43,20 @@ class ALiBi(Position):
     class Config(Position.Config):
         between: Literal["below", "above"] = Field(
             "below",
-            description="slopes if num_heads is no power of two; below: those of the power below, then more (BLOOM); "
-            "above: only those of the power above (MPT)",
+            description="slopes if num_heads is not a power of two; below: the slopes for the next lower power, then "
+            "some for the higher one (BLOOM); above: only slopes for the next higher power (MPT)",
         )
         scale: PositiveFloat = Field(1.0, description="factor on all slopes (Falcon: 1 / sqrt(head_dim))")
         bfloat16: bool = Field(
             False,
-            description="multiply the slope by the position of the key, in bfloat16, not the distance; causal (Falcon)",
+            description="multiply slopes by key positions, not distances, in bfloat16; only in causal stacks (Falcon)",
         )
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.bfloat16 and not shape.causal:
-                yield Problem("bfloat16", "penalizes early keys, which equals distance only in a causal stack")
+                yield Problem(
+                    "bfloat16", "biases scores by key position, which is equivalent to distance only in a causal stack"
+                )
 
     config: Config
 
@@ -63,7 +65,7 @@ class ALiBi(Position):
         slope = rearrange(slope, "head -> 1 head 1 1")  # [1 head 1 1]
         query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
         if self.config.bfloat16:
-            # softmax ignores what all keys of a query share; onnxruntime has no bfloat16 product
+            # softmax ignores constants shared by all keys; float32 because onnxruntime cannot multiply bfloat16
             product = slope.bfloat16().float() * key.bfloat16().float()
             of_keys = product.bfloat16().to(self.dtype) * self.config.scale
             return repeat(of_keys, "batch head 1 key -> batch head query key", query=query.shape[2])
@@ -82,11 +84,11 @@ class T5Bias(Position):
         num_buckets: Width = Field(
             32, description="number of buckets, for both directions together in a bidirectional stack"
         )
-        max_distance: PositiveInt = Field(128, description="distance from which all keys share the last bucket")
+        max_distance: PositiveInt = Field(128, description="distance from which on all keys share the last bucket")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.num_heads is None:
-                yield Problem("", "t5_bias has one column per head, but its layers differ in num_heads")
+                yield Problem("", "t5_bias has one column per head, but the layers differ in num_heads")
             ways = 1 if shape.causal else 2
             near, left = divmod(self.num_buckets, 2 * ways)
             if left:

@@ -20,14 +20,14 @@ from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.functional.rotate import Rotation
 
-PROBED = 2**16  # channels; wider heads fail in the same way
+PROBED = 2**16  # maximum width at which scalings are checked
 
 
 @register("position", "rotary")
 class Rotary(Position):
-    """Pair i of each query and key at p turned by p * theta^(-2i/width) (Su et al. 2021, arXiv 2104.09864).
+    """Rotation of pair i in queries and keys at position p by p * theta^(-2i/width) (Su et al. 2021, arXiv 2104.09864).
 
-    `width` is the rotated part of head_dim; scores then depend on position differences alone.
+    `width` is the rotated part of head_dim. Scores depend only on differences between positions.
     """
 
     class Config(Position.Config):
@@ -50,7 +50,8 @@ class Rotary(Position):
             if head_dim and (width % 2 or not width):
                 option, share = ("", "") if self.fraction == 1 else ("fraction", f"{self.fraction} of ")
                 yield Problem(
-                    option, f"rotary turns channels in pairs; {share}head_dim {head_dim} is {width}, not an even number"
+                    option,
+                    f"rotary rotates pairs of channels, but {share}head_dim {head_dim} is {width}; use an even number",
                 )
             elif self.scaling is not None and 0 < width <= PROBED:
                 yield from self._check_scaling(self.scaling, width)
@@ -110,8 +111,8 @@ class Rotary(Position):
         width = int(dim * self.config.fraction)
         if width % 2 or not width:
             raise UsageError(
-                f"rotary turns channels in pairs, but {self.config.fraction} of head_dim {dim} is {width}; "
-                "choose a fraction and a head_dim that give an even number"
+                f"rotary rotates pairs of channels, but {self.config.fraction} of head_dim {dim} is {width}; "
+                "choose fraction and head_dim so that the product is even"
             )
         if self.config.scaling is None:
             return plain_frequencies(self.config.theta, width, lengths.device)

@@ -1,4 +1,4 @@
-"""Scaling of rotary frequencies for texts longer than those of training."""
+"""Scaling of rotary frequencies for texts longer than those in training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.core.options import PositiveFloat, PositiveInt
 
 
 class Scaling(BaseModel):
-    """Base class of the scalings. `moves`: frequencies depend on the text length."""
+    """Base class of the scalings. `moves` is True if frequencies depend on the text length."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
@@ -24,7 +24,7 @@ class Scaling(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} has no frequencies")
 
     def regime(self, length: Tensor) -> Tensor:
-        """Return a number for each of `length`; equal numbers mean equal frequencies."""
+        """Return a key for each length; lengths with equal keys have equal frequencies."""
         return torch.zeros_like(length)
 
     def fits(self, width: int) -> bool:
@@ -50,7 +50,7 @@ def plain_frequencies(theta: float, width: int, device: torch.device) -> Tensor:
 class LinearScaling(Scaling):
     """All frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)."""
 
-    type: Literal["linear"] = Field(description="linear: all frequencies alike")
+    type: Literal["linear"] = Field(description="linear: divide all frequencies by factor")
     factor: PositiveFloat = Field(description="extension of the context length")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class LinearScaling(Scaling):
 
 
 class NTK(Scaling):
-    """theta times alpha^(width / (width - 2)): low frequencies are stretched, high ones hardly (Hunyuan)."""
+    """theta times alpha^(width / (width - 2)), which mainly stretches low frequencies (Hunyuan)."""
 
     type: Literal["ntk"] = Field(description="ntk: a larger theta")
     alpha: PositiveFloat = Field(description="extension of the context length")
@@ -68,7 +68,7 @@ class NTK(Scaling):
 
 
 class Dynamic(Scaling):
-    """Theta grows with texts longer than `original_length`; shorter ones are as in training."""
+    """Theta grows with the text length beyond `original_length`; shorter texts are encoded as in training."""
 
     moves: ClassVar[bool] = True
     type: Literal["dynamic"] = Field(description="dynamic: theta grows with the length of the text")
@@ -86,16 +86,16 @@ class Dynamic(Scaling):
 
 
 class Yarn(Scaling):
-    """High frequencies stay, low ones are divided by `factor`, a ramp between (Peng et al. 2023, arXiv 2309.00071)."""
+    """Low frequencies divided by `factor`, high ones unchanged, a ramp between (Peng et al. 2023, arXiv 2309.00071)."""
 
-    type: Literal["yarn"] = Field(description="yarn: low frequencies are stretched, high ones stay")
+    type: Literal["yarn"] = Field(description="yarn: stretch low frequencies, keep high ones")
     factor: PositiveFloat = Field(description="extension of the context length")
     original_length: PositiveInt = Field(description="longest text in training")
     beta_fast: PositiveFloat = Field(
-        32.0, description="frequencies of at least this many turns over the original length are unchanged"
+        32.0, description="frequencies with at least this many turns over the original length are unchanged"
     )
     beta_slow: PositiveFloat = Field(
-        1.0, description="frequencies below this many turns are divided by the whole factor"
+        1.0, description="frequencies with at most this many turns are divided by the full factor"
     )
     truncate: bool = Field(True, description="round the ends of the ramp to whole channels")
     attention_factor: PositiveFloat | None = Field(
@@ -103,7 +103,7 @@ class Yarn(Scaling):
     )
     mscale: PositiveFloat | None = Field(None, description="weight of ln(factor) in the factor on queries and keys")
     mscale_all_dim: PositiveFloat | None = Field(
-        None, description="weight of ln(factor) in the factor on the scores of all channels; divides that of mscale"
+        None, description="weight of ln(factor) in the factor on all scores; divides the factor from mscale"
     )
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
@@ -140,17 +140,15 @@ class Yarn(Scaling):
 
 
 class Llama3(Scaling):
-    """Wavelengths over original_length / low_factor are stretched, those under / high_factor stay (Llama 3.1, 2024)."""
+    """Long wavelengths stretched, short ones kept (Llama 3.1); original_length over the factors are the limits."""
 
-    type: Literal["llama3"] = Field(description="llama3: long wavelengths are stretched, short ones stay")
+    type: Literal["llama3"] = Field(description="llama3: stretch long wavelengths, keep short ones")
     factor: PositiveFloat = Field(description="extension of the context length")
     original_length: PositiveInt = Field(description="longest text in training")
     low_factor: PositiveFloat = Field(
-        1.0, description="original_length over the wavelength from which frequencies are fully stretched"
+        1.0, description="wavelengths above original_length / low_factor are fully stretched"
     )
-    high_factor: PositiveFloat = Field(
-        4.0, description="original_length over the wavelength up to which frequencies are unchanged"
-    )
+    high_factor: PositiveFloat = Field(4.0, description="wavelengths below original_length / high_factor are unchanged")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         plain = plain_frequencies(theta, width, length.device)
@@ -160,7 +158,7 @@ class Llama3(Scaling):
 
 
 class LongRope(Scaling):
-    """A separate divisor for each pair, with another list for texts over `original_length` (arXiv 2402.13753)."""
+    """A divisor for each pair, with a second list for texts longer than `original_length` (arXiv 2402.13753)."""
 
     moves: ClassVar[bool] = True
     type: Literal["longrope"] = Field(description="longrope: a divisor for each pair")

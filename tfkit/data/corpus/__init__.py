@@ -2,20 +2,20 @@
 
 | type | example | purpose |
 |---|---|---|
-| `parallel_text` | a line of each of two files | translation: the usual form of training pairs |
+| `parallel_text` | a line of each of two files | translation; the usual form of training pairs |
 | `parallel_tsv` | a line with tabs | pairs in one file (Tatoeba) |
 | `text` | a line, a paragraph or a file | language modelling |
-| `labelled_text` | a line and its label | classification: the label is the first word, or in a separate file |
+| `labelled_text` | a line and its label | classification; the label is the first word or in a separate file |
 | `tagged_text` | a line and a line of tags | tagging, in two files (slots, entities) |
 | `conllu` | a sentence of a treebank | tagging, in the format of Universal Dependencies |
-| `json_lines` | one JSON object per line | data from a program |
+| `json_lines` | one JSON object per line | data written by a program |
 | `chat` | a conversation: messages with roles, in JSON lines | the objective `chat` |
 | `csv` | a row | data from a spreadsheet |
 | `parquet` | a row | data from a data set hub |
-| `datasets` | a row | a folder that the library datasets saved, or of Parquet files |
-| `phrases` | a generated pair | a first translation model, without files |
-| `docstrings` | a text of Python's own documentation | a first language model, without files |
-| `copying`, `reversal`, `sorting` | random symbols and their permutation | probe of positions |
+| `datasets` | a row | a folder saved by the library datasets, or a folder of Parquet files |
+| `phrases` | a generated pair | a first translation model without files |
+| `docstrings` | a text from Python's own documentation | a first language model without files |
+| `copying`, `reversal`, `sorting` | random symbols and their permutation | probe of position handling |
 | `associative_recall`, `induction` | symbols, and those associated with a query | probe of lookup in the context |
 | `parity`, `brackets` | a sequence and its final state | probe of state tracking |
 | `depo`, `brevo`, `mano` | arrows, a graph, an expression, and the result | probe of reasoning depth |
@@ -24,14 +24,14 @@
 | `npy` | a row of an array | vectors: measurements, images, outputs of another model |
 | `images` | an image of a folder | classification or captioning of images |
 | `audio` | a sound of a folder (.wav) | classification of sounds by spectrum frames |
-| `digits` | an image of a handwritten digit | a first image model, without files |
-| `shapes`, `tones` | a drawn image, a melody | a first captioning or sound model, without files |
-| `modular_addition` | a sum and its remainder | probe of generalization versus memorization |
-| `mixture` | an example of one of several corpora | training on several corpora, in the ratio of their weights |
+| `digits` | an image of a handwritten digit | a first image model without files |
+| `shapes`, `tones` | a drawn image, a melody | a first captioning or sound model without files |
+| `modular_addition` | a sum and its remainder | probe of generalization versus memorization (grokking) |
+| `mixture` | an example from one of several corpora | training on several corpora in a given ratio |
 
-Arrays, images and sounds are `vectors`, with a `label` or a `target`; they bypass the tokenizer. Text fields: `source`
-and `target` of pairs, `text` alone, `text` with `label`, `text` with `tags`. In `json_lines`, `csv` and `parquet` the
-option `fields` maps them to the names in the file.
+Arrays, images and sounds are `vectors` with a `label` or a `target`; they bypass the tokenizer. The fields of texts are
+`source` and `target` for pairs, `text` alone, `text` with `label`, or `text` with `tags`. In `json_lines`, `csv` and
+`parquet`, the option `fields` maps these fields to names in the file.
 """
 
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus

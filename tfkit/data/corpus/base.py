@@ -17,16 +17,16 @@ from tfkit.data.corpus.lines import beginnings
 from tfkit.data.corpus.watch import check_texts, watched
 from tfkit.recipe.text.options import path_values
 
-# bytes read if only a file's beginning is checked: the second if the first may have cut a record
+# bytes read when only the start of a file is checked; the second limit is used if the first cuts a record
 BEGINNINGS = (2**20, 2**26)
 
 Example = dict[str, str]
-Record = tuple[str, Example]  # its place ("train.en:12") and its fields
+Record = tuple[str, Example]  # location ("train.en:12") and fields
 
 
 def _known_encoding(name: str) -> str:
     try:
-        with contextlib.suppress(UnicodeError):  # one byte is incomplete in utf-16
+        with contextlib.suppress(UnicodeError):  # in utf-16, one byte is incomplete
             b"a".decode(name)
     except (LookupError, ValueError):
         raise ValueError(f"{name!r} is not a text encoding; use utf-8, latin-1, ...") from None
@@ -40,7 +40,7 @@ def _several(value: Any) -> Any:
 
 
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
-_OneOrMany = RecipePath | Annotated[list[RecipePath], Field(min_length=1)]  # as written in a recipe
+_OneOrMany = RecipePath | Annotated[list[RecipePath], Field(min_length=1)]  # the input types in a recipe
 RecipePaths = Annotated[
     tuple[RecipePath, ...], BeforeValidator(_several, json_schema_input_type=_OneOrMany), Field(min_length=1)
 ]
@@ -49,42 +49,42 @@ Fields = Annotated[dict[str, str], Field(min_length=1)]
 
 
 class Corpus(CorpusFacts):
-    """Base of corpora; fields are `source` and `target` for pairs, or `text` (with `label` or `tags`)."""
+    """Base of corpora. Fields are `source` and `target` for pairs, else `text`, possibly with `label` or `tags`."""
 
     class Config(CorpusFacts.Config, RecipeConfig):
         """Options of every corpus."""
 
-        limit: PositiveInt | None = Field(None, description="number of examples to use, from the first on; none: all")
+        limit: PositiveInt | None = Field(None, description="number of examples to use, from the start; none: all")
 
         def files_read(self) -> tuple[str, ...]:
             """Return the input files: by default, all options that are paths.
 
-            A run records their hashes, and --resume verifies them. Without files, or with a folder among them, the
-            examples themselves are hashed.
+            A run records the hashes of these files, and --resume verifies them. If there are none, or one is a folder,
+            the examples are hashed instead.
             """
             return path_values(self)
 
-    # False: the first example costs as much as all of them, so `tfkit check` skips it
+    # False if the first example costs as much as all of them; `tfkit check` then skips the corpus
     in_order: bool = True
 
     def __init__(self, config: Config) -> None:
         self.limit = config.limit
 
     def examples(self) -> list[Example]:
-        """Read all examples, each with every one of `self.fields`; raise DataError with the file and line.
+        """Read all examples, logging progress. Each example has all of `self.fields`.
 
-        Also raise DataError if they exceed the free memory. Progress is logged.
+        Raise DataError for invalid input, with file and line, and if the examples exceed the free memory.
         """
         return list(watched(islice(self.read(), self.limit), self.name(), self._expected()))
 
     def stream(self) -> Iterator[Example]:
-        """Yield the examples without holding them; raise DataError as `examples` does."""
+        """Yield the examples one by one without storing them. Raise DataError for invalid input."""
         for number, example in enumerate(islice(self.read(), self.limit), start=1):
             check_texts(example, f"{self.name()}: example {number}")
             yield example
 
     def first(self, count: int) -> list[Example]:
-        """Return the first examples, reading only the beginning of each file; raise DataError as `examples` does."""
+        """Return the first examples, reading only the start of each file. Raise DataError for invalid input."""
         for most in BEGINNINGS:
             with beginnings(most) as bound:
                 try:
@@ -103,7 +103,7 @@ class Corpus(CorpusFacts):
         return self.limit if count is None else min(count, self.limit or count)
 
     def count(self) -> int | None:
-        """Number of examples before `limit`, or None if unknown before reading."""
+        """Number of examples before `limit` is applied, or None if only reading reveals it."""
         return None
 
     def read(self) -> Iterator[Example]:
@@ -111,11 +111,11 @@ class Corpus(CorpusFacts):
         raise NotImplementedError
 
     def where(self, number: int) -> str:
-        """Return the location of example `number` (from 1), for messages."""
+        """Return the location of example `number` (from 1) for error messages."""
         return f"{self.name()}: example {number}"
 
     def name(self) -> str:
-        """Return the input file or files, for messages."""
+        """Return the input file or files for error messages."""
         return f"the corpus '{self.part_name}'"
 
 
@@ -123,7 +123,7 @@ class RecordCorpus(Corpus):
     """Base of corpora with one example per record; an empty field is an error unless `skip_empty` is set."""
 
     class Config(Corpus.Config):
-        """Options of every corpus of records."""
+        """Options of all record corpora."""
 
         skip_empty: bool = Field(False, description="drop records with an empty field; false: raise an error")
 
@@ -141,7 +141,7 @@ class RecordCorpus(Corpus):
             raise DataError(f"{self.name()}: contains no example")
 
     def _filled(self) -> Iterator[Record]:
-        """Drop or reject records with empty fields."""
+        """Yield the records, dropping those with empty fields. Raise DataError for empty fields unless `skip_empty`."""
         for place, example in self.records():
             check_texts(example, place)
             empty = [field for field, text in example.items() if not text.strip()]
@@ -151,20 +151,20 @@ class RecordCorpus(Corpus):
                 raise DataError(f"{place}: {' and '.join(empty)} is empty; fill it in, or set skip_empty: true")
 
     def where(self, number: int) -> str:
-        """Return the location of the record, found by reading the file again."""
+        """Return the location of a record by reading the file again."""
         record = next(islice(self._filled(), number - 1, None), None)
         return super().where(number) if record is None else record[0]
 
     def records(self) -> Iterable[Record]:
-        """Yield each record with its place."""
+        """Yield each record with its location."""
         raise NotImplementedError
 
 
 class TextRecordCorpus(RecordCorpus):
-    """Base of corpora of records in text files."""
+    """Base of corpora that read records from text files."""
 
     class Config(RecordCorpus.Config):
-        """Options of every text file of records."""
+        """Options of all text files of records."""
 
         encoding: Encoding = Field("utf-8", description="text encoding of the file: utf-8, latin-1, ...")
 

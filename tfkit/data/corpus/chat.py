@@ -19,13 +19,13 @@ from tfkit.data.corpus.records import parsed
 class Conversations(TextRecordCorpus):
     """One conversation per line: `{"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}`.
 
-    `source` is the list of all messages but the last, as JSON; `target` is the last one, which is the assistant's.
+    `source` is a JSON list of all messages but the last; `target` is the last message, which must be the assistant's.
     """
 
     fields = ("source", "target")
 
     class Config(TextRecordCorpus.Config):
-        """The file."""
+        """The input file."""
 
         file: RecipePath = Field(description="a file with one conversation per line")
 
@@ -34,7 +34,7 @@ class Conversations(TextRecordCorpus):
         self.file = config.file
 
     def records(self) -> Iterator[Record]:
-        """Yield each conversation; raise DataError with the line of a faulty one."""
+        """Yield each conversation. Raise DataError with the line number of an invalid one."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if self.skip_empty and not line.strip():
@@ -44,7 +44,7 @@ class Conversations(TextRecordCorpus):
                 raise DataError(f"{place}: no field 'messages'; expected {{\"messages\": [...]}}")
             messages = checked(value["messages"], place)
             if messages[-1]["role"] != "assistant" or len(messages) < 2:
-                raise DataError(f"{place}: the last message is the one to learn; end with the assistant's reply")
+                raise DataError(f"{place}: the last message is the training target; end with an assistant message")
             yield place, {"source": written(messages[:-1]), "target": messages[-1]["content"]}
 
     def name(self) -> str:

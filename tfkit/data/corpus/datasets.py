@@ -1,4 +1,4 @@
-"""Data sets on disk, as the library datasets saves them."""
+"""Data sets on disk in the format of the library datasets."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tfkit.data.corpus.base import Fields, Record, RecordCorpus
 from tfkit.data.corpus.records import pick
 from tfkit.storage import files
 
-STATE, SPLITS = "state.json", "dataset_dict.json"  # of save_to_disk: its files; the splits, each a folder
+STATE, SPLITS = "state.json", "dataset_dict.json"  # written by save_to_disk
 
 
 @register("corpus", "datasets")
 class Datasets(RecordCorpus):
-    """A folder of `save_to_disk` of the library datasets, or of Parquet files: one row per example.
+    """A folder saved with `save_to_disk` of the library datasets, or a folder of Parquet files; one row per example.
 
-    Nothing is downloaded; the library itself is not needed.
+    Nothing is downloaded, and the library is not needed.
     """
 
     class Config(RecordCorpus.Config):
         """The folder, its split and the columns."""
 
-        folder: FolderPath = Field(description="a folder of save_to_disk, or with .parquet files")
+        folder: FolderPath = Field(description="a folder saved with save_to_disk, or a folder with .parquet files")
         split: str | None = Field(None, description="the split, if the folder has several: train, ...")
         fields: Fields = Field(description="column of each field, or a dotted path")
 
         def files_read(self) -> tuple[str, ...]:
-            """Return the data files; the folder if they cannot be listed."""
+            """Return the data files, or the folder if they cannot be listed."""
             with contextlib.suppress(DataError):
                 return tuple(str(file) for file in data_files(Path(self.folder), self.split))
             return (self.folder,)
@@ -47,19 +47,19 @@ class Datasets(RecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """Yield the selected columns of each row; raise DataError without pyarrow or for an invalid file."""
+        """Yield the selected columns of each row. Raise DataError if pyarrow is missing or a file is invalid."""
         for file in data_files(self.folder, self.split):
             for number, row in enumerate(_rows(file), start=1):
                 place = f"{file}: row {number}"
                 yield place, pick(row, self.names, place)
 
     def name(self) -> str:
-        """Return the path of the folder, and the split."""
+        """Return the path of the folder or of the split."""
         return str(self.folder if self.split is None else self.folder / self.split)
 
 
 def data_files(folder: Path, split: str | None) -> list[Path]:
-    """Return the data files of a folder in their order; raise DataError if there are none."""
+    """Return the data files of a folder in order. Raise DataError if there are none."""
     if not folder.is_dir():
         raise DataError(f"{folder}: {'is a file' if folder.exists() else 'no such folder'}; expected a folder of data")
     found = sorted(folder.glob("*.parquet"))
@@ -77,10 +77,10 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
     except RunError as error:
         raise DataError(str(error)) from None
     except (KeyError, TypeError):
-        raise DataError(f"{folder}: {SPLITS} or {STATE} is not what save_to_disk writes") from None
+        raise DataError(f"{folder}: {SPLITS} or {STATE} does not have the format of save_to_disk") from None
     chosen = [file for file in found if split is None or file.name.split("-")[0] == split]
     if not chosen:
-        raise DataError(f"{folder}: neither a folder of save_to_disk ({STATE}) nor one with .parquet files")
+        raise DataError(f"{folder}: neither saved with save_to_disk ({STATE}) nor a folder with .parquet files")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""English text available with every Python installation: the documentation of the standard library."""
+"""English text that comes with every Python installation: the documentation of the standard library."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from tfkit.data.sentences import first_sentence
 
 _TESTS = {"test", "tests", "idle_test"}
 _TOPICS = "pydoc_data/topics.py"
-# word counts of summary and body: shorter ones are uninformative, longer ones are reference manuals
+# word counts of summary and body: fewer words are uninformative, more words are reference manuals
 _SUMMARY, _BODY = range(3, 31), range(5, 201)
 
 
 @register("corpus", "docstrings")
 class Docstrings(Corpus):
-    """The help topics and docstrings of Python's standard library, read as text, never imported.
+    """The help topics and docstrings of Python's standard library, parsed without importing it.
 
-    The texts depend on the Python version alone. No text is in two splits.
-    Summaries: the target is a docstring's first sentence, the source the remainder. All pairs of a module are in one
-    split, and no two pairs share a source or a target.
+    The texts depend only on the Python version, and no text occurs in two splits.
+    With `form: summary`, the target is the first sentence of a docstring and the source is the rest. All pairs of a
+    module are in one split, and no two pairs share a source or a target.
     """
 
     example: ClassVar = {"characters": 100_000}
 
     class Config(Corpus.Config):
-        """The split (5% is `valid`, 5% is `test`), its seed, the form, and the maximum length of all splits."""
+        """The split (`valid` and `test` have 5% each), its seed, the form, and the maximum size of all splits."""
 
         split: Literal["train", "valid", "test"] = Field(
-            "train", description="train, valid or test; one text, or module, in twenty is in valid, and one in test"
+            "train", description="train, valid or test; valid and test each get one in twenty texts, or modules"
         )
         seed: Seed = Field(0, description="seed of the assignment to splits")
         characters: PositiveInt = Field(2_000_000, description="maximum number of characters of all splits together")
         form: Literal["text", "summary"] = Field(
-            "text", description="whole texts, or pairs of a docstring's remainder and its first sentence"
+            "text", description="whole texts, or pairs of a docstring's rest and its first sentence"
         )
 
     fields: tuple[str, ...] = ("text",)
@@ -59,7 +59,7 @@ class Docstrings(Corpus):
             self.fields = ("source", "target")
 
     def read(self) -> Iterator[Example]:
-        """Yield the texts of the split; raise DataError if the library's sources are not installed."""
+        """Yield the texts of the split. Raise DataError if the library's sources are not installed."""
         room = self.config.characters
         seen: set[str] = set()
         for group, values in self._candidates():
@@ -78,7 +78,7 @@ class Docstrings(Corpus):
             )
 
     def _candidates(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield each example's values with the text whose hash decides the split."""
+        """Yield (key, values) of each example; the hash of the key decides the split."""
         if self.config.form == "summary":
             for module, source, target in summaries():
                 yield module, (source, target)
@@ -99,7 +99,7 @@ def texts() -> Iterator[str]:
 
 
 def summaries() -> Iterator[tuple[str, str, str]]:
-    """Yield module file, remainder and first sentence of each docstring, whitespace collapsed."""
+    """Yield the module file, the rest and the first sentence of each docstring, with whitespace collapsed."""
     for file in sources():
         for text in _docstrings(file):
             target, source = (part.split() for part in first_sentence(text))
@@ -108,7 +108,7 @@ def summaries() -> Iterator[tuple[str, str, str]]:
 
 
 def sources() -> Iterator[Path]:
-    """Yield the source files of the standard library, except tests."""
+    """Yield the source files of the standard library except tests."""
     root = library()
     for name in sorted(sys.stdlib_module_names - _TESTS):
         for file in sorted((root / name).rglob("*.py")) if (root / name).is_dir() else [root / f"{name}.py"]:
@@ -118,7 +118,7 @@ def sources() -> Iterator[Path]:
 
 @cache
 def _topics(file: Path) -> tuple[str, ...]:
-    """Return the texts of pydoc's topics, a literal dict; cached for all splits."""
+    """Return the texts of pydoc's topics, stored as a literal dict; cached because all splits need them."""
     tables = [one.value for one in _parse(file) if isinstance(one, ast.Assign) and isinstance(one.value, ast.Dict)]
     values = [value.value for table in tables for value in table.values if isinstance(value, ast.Constant)]
     return tuple(cleandoc(value) for value in values if isinstance(value, str))
@@ -126,7 +126,7 @@ def _topics(file: Path) -> tuple[str, ...]:
 
 @cache
 def _docstrings(file: Path) -> tuple[str, ...]:
-    """Return the docstrings of a source file in order; cached for all splits."""
+    """Return the docstrings of a source file in order; cached because all splits need them."""
     docs: list[str] = []
     pending: list[ast.AST] = [ast.Module(body=_parse(file), type_ignores=[])]
     while pending:
@@ -140,7 +140,7 @@ def _docstrings(file: Path) -> tuple[str, ...]:
 
 
 def _parse(file: Path) -> list[ast.stmt]:
-    """Parse a source file; empty if it is unreadable or for another Python version."""
+    """Parse a source file; return [] if it cannot be read or is for another Python version."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in the library are not the user's fault
         try:

@@ -1,4 +1,4 @@
-"""Generated images with captions and melodies with names: vector tasks without files."""
+"""Generated vector tasks that need no files: images with captions, and named melodies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfkit.data.vectors import Array, Vectors
 
 COLOURS = {"red": (0.9, 0.1, 0.1), "green": (0.1, 0.7, 0.2), "blue": (0.1, 0.2, 0.9), "yellow": (0.9, 0.8, 0.1)}
 FORMS, RADII = ("circle", "square", "triangle"), {"small": 3, "large": 5}
-RELATIONS = ("above", "left of")  # first shape to second, so that each image has a unique sentence
+RELATIONS = ("above", "left of")  # of the first shape to the second; without inverses, sentences are unique
 PIXELS, HALF = 24, 12
 THINGS = tuple(itertools.product(RADII, COLOURS, FORMS))
 MELODIES = {
@@ -30,10 +30,10 @@ SPLITS = ("train", "valid", "test")
 
 
 class DrawnCorpus(VectorCorpus):
-    """Base of generated vector corpora; equal options give equal examples."""
+    """Base of generated vector corpora; equal options generate equal examples."""
 
     class Config(VectorCorpus.Config):
-        """The split and its size."""
+        """The split, its size and the seed."""
 
         split: Literal["train", "valid", "test"] = Field("train", description="the split; splits share no example")
         size: Drawn = Field(1000, description="number of examples")
@@ -65,7 +65,7 @@ class DrawnCorpus(VectorCorpus):
 class Shapes(DrawnCorpus):
     """Two drawn shapes, 24 x 24 pixels, and a sentence: "a large red circle above a small blue square".
 
-    A fifth of the 1,152 sentences is reserved for valid and another for test, as unseen combinations.
+    A fifth of the 1,152 possible sentences is reserved for valid, and another fifth for test: unseen combinations.
     """
 
     fields = ("vectors", "target")
@@ -80,7 +80,7 @@ class Shapes(DrawnCorpus):
         for half, thing in enumerate((first, second)):
             radius = RADII[thing[0]]
             along = half * HALF + rng.randint(radius, HALF - 1 - radius)
-            across = HALF + rng.randint(-2, 1)  # aligned closely enough that only one relation holds
+            across = HALF + rng.randint(-2, 1)  # nearly aligned, so that only one relation holds
             row, column = (along, across) if relation == "above" else (across, along)
             _paint(picture, thing, radius, row, column)
         picture += np.random.default_rng(rng.getrandbits(32)).normal(0, 0.02, picture.shape).astype(np.float32)
@@ -88,12 +88,12 @@ class Shapes(DrawnCorpus):
 
 
 def _split_of(sentence: str) -> str:
-    """Return the split of a sentence by its hash; three fifths are train."""
+    """Return the split of a sentence by its hash: three fifths are train, one fifth each valid and test."""
     return SPLITS[max(0, hashlib.sha256(sentence.encode()).digest()[0] % 5 - 2)]
 
 
 def _paint(picture: Array, thing: tuple[str, str, str], radius: int, row: int, column: int) -> None:
-    """Draw a shape centred at a pixel."""
+    """Draw a shape centred on a pixel."""
     _, colour, form = thing
     down, right = np.mgrid[:PIXELS, :PIXELS]
     down, right = down - row, right - column
@@ -108,17 +108,17 @@ def _paint(picture: Array, thing: tuple[str, str, str], radius: int, row: int, c
 
 @register("corpus", "tones")
 class Tones(DrawnCorpus):
-    """Melodies of three tones in each of twelve keys, a little out of tune, with noise: log spectra [frames, width]."""
+    """Melodies of three tones in each of twelve keys, slightly detuned and with noise: log spectra [frames, width]."""
 
     fields = ("vectors", "label")
 
     class Config(DrawnCorpus.Config):
-        """The sound and its framing; each frame has `rate * window_ms / 2000 + 1` frequencies."""
+        """The sound and its frames; each frame has `rate * window_ms / 2000 + 1` frequencies."""
 
-        rate: Annotated[int, Field(ge=4000, le=48_000)] = Field(8000, description="samples per second")
-        seconds: Annotated[float, Field(ge=0.3, le=10)] = Field(0.9, description="length of a melody")
-        window_ms: Milliseconds = Field(64.0, description="window of a frame, in milliseconds")
-        hop_ms: Milliseconds = Field(32.0, description="time from one frame to the next, in milliseconds")
+        rate: Annotated[int, Field(ge=4000, le=48_000)] = Field(8000, description="sample rate in samples per second")
+        seconds: Annotated[float, Field(ge=0.3, le=10)] = Field(0.9, description="length of a melody in seconds")
+        window_ms: Milliseconds = Field(64.0, description="length of a frame in milliseconds")
+        hop_ms: Milliseconds = Field(32.0, description="time between the starts of two frames in milliseconds")
         noise: Annotated[float, Field(ge=0, le=1)] = Field(0.05, description="standard deviation of the noise")
 
     config: Config

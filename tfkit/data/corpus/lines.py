@@ -1,7 +1,7 @@
 """Readers of text files, tolerant of BOMs, CRLF and a missing final newline.
 
-Only a line feed ends a line (unlike `str.splitlines`: not a form feed, U+0085 or U+2028). A carriage return before it
-and a byte-order mark are removed.
+Lines end only at a line feed, unlike `str.splitlines`, which also splits at form feeds, U+0085 and U+2028. A carriage
+return before the line feed and a byte-order mark are removed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.core.machine import free_memory, gigabytes
 from tfkit.storage import files
 
-CHUNK = 2**20  # bytes read at once
-DECODED = 3  # peak memory (bytes, text and lines together) as a multiple of the file size
+CHUNK = 2**20  # bytes per read
+DECODED = 3  # peak memory for bytes, text and lines, as a multiple of the file size
 
 
 @dataclass
 class Beginning:
-    """A limit on the bytes read per file; `is_cut` is set once a file exceeds it."""
+    """A limit on the bytes read per file; `is_cut` is set when a file exceeds it."""
 
     most: int
     is_cut: bool = False
@@ -35,7 +35,7 @@ _BEGINNING: ContextVar[Beginning | None] = ContextVar("_BEGINNING", default=None
 
 @contextlib.contextmanager
 def beginnings(most: int) -> Iterator[Beginning]:
-    """Read only the first `most` bytes of each file within the block, truncated to whole lines if possible."""
+    """Limit reads within the block to the first `most` bytes of each file, truncated to whole lines if possible."""
     bound = Beginning(most)
     token = _BEGINNING.set(bound)
     try:
@@ -50,12 +50,12 @@ def bound_of_files() -> Beginning | None:
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
-    """Return the text of a file with LF line ends; raise DataError with the file, and the line if known."""
+    """Return the text of a file with LF line endings. Raise DataError with the file name, and the line if known."""
     return _read_text(path, encoding)[0]
 
 
 def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
-    """Return the text of a file (or its beginning), and True if it is truncated."""
+    """Return the text of a file or its start, and True if it was truncated."""
     data, is_cut = _read_bytes(path)
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(data) if is_cut else data.decode(encoding)
@@ -70,17 +70,17 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
 
 
 class Lines:
-    """Iterable over the lines of a file without line ends, which reads as it goes.
+    """Iterable over the lines of a file, without line endings. The file is read lazily.
 
-    Iteration raises DataError as `read_text` does; `is_cut` is set by a limit on the bytes read.
+    Iteration raises the same errors as `read_text`; `is_cut` is set if a limit truncated the file.
     """
 
     def __init__(self, path: str | Path, encoding: str = "utf-8") -> None:
         self.path, self.encoding, self.is_cut = path, encoding, False
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the lines; a truncated last line is dropped unless it is the only one."""
-        blank: list[str] | None = []  # lines before the first text
+        """Yield the lines. A truncated last line is dropped unless it is the only line."""
+        blank: list[str] | None = []  # empty lines before the first text
         for line in self._all():
             if blank is None:
                 yield line
@@ -93,7 +93,7 @@ class Lines:
             raise DataError(f"{self.path}: the file is empty")
 
     def _all(self) -> Iterator[str]:
-        pending: list[str] = []  # pieces of the line that is being read
+        pending: list[str] = []  # pieces of the current line
         lines = 0
         for text in self._decoded():
             first, *others = text.split("\n")
@@ -119,7 +119,7 @@ class Lines:
             yield text
 
     def _chunks(self) -> Iterator[bytes]:
-        """Yield the bytes of the file, or of its beginning, and then none."""
+        """Yield the bytes of the file or of its start, then an empty chunk."""
         bound = bound_of_files()
         if bound is not None:
             data, self.is_cut = _read_bytes(self.path)
@@ -132,9 +132,9 @@ class Lines:
 
 
 def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
-    """Yield the pairs of lines of two parallel files.
+    """Yield pairs of lines from two parallel files.
 
-    Raise DataError as `read_text` does, and after the last pair, with both line counts, if they differ.
+    Raise the same errors as `read_text`. If the line counts differ, raise DataError after the last pair.
     """
     both = Lines(first, encoding), Lines(second, encoding)
     sides = [iter(side) for side in both]
@@ -155,12 +155,12 @@ def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the bytes of a file; raise DataError if it is missing, not a regular file, or larger than memory."""
+    """Return the bytes of a file. Raise DataError if it is missing, not a regular file, or larger than memory."""
     return _read_bytes(path)[0]
 
 
 def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
-    """Return the bytes of a file (or its beginning), and True if it is truncated."""
+    """Return the bytes of a file or of its start, and True if they were truncated."""
     bound = bound_of_files()
     with _reading(path):
         if bound is None:
@@ -174,7 +174,7 @@ def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
 
 @contextlib.contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Convert errors of reading a file within the block to DataError."""
+    """Convert read errors within the block to DataError."""
     if os.path.isdir(path):
         raise DataError(f"{path}: is a folder; expected a file")
     try:
@@ -188,7 +188,7 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _undecodable(path: str | Path, error: UnicodeDecodeError, encoding: str, lines: int = 0) -> DataError:
-    """Error that names the line, `lines` being those before the bytes that were decoded."""
+    """Return the error with its line number; `lines` is the number of lines decoded before."""
     line = lines + error.object[: error.start].decode(encoding, errors="replace").count("\n") + 1
     bad = error.object[error.start : error.end].hex(" ")
     return DataError(
@@ -201,6 +201,6 @@ def _check_memory(path: str | Path, size: int) -> None:
     free = free_memory()
     if free is not None and size * DECODED > free:
         raise DataError(
-            f"{path}: has {gigabytes(size)}, and its text needs {DECODED} times as much memory, but only "
+            f"{path}: has {gigabytes(size)}, and reading it needs {DECODED} times as much memory, but only "
             f"{gigabytes(free)} are free; split the file"
         )

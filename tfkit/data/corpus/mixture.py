@@ -1,4 +1,4 @@
-"""Mixtures: several corpora as one, in the ratio of their weights."""
+"""Mixtures: several corpora combined in the ratio of their weights."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tfkit.recipe.settings import sections
 
 
 class WeightedCorpus(sections.Section):
-    """One corpus of a mixture."""
+    """A corpus of a mixture, with its weight."""
 
     corpus: sections.Corpus = Field(description="the corpus")
-    weight: PositiveFloat = Field(1.0, description="its share of the examples, relative to the other weights")
+    weight: PositiveFloat = Field(1.0, description="share of the examples relative to the other weights")
 
 
 def _at_least_two(value: object) -> object:
@@ -32,7 +32,7 @@ def _at_least_two(value: object) -> object:
 
 
 class Drawn(NamedTuple):
-    """An example of a mixture: the number of its corpus, and its own number there (from 1)."""
+    """An example of a mixture, with the index of its corpus and its number in that corpus (from 1)."""
 
     corpus: int
     number: int
@@ -41,22 +41,22 @@ class Drawn(NamedTuple):
 
 @register("corpus", "mixture")
 class Mixture(Corpus):
-    """Several corpora as one: their examples, each corpus in its own order, in the ratio of the weights.
+    """Several corpora combined in the ratio of their weights; each corpus keeps its own order.
 
-    The order is drawn evenly: the first n examples hold each corpus's share of n, for any n, up to rounding.
+    The order is stratified: among the first n examples, for any n, each corpus has its share up to rounding.
     """
 
     class Config(Corpus.Config):
-        """The corpora; all have the same fields."""
+        """The corpora, which must have the same fields, and the number of examples."""
 
         of: Annotated[tuple[WeightedCorpus, ...], BeforeValidator(_at_least_two)] = Field(
             min_length=2, description="the corpora, each with its weight: [{corpus: ..., weight: 2}, ...]"
         )
-        size: PositiveInt | None = Field(None, description="number of examples; none: up to the end of a corpus")
+        size: PositiveInt | None = Field(None, description="number of examples; none: until a corpus is exhausted")
         repeat: bool = Field(
-            False, description="begin an exhausted corpus again; false: one that ends before `size` is an error"
+            False, description="restart exhausted corpora; false: a corpus that ends before `size` is an error"
         )
-        seed: Seed = Field(0, description="seed of the order")
+        seed: Seed = Field(0, description="seed of the mixing order")
 
         @model_validator(mode="after")
         def _ends(self) -> Mixture.Config:
@@ -74,7 +74,7 @@ class Mixture(Corpus):
             return self
 
         def files_read(self) -> tuple[str, ...]:
-            """Return the files of all corpora; none if one of them has none, so that the examples are hashed."""
+            """Return the files of all corpora, or none if a corpus has none, so that the examples are hashed."""
             files = [share.corpus.files_read() for share in self.of]
             return tuple(dict.fromkeys(sum(files, ()))) if all(files) else ()
 
@@ -93,7 +93,7 @@ class Mixture(Corpus):
         return self.config.size
 
     def read(self) -> Iterator[Example]:
-        """Yield the examples; raise DataError for a corpus that ends too early."""
+        """Yield the examples. Raise DataError if a corpus ends too early."""
         for drawn in self._drawn():
             yield drawn.example
 
@@ -111,7 +111,7 @@ class Mixture(Corpus):
                 raise DataError(self._exhausted(number, streams[number].read, made))
 
     def _order(self) -> Iterator[int]:
-        """Yield corpus numbers endlessly: example k of a corpus is drawn from the times k/weight to (k + 1)/weight."""
+        """Yield corpus indices endlessly, ordered by random times: example k at a time in [k, k + 1) / weight."""
 
         def times(number: int, weight: float) -> Iterator[tuple[float, int]]:
             rng = random.Random(f"{self.config.seed} mixture {number}")
@@ -126,7 +126,7 @@ class Mixture(Corpus):
         return f"{self.corpora[number].name()}: {share}; set repeat: true, or lower size or its weight"
 
     def where(self, number: int) -> str:
-        """Return the location of the example in its own corpus."""
+        """Return the location of the example in the corpus that it comes from."""
         drawn = next(islice(self._drawn(), number - 1, None), None)
         return super().where(number) if drawn is None else self.corpora[drawn.corpus].where(drawn.number)
 
@@ -136,14 +136,14 @@ class Mixture(Corpus):
 
 
 class _Stream:
-    """Examples of one corpus, one at a time; `read` is the number of the last one."""
+    """A stream of one corpus; `read` is the number of the last example."""
 
     def __init__(self, corpus: Corpus, repeat: bool) -> None:
         self.corpus, self.repeat = corpus, repeat
         self.examples, self.read = corpus.stream(), 0
 
     def next(self) -> Example | None:
-        """Return the next example, of a new pass if `repeat`; None at the end."""
+        """Return the next example, restarting at the end if `repeat`; None at the end."""
         example = next(self.examples, None)
         if example is None and self.repeat and self.read:
             self.examples, self.read = self.corpus.stream(), 0

@@ -14,21 +14,21 @@ from tfkit.data.corpus.base import Corpus, Example
 
 @register("corpus", "phrases")
 class Phrases(Corpus):
-    """Generated English-German pairs: no file is needed, and splits share no pair.
+    """Generated English-German phrase pairs; no file is needed, and splits share no pair.
 
-    All splits need equal sizes and seeds: use the same values in train, valid and test.
+    The sizes of all splits and the seed determine each split: use the same values in train, valid and test.
     """
 
     example: ClassVar = {"train": 60, "valid": 20, "test": 20}
 
     class Config(Corpus.Config):
-        """The split, the sizes of all splits, and their common seed."""
+        """The split, and the sizes and seed that all splits must share."""
 
         split: Literal["train", "valid", "test"] = Field("train", description="the split")
         train: PositiveInt = Field(30000, description="pairs in train")
         valid: PositiveInt = Field(500, description="pairs in valid")
         test: PositiveInt = Field(1000, description="pairs in test")
-        seed: Seed = Field(1, description="seed of the pairs and splits")
+        seed: Seed = Field(1, description="seed of the pairs and their splits")
 
         @model_validator(mode="after")
         def _distinct(self) -> Phrases.Config:
@@ -37,7 +37,7 @@ class Phrases(Corpus):
             total = self.train + self.valid + self.test
             if total > MOST:
                 raise ValueError(
-                    f"train, valid and test are {total:,} pairs together; only {MOST:,} distinct ones exist"
+                    f"train, valid and test are {total:,} pairs together, but only {MOST:,} distinct pairs exist"
                 )
             return self
 

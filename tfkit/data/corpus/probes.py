@@ -1,4 +1,4 @@
-"""Probes: small synthetic tasks on random symbols, each testing one ability."""
+"""Probes: small synthetic tasks with random symbols; each tests one ability."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 
 SPLITS = ("train", "valid", "test", "longer")
-SHARES = {"valid": 10, "test": 20}  # of 100 sources
-TRIES = 200  # draws per requested or found example before the split counts as exhausted
-PATIENCE = 100  # examples added to those found, so that a search does not end too early
+SHARES = {"valid": 10, "test": 20}  # percentage of sources; the rest is train
+TRIES = 200  # draws per requested, or per found, example before a split counts as exhausted
+PATIENCE = 100  # added to the number of found examples, so that a search does not end too early
 
 
 class Probe(Corpus):
-    """Base of probes: pairs of `source` and `target` with their `length`, drawn by `draw` in a subclass.
+    """Base of probes: pairs of `source` and `target`, which subclasses generate in `draw`.
 
-    The hash of a source assigns it to train, valid or test, independently of the seed, so splits are disjoint.
-    `longer` has lengths above those of the other splits, up to `longest`. Symbols are words (na, nb, ...), each one
-    token of the `word` tokenizer.
+    The hash of a source assigns it to train, valid or test, regardless of the seed, so the splits are disjoint.
+    `longer` has lengths above those of the other splits, up to `longest`. Symbols are words (na, nb, ...) that the
+    `word` tokenizer keeps as single tokens.
     """
 
     example: ClassVar = {"count": 20}
 
     class Config(Corpus.Config):
-        """Options of every probe."""
+        """Options of all probes."""
 
         split: Literal["train", "valid", "test", "longer"] = Field("train", description="the split")
-        count: PositiveInt = Field(20_000, description="number of distinct pairs in this split")
+        count: PositiveInt = Field(20_000, description="number of distinct pairs in the split")
         shortest: Drawn = Field(1, description="minimum length in train, valid and test")
         length: Drawn = Field(12, description="maximum length in train, valid and test")
         longest: Drawn = Field(24, description="maximum length in longer (must exceed length)")
         seed: Seed = Field(1, description="seed of the draws")
 
     fields = ("source", "target", "length")
-    metric: ClassVar[str] = "exact_match"  # metric for the answers
+    metric: ClassVar[str] = "exact_match"  # metric that scores the answers
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
-        """Draw the words of a source of this length and of its target, deterministically given `rng`."""
+        """Draw the words of a source of this length and of its target, using only `rng` for randomness."""
         raise NotImplementedError(f"{type(self).__name__} has no draw")
 
     def identity(self, source: str, target: str) -> str:
-        """Return the key that decides the split and must be unique in it: by default the source."""
+        """Return the key that decides the split and is unique within it: by default the source."""
         return source
 
     def count(self) -> int | None:
         return self.config.count
 
     def read(self) -> Iterator[Example]:
-        """Yield the pairs of the split; raise DataError if there are fewer than `count`."""
+        """Yield the pairs of the split. Raise DataError if fewer than `count` exist."""
         config = self.config
         least, most = self._lengths()
         rng = random.Random(f"{self.part_name} {config.split} {config.seed}")
@@ -88,13 +88,13 @@ class Probe(Corpus):
             )
 
     def _lengths(self) -> tuple[int, int]:
-        """Return the range of lengths of the split; raise DataError if it is empty."""
+        """Return the range of lengths of the split. Raise DataError if it is empty."""
         config = self.config
         least, most = (
             (config.length + 1, config.longest) if config.split == "longer" else (config.shortest, config.length)
         )
         if least > most:
-            raise DataError(f"{self.name()}: {config.split} has lengths from {least} to {most}, an empty range")
+            raise DataError(f"{self.name()}: {config.split}: lengths {least} to {most} are an empty range")
         return least, most
 
 
@@ -114,7 +114,7 @@ def symbols(count: int) -> list[str]:
 
 
 def lettered(word: str, number: int) -> str:
-    """Append a number in letters (a to z, ba, bb, ...); word tokenizers would split off digits."""
+    """Append a number in letters (a to z, ba, bb, ...), since word tokenizers would split off digits."""
     letters = ""
     while number or not letters:
         number, last = divmod(number, 26)
@@ -124,7 +124,7 @@ def lettered(word: str, number: int) -> str:
 
 @register("corpus", "copying")
 class Copying(Probe):
-    """Probe: target = source, of random symbols (Graves et al. 2014, arXiv 1410.5401)."""
+    """Probe: target = source, a sequence of random symbols (Graves et al. 2014, arXiv 1410.5401)."""
 
     class Config(Probe.Config):
         """Options of copying."""
@@ -140,7 +140,7 @@ class Copying(Probe):
 
 @register("corpus", "reversal")
 class Reversal(Probe):
-    """Probe: target = source reversed, of random symbols (Grefenstette et al. 2015, arXiv 1506.02516)."""
+    """Probe: target = the reversed source of random symbols (Grefenstette et al. 2015, arXiv 1506.02516)."""
 
     class Config(Probe.Config):
         """Options of reversal."""
@@ -172,10 +172,10 @@ class Sorting(Probe):
 
 @register("corpus", "associative_recall")
 class AssociativeRecall(Probe):
-    """Probe: pairs of key and value, then keys; target = them with their values (MQAR, Arora 2023, arXiv 2312.04927).
+    """Probe: source = key-value pairs, then keys; target = keys with values (MQAR, Arora 2023, arXiv 2312.04927).
 
-    The length is the number of pairs; every key is queried once, in random order. The target repeats each key before
-    its value, so that a value is looked up by the preceding symbol.
+    The length is the number of pairs. Every key is queried once, in random order. The target repeats each key before
+    its value, so that the symbol before a value identifies it.
     """
 
     class Config(Probe.Config):
@@ -200,9 +200,9 @@ class AssociativeRecall(Probe):
 
 @register("corpus", "induction")
 class Induction(Probe):
-    """Probe: ... a b c ... a: target = b c, the continuation of the earlier a (Olsson et al. 2022, arXiv 2209.11895).
+    """Probe: source ... a b c ... a, target = b c, what followed the earlier a (Olsson et al. 2022, arXiv 2209.11895).
 
-    The length is that of the sequence without the final query; its symbols are distinct.
+    The length is that of the sequence before the final query; its symbols are distinct.
     """
 
     example: ClassVar = {"count": 20, "shortest": 3, "following": 2}
@@ -214,7 +214,7 @@ class Induction(Probe):
         length: Drawn = Field(16, description="maximum length in train, valid and test")
         longest: Drawn = Field(32, description="maximum length in longer (must exceed length)")
         symbols: Drawn = Field(40, description="number of symbols")
-        following: Drawn = Field(4, description="number of following symbols to output")
+        following: Drawn = Field(4, description="number of symbols to continue with")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
@@ -223,7 +223,7 @@ class Induction(Probe):
                 yield Problem("shortest", text)
             most = self.longest if self.split == "longer" else self.length
             if most > self.symbols:
-                yield Problem("symbols", f"are too few for a sequence of {most} distinct ones")
+                yield Problem("symbols", f"are too few for a sequence of {most} distinct symbols")
 
     config: Config
 
@@ -236,10 +236,10 @@ class Induction(Probe):
 
 @register("corpus", "parity")
 class Parity(Probe):
-    """Probe: target = even or odd, the number of ones in the source (Hahn 2020, arXiv 1906.06755).
+    """Probe: target = the parity (even, odd) of the number of ones in the source (Hahn 2020, arXiv 1906.06755).
 
-    `running` requires the parity after each bit: a scratchpad, with which a Transformer can solve the task (Anil et al.
-    2022, arXiv 2207.04901).
+    With `running`, the target is the parity after each bit: a scratchpad with which a Transformer can solve the task
+    (Anil et al. 2022, arXiv 2207.04901).
     """
 
     class Config(Probe.Config):
@@ -274,7 +274,7 @@ class Brackets(Probe):
     config: Config
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
-        """Draw a random walk; opening and closing are equally likely if both are possible."""
+        """Draw a random walk in which opening and closing are equally likely wherever both are possible."""
         words: list[str] = []
         stack: list[int] = []
         for _ in range(length):
@@ -288,9 +288,9 @@ class Brackets(Probe):
 
 @register("corpus", "modular_addition")
 class ModularAddition(Probe):
-    """Probe: target = (a + b) mod p, memorized first and understood later (Power et al. 2022, arXiv 2201.02177).
+    """Probe: target = (a + b) mod p, memorized long before it generalizes (Power et al. 2022, arXiv 2201.02177).
 
-    The length is the number of summands: 2 in the paper, and by default.
+    The length is the number of summands: 2 in the paper and by default.
     """
 
     example: ClassVar = {"count": 20, "modulus": 13}

@@ -1,4 +1,4 @@
-"""Probes of reasoning, knowledge and grammar, after Physics of Language Models (Allen-Zhu 2023 to 2025)."""
+"""Probes of reasoning, knowledge and grammar, after Physics of Language Models (Allen-Zhu, 2023 to 2025)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 from tfkit.data.corpus.probes import Probe, lettered, symbols
 
-# tighter bounds: a sentence has up to 3^depth words, and rules are sampled from breadth^3
+# tighter bounds, since a sentence has up to 3^depth words and rules are sampled from breadth^3
 Depth = Annotated[int, Field(ge=1, le=10)]
 Breadth = Annotated[int, Field(ge=1, le=50)]
 Rules = Annotated[int, Field(ge=1, le=1_000)]
-CHILDREN = (2, 3)  # lengths of a rule's right side
+CHILDREN = (2, 3)  # possible numbers of symbols on a rule's right side
 Rule = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """`depth` levels of `breadth` symbols below the root, each with `rules` rules drawn with `seed`."""
+    """A grammar with `depth` levels of `breadth` symbols below the root, each with `rules` rules drawn with `seed`."""
 
     depth: int
     breadth: int
@@ -37,7 +37,7 @@ class Grammar:
 
     @cached_property
     def levels(self) -> list[list[list[Rule]]]:
-        """Rules by level and symbol, the root's first; symbols of a level share no rule."""
+        """Rules by level and symbol, the root's level first; the symbols of a level share no rule."""
         rng = random.Random(f"grammar {self.depth} {self.breadth} {self.rules} {self.seed}")
         every = [rule for size in CHILDREN for rule in product(range(self.breadth), repeat=size)]
         levels: list[list[list[Rule]]] = []
@@ -49,13 +49,13 @@ class Grammar:
 
     @property
     def possible(self) -> bool:
-        """True if there are enough distinct rules."""
+        """True if enough distinct rules exist."""
         available = sum(pow(self.breadth, size) for size in CHILDREN)
         return bool(self.breadth * self.rules <= available)
 
     @property
     def least(self) -> int:
-        """Minimum number of words of a sentence."""
+        """Minimum number of words in a sentence."""
         return int(CHILDREN[0] ** self.depth)
 
     def sentence(self, rng: random.Random) -> list[str]:
@@ -67,7 +67,7 @@ class Grammar:
         return [words[symbol] for symbol in line]
 
     def derives(self, words: Sequence[str]) -> bool:
-        """True if the words are a sentence, by bottom-up parsing from every start position."""
+        """True if the words form a sentence, by bottom-up parsing from every start position."""
         numbers = {word: number for number, word in enumerate(symbols(self.breadth))}
         if not words or not set(words) <= set(numbers):
             return False
@@ -82,7 +82,7 @@ class Grammar:
 
 
 def _ends(rules: Sequence[Rule], ends: Sequence[Sequence[set[int]]], place: int) -> set[int]:
-    """Return the possible end positions of a symbol starting at `place`, given those of its children."""
+    """Return the end positions that a symbol starting at `place` can reach, given those of its children."""
     positions: set[int] = set()
     for rule in rules:
         at = {place}
@@ -94,10 +94,10 @@ def _ends(rules: Sequence[Rule], ends: Sequence[Sequence[set[int]]], place: int)
 
 @register("corpus", "depo")
 class Depo(Probe):
-    """Probe: arrows of one cycle, then nodes; target = each node with the node k arrows on (Depo, arXiv 2512.17351).
+    """Probe: source = arrows of a cycle, then nodes; target = the k-th successor of each node (Depo, arXiv 2512.17351).
 
-    The length is k, the depth of reasoning: the source contains `hop` k times. Intermediate nodes are not written, so a
-    model must follow all k arrows within its layers. The paper has a token for each k, and a k for each node.
+    The length is k, the depth of reasoning: the source contains `hop` k times. Intermediate nodes are not written, so
+    a model must follow all k arrows within its layers. The paper has a token for each k, and a k for each node.
     """
 
     class Config(Probe.Config):
@@ -112,7 +112,7 @@ class Depo(Probe):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if not self.fewest <= self.nodes <= self.symbols:
-                text = f"cycles have {self.fewest} to {self.nodes} nodes with {self.symbols} names; "
+                text = f"cycles of {self.fewest} to {self.nodes} nodes cannot be built from {self.symbols} names; "
                 yield Problem("nodes", f"{text}set fewest <= nodes <= symbols")
 
     config: Config
@@ -128,16 +128,16 @@ class Depo(Probe):
         return source, [word for node in queries for word in (node, answers[node])]
 
 
-Graph = Mapping[str, Sequence[str]]  # node -> the nodes that it depends on
+Graph = Mapping[str, Sequence[str]]  # node -> its direct dependencies
 
 
 @register("corpus", "brevo")
 class Brevo(Probe):
-    """Probe: edges of an acyclic graph, and a node; target = its dependencies (Brevo, arXiv 2512.17351).
+    """Probe: source = edges of an acyclic graph and a node; target = the node's dependencies (Brevo, arXiv 2512.17351).
 
-    The target is a topological order of the node and its dependencies, ties broken alphabetically (the paper samples
-    one and accepts any). The length is the number of nodes; isolated ones do not appear. An edge is written as
-    dependency, dependent.
+    The target lists the dependencies and the node in topological order, ties broken alphabetically (the paper samples
+    one order and accepts all). The length is the number of nodes; isolated nodes do not appear. An edge is written as
+    its dependency, then its dependent.
     """
 
     class Config(Probe.Config):
@@ -146,14 +146,14 @@ class Brevo(Probe):
         shortest: Drawn = Field(2, description="minimum number of nodes in train, valid and test")
         length: Drawn = Field(6, description="maximum number of nodes in train, valid and test")
         longest: Drawn = Field(9, description="maximum number of nodes in longer (must exceed length)")
-        degree: Drawn = Field(2, description="maximum number of edges from a node, and to it")
+        degree: Drawn = Field(2, description="maximum number of outgoing, and of incoming, edges of a node")
         symbols: Drawn = Field(16, description="number of node names")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             most = self.longest if self.split == "longer" else self.length
             if self.shortest < 2:
-                yield Problem("shortest", "a graph of one node has no edge; set 2 or more")
+                yield Problem("shortest", "a graph of one node has no edges; use at least 2")
             if most > self.symbols:
                 yield Problem("symbols", f"are too few for a graph of {most} nodes")
 
@@ -167,7 +167,7 @@ class Brevo(Probe):
         return [*(word for edge in edges for word in edge), "?", query], ordered(graph, query)
 
     def _graph(self, nodes: Sequence[str], rng: random.Random) -> Graph:
-        """Draw a DAG: a few roots, then nodes that depend on earlier ones of degree below the limit."""
+        """Draw a DAG: a few roots, then nodes that depend on earlier nodes whose degree is below the limit."""
         most, edges = self.config.degree, dict.fromkeys(nodes, 0)
         graph: dict[str, Sequence[str]] = {}
         roots = rng.randint(1, (len(nodes) - 1) // 4 + 1)
@@ -198,11 +198,11 @@ OPERATIONS = ("+", "-", "*")
 
 @register("corpus", "mano")
 class Mano(Probe):
-    """Probe: an expression in prefix notation; target = its value modulo p (Mano, arXiv 2512.17351).
+    """Probe: source = an expression in prefix notation; target = its value modulo p (Mano, arXiv 2512.17351).
 
-    The length is the number of operations. A model must memorize the tables of + - * and apply them along the tree
-    without intermediate results. The paper uses p = 23, up to 10 to 16 operations, and a token for each number of
-    operations.
+    The length is the number of operations. A model must memorize the tables of + - * and evaluate the expression tree
+    without writing intermediate results. The paper uses p = 23, up to 10 to 16 operations, and a token for each number
+    of operations.
     """
 
     class Config(Probe.Config):
@@ -219,7 +219,7 @@ class Mano(Probe):
         return words, [str(value)]
 
     def _expression(self, operations: int, rng: random.Random) -> tuple[list[str], int]:
-        """Draw an expression with this number of operations, split at random between both sides, and its value."""
+        """Draw an expression and its value; the operations are split at random between the two operands."""
         if not operations:
             value = rng.randrange(self.config.modulus)
             return [str(value)], value
@@ -231,10 +231,10 @@ class Mano(Probe):
 
 @register("corpus", "lano")
 class Lano(Probe):
-    """Probe: the first words of a sentence of a context-free grammar; target = the rest (Lano, arXiv 2512.17351).
+    """Probe: source = the start of a sentence of a context-free grammar; target = the rest (Lano, arXiv 2512.17351).
 
-    The length is that of the prefix. Completions are not unique, so the metric is `grammatical`: the share of
-    completed sentences that the grammar derives. A sentence is in one split only.
+    The length is that of the source. Sentences can be completed in several ways, so the metric is `grammatical`: the
+    share of completed sentences that the grammar derives. No sentence is in two splits.
     """
 
     metric: ClassVar[str] = "grammatical"
@@ -245,7 +245,7 @@ class Lano(Probe):
         length: Drawn = Field(4, description="maximum length of the prefix in train, valid and test")
         longest: Drawn = Field(7, description="maximum length of the prefix in longer (must exceed length)")
         depth: Depth = Field(3, description="number of levels of the grammar")
-        breadth: Breadth = Field(3, description="number of symbols per level, and of words")
+        breadth: Breadth = Field(3, description="number of symbols per level, which is also the number of words")
         rules: Rules = Field(3, description="number of rules per symbol")
         grammar_seed: Seed = Field(1, description="seed of the rules")
 
@@ -256,7 +256,7 @@ class Lano(Probe):
             if not grammar.possible:
                 yield Problem("rules", f"{self.breadth} symbols do not have that many distinct rules")
             elif most >= grammar.least:
-                yield Problem("length", f"a sentence may have {grammar.least} words; use fewer")
+                yield Problem("length", f"must be below {grammar.least}, the minimum length of a sentence")
 
     config: Config
 
@@ -273,11 +273,11 @@ class Lano(Probe):
 
 
 def grammar_of(config: Lano.Config) -> Grammar:
-    """Return the grammar for these options."""
+    """Return the grammar that the options define."""
     return Grammar(config.depth, config.breadth, config.rules, config.grammar_seed)
 
 
-# attribute -> phrasings, each followed by the value
+# attribute -> templates, each followed by the value
 SENTENCES = {
     "city": ("was born in", "comes from", "spent her first years in", "calls home the city of"),
     "school": ("studied at", "has a degree from", "finished her studies at", "was a student at"),
@@ -286,19 +286,18 @@ SENTENCES = {
     "month": ("has her birthday in", "was born in the month of", "becomes a year older in", "celebrates in"),
 }
 WAYS = 4
-WAYS_OF = {"train": (0, 1), "valid": (2,), "test": (3,)}  # split -> indices into a fact's shuffled phrasings
+WAYS_OF = {"train": (0, 1), "valid": (2,), "test": (3,)}  # split -> indices into a fact's shuffled templates
 
 
 @register("corpus", "capo")
 class Capo(Corpus):
-    """Biographies, fact by fact: the source is a person and an attribute, the target its value (Capo, arXiv
-    2512.17351).
+    """Biographies as single facts: source = a person and an attribute, target = its value (Capo, arXiv 2512.17351).
 
-    Facts cannot be inferred, only memorized. Each fact has four phrasings, assigned at random per fact: two to train,
-    one each to valid and test. So every phrasing is learned from other people.
+    Facts can only be memorized, not inferred. Each fact has four phrasings, assigned to splits at random: two to train,
+    one each to valid and test. Phrasings held out for one person are therefore learned from other people.
 
-    It measures stored knowledge in bits per parameter: people * 5 * (log2(values) - loss in bits of a value) /
-    parameters; a value is two targets, itself and the end.
+    The probe measures stored knowledge in bits per parameter: people * 5 * (log2(values) - loss in bits of a value) /
+    parameters. A value counts as two targets: itself and the end token.
     """
 
     fields = ("source", "target")
@@ -322,7 +321,7 @@ class Capo(Corpus):
         return self.config.people * len(SENTENCES) * len(WAYS_OF[self.config.split])
 
     def read(self) -> Iterator[Example]:
-        """Yield the facts, person by person."""
+        """Yield the facts of one person after another."""
         rng = random.Random(f"capo {self.config.seed}")
         for name in names(self.config.people):
             for attribute, sentences in SENTENCES.items():
@@ -333,7 +332,7 @@ class Capo(Corpus):
 
 
 def names(people: int) -> Iterator[str]:
-    """Yield `people` distinct two-word names; the words themselves are shared."""
+    """Yield `people` distinct two-word names, built from shared words."""
     side = 1
     while side * side < people:
         side += 1

@@ -24,7 +24,7 @@ from tfkit.storage import files
 
 
 def parsed(line: str, place: str) -> Any:
-    """Parse a line of JSON; raise DataError naming the place."""
+    """Parse a line of JSON. Raise DataError naming the location."""
     try:
         return json.loads(line)
     except RecursionError:
@@ -35,12 +35,12 @@ def parsed(line: str, place: str) -> Any:
 
 
 def pick(record: object, fields: Mapping[str, str], place: str) -> Example:
-    """Extract fields from a record (`fields`: example field -> name in it); raise DataError with the place."""
+    """Extract `fields` (example field -> name in the record) from a record. Raise DataError if one is missing."""
     return {field: _text(_find(record, name, place), name, place) for field, name in fields.items()}
 
 
 def _find(record: object, name: str, place: str) -> object:
-    """Look up `name` in a record, as a key or as a dotted path."""
+    """Look up `name` in a record, as a key or a dotted path."""
     if isinstance(record, Mapping) and name in record:
         return record[name]
     value = record
@@ -53,7 +53,7 @@ def _find(record: object, name: str, place: str) -> object:
 
 def _available(value: object, name: str) -> str:
     if not isinstance(value, Mapping):
-        return f"found {_kind(value)}, not named values"
+        return f"found {_kind(value)}; expected named values"
     hint = nearest(name, [str(name) for name in value])
     return f"available: {', '.join(map(str, value)) or 'none'}" + (f". Did you mean '{hint}'?" if hint else "")
 
@@ -63,7 +63,7 @@ def _text(value: object, name: str, place: str) -> str:
         return value
     if isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
-    raise DataError(f"{place}: field '{name}' is {_kind(value)}; expected a text or a number")
+    raise DataError(f"{place}: field '{name}' is {_kind(value)}; expected text or a number")
 
 
 def _kind(value: object) -> str:
@@ -75,11 +75,11 @@ def _kind(value: object) -> str:
 class JsonLines(TextRecordCorpus):
     """JSON lines: one object per example; `fields: {source: translation.en}` names a key or a dotted path.
 
-    Numbers become text.
+    Numbers are converted to text.
     """
 
     class Config(TextRecordCorpus.Config):
-        """The file and its field names."""
+        """The file and the names of its fields."""
 
         file: RecipePath = Field(description="a file with one JSON object per line")
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
@@ -90,7 +90,7 @@ class JsonLines(TextRecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """Yield the fields of each object; raise DataError with the line of invalid JSON or a missing field."""
+        """Yield the fields of each object. Raise DataError with the line of invalid JSON or of a missing field."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if self.skip_empty and not line.strip():
@@ -107,10 +107,10 @@ Columns = Annotated[dict[str, str | NonNegativeInt], Field(min_length=1)]
 
 @register("corpus", "csv")
 class Csv(TextRecordCorpus):
-    """CSV: one row per example, all with equally many cells; quoted cells may contain delimiters and line breaks."""
+    """CSV: one example per row, all with equally many cells; quoted cells may contain delimiters and line breaks."""
 
     class Config(TextRecordCorpus.Config):
-        """The file; `fields` maps each field to a column name of the header, or to a column index from 0."""
+        """The file; `fields` maps each field to a column name in the header, or to a column index from 0."""
 
         file: RecipePath = Field(description="a CSV file")
         fields: Columns = Field(description="column of each field: its name in the header, or its index from 0")
@@ -133,7 +133,7 @@ class Csv(TextRecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """Yield the fields of each row; raise DataError with the line of a ragged or badly quoted row."""
+        """Yield the fields of each row. Raise DataError with the line of a ragged or badly quoted row."""
         rows = self._rows()
         line, first = next(rows)
         columns = _numbers(self.columns, first, f"{self.file}:{line}")
@@ -166,7 +166,7 @@ class Csv(TextRecordCorpus):
 
 
 def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> dict[str, int]:
-    """Return the column index of each field; raise DataError for unknown columns."""
+    """Return the column index of each field. Raise DataError for unknown columns."""
     numbers: dict[str, int] = {}
     for field, column in columns.items():
         if isinstance(column, str) and column not in first:
@@ -182,15 +182,15 @@ def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> 
 
 
 def _parted(first: list[str]) -> str:
-    """Suggest a delimiter if the first row has a single cell."""
+    """Suggest a delimiter if the first row has only one cell."""
     delimiter = (
         next((letter for letter in ("\t", ";", ",", "|") if letter in first[0]), None) if len(first) == 1 else None
     )
     return "" if delimiter is None else f"; the file may need delimiter: {json.dumps(delimiter)}"
 
 
-ROWS, FEW = 4096, 16  # rows per read: of a whole file, of its beginning
-BUFFER = 2**16  # bytes
+ROWS, FEW = 4096, 16  # rows per read: for a whole file, for its start
+BUFFER = 2**16  # bytes per read of a file's start
 
 
 @register("corpus", "parquet")
@@ -198,7 +198,7 @@ class Parquet(RecordCorpus):
     """Parquet: one row per example; `fields: {source: translation.en}` names a column, or a dotted path."""
 
     class Config(RecordCorpus.Config):
-        """The file and its field names."""
+        """The file and the names of its fields."""
 
         file: RecipePath = Field(description="a Parquet file")
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
@@ -209,23 +209,23 @@ class Parquet(RecordCorpus):
         self.fields = tuple(config.fields)
 
     def records(self) -> Iterator[Record]:
-        """Yield the selected fields of each row; raise DataError without pyarrow or for an invalid file."""
+        """Yield the selected fields of each row. Raise DataError if pyarrow is missing or the file is invalid."""
         for number, row in enumerate(self._rows(), start=1):
             place = f"{self.file}: row {number}"
             yield place, pick(row, self.names, place)
 
     def count(self) -> int:
-        """Return the row count of the metadata: a small file can declare millions of rows."""
+        """Return the row count from the metadata, which may be large even if the file is small."""
         rows: int = self._file.metadata.num_rows
         return rows
 
     def _rows(self) -> Iterator[object]:
-        """Stream the rows in blocks."""
+        """Yield the rows, reading them in blocks."""
         with self._data_errors():
             if bound_of_files() is None:
                 yield from _rows_of(self._file)
                 return
-            with files.regular(self.file) as file:  # buffered, so that unused pages are not read
+            with files.regular(self.file) as file:  # buffered, so that unused pages are skipped
                 yield from _rows_of(import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER), FEW)
 
     @cached_property
@@ -236,7 +236,7 @@ class Parquet(RecordCorpus):
 
     @contextlib.contextmanager
     def _data_errors(self) -> Iterator[None]:
-        """Convert errors of pyarrow, and its absence, to DataError."""
+        """Convert errors of pyarrow, or a missing pyarrow, to DataError."""
         try:
             wrong = import_module("pyarrow").ArrowException
         except ImportError:

@@ -1,4 +1,4 @@
-"""Corpora of text files: plain, parallel, labelled and tagged."""
+"""Corpora in text files: plain, parallel, labelled and tagged."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tfkit.data.corpus.lines import Lines, read_pairs, read_text
 
 @register("corpus", "text")
 class TextCorpus(Corpus):
-    """Plain text: an example per line, paragraph (consecutive non-empty lines) or file.
+    """Plain text: one example per line, paragraph (consecutive non-empty lines) or file.
 
-    Empty lines separate paragraphs and yield no example; a document is kept whole, with LF line ends.
+    Empty lines separate paragraphs and yield no example. Documents are kept whole, with LF line endings.
     """
 
     class Config(Corpus.Config):
-        """The file or files, and the unit of text."""
+        """The files and the unit of text."""
 
         files: RecipePaths = Field(description="a file, or a list of files")
         unit: Literal["line", "paragraph", "document"] = Field(
@@ -70,10 +70,10 @@ class TextCorpus(Corpus):
 
 @register("corpus", "labelled_text")
 class LabelledText(TextRecordCorpus):
-    """Labelled lines: the label is the first word of the line, or the same line of the file `labels`."""
+    """Labelled lines: the label is the first word of a line, or the same line of the file `labels`."""
 
     class Config(TextRecordCorpus.Config):
-        """The file of texts, and the file of labels if separate."""
+        """The file of texts, and the file of labels if they are separate."""
 
         file: RecipePath = Field(description="a file with one text per line")
         labels: RecipePath | None = Field(
@@ -87,7 +87,7 @@ class LabelledText(TextRecordCorpus):
         self.file, self.labels = config.file, config.labels
 
     def records(self) -> Iterator[Record]:
-        """Yield texts with labels; raise DataError if the line counts of the two files differ."""
+        """Yield texts with labels. Raise DataError if the two files have different numbers of lines."""
         if self.labels is None:
             pairs: Iterator[tuple[str, ...]] = (line.partition(" ")[::-2] for line in Lines(self.file, self.encoding))
         else:
@@ -109,7 +109,7 @@ class ParallelText(TextRecordCorpus):
         """The two files."""
 
         source: RecipePath = Field(description="a file with one source text per line")
-        target: RecipePath = Field(description="a file with the targets of these lines")
+        target: RecipePath = Field(description="a file with one target text per line")
 
     fields = ("source", "target")
 
@@ -118,7 +118,7 @@ class ParallelText(TextRecordCorpus):
         self.source, self.target = config.source, config.target
 
     def records(self) -> Iterator[Record]:
-        """Yield the pairs; raise DataError with both line counts if they differ."""
+        """Yield the pairs. Raise DataError if the files have different numbers of lines."""
         pairs = read_pairs(self.source, self.target, self.encoding)
         for number, (source, target) in enumerate(pairs, start=1):
             file = self.target if source.strip() else self.source
@@ -131,7 +131,7 @@ class ParallelText(TextRecordCorpus):
 
 @register("corpus", "parallel_tsv")
 class ParallelTsv(TextRecordCorpus):
-    """Tab-separated pairs, one per line, without quoting; every line has as many columns as the first."""
+    """Tab-separated pairs, one per line, without quoting; all lines must have the same number of columns."""
 
     class Config(TextRecordCorpus.Config):
         """The file and its columns; `header: true` skips the first line."""
@@ -155,7 +155,7 @@ class ParallelTsv(TextRecordCorpus):
         self.source, self.target = config.source_column, config.target_column
 
     def records(self) -> Iterator[Record]:
-        """Yield the pairs; raise DataError with the line whose number of columns differs."""
+        """Yield the pairs. Raise DataError with the line whose number of columns differs from the first line's."""
         lines = enumerate(Lines(self.file, self.encoding), start=1)
         first = next(lines)
         columns = first[1].count("\t") + 1
@@ -180,14 +180,14 @@ class ParallelTsv(TextRecordCorpus):
 class TaggedText(TextRecordCorpus):
     """Tagged text: line n of the tag file has one tag for each word of line n of the text file.
 
-    Words in `text` and tags in `tags` are separated by single spaces, so `split(" ")` aligns them.
+    In `text` and `tags`, words and tags are separated by single spaces, so `split(" ")` aligns them.
     """
 
     class Config(TextRecordCorpus.Config):
         """The two files."""
 
         file: RecipePath = Field(description="a file with one text per line")
-        tags: RecipePath = Field(description="a file with a tag for each word, line by line")
+        tags: RecipePath = Field(description="a file with one line of tags per text, one tag per word")
 
     fields = ("text", "tags")
 
@@ -196,10 +196,10 @@ class TaggedText(TextRecordCorpus):
         self.file, self.tags = config.file, config.tags
 
     def records(self) -> Iterator[Record]:
-        """Yield words and tags; raise DataError with the line whose counts differ."""
+        """Yield words and tags. Raise DataError with the line whose numbers of words and tags differ."""
         pairs = read_pairs(self.file, self.tags, self.encoding)
         for number, (line, tag_line) in enumerate(pairs, start=1):
-            # only spaces and tabs separate words; a no-break space is part of a word
+            # words are separated by spaces and tabs only, not by no-break spaces
             words, tags = _split(line), _split(tag_line)
             if len(words) != len(tags):
                 raise DataError(
@@ -221,10 +221,10 @@ _COLUMNS = {"lemma": 2, "upos": 3, "xpos": 4, "features": 5, "relation": 7}
 
 @register("corpus", "conllu")
 class Conllu(TextRecordCorpus):
-    """CoNLL-U: each sentence is a text, with one column of the treebank as tags (universaldependencies.org/format).
+    """CoNLL-U: one sentence per example, with a treebank column as tags (universaldependencies.org/format).
 
-    Words in `text` and tags in `tags` are separated by single spaces; a space within a word is replaced by a no-break
-    space. Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped.
+    In `text` and `tags`, words and tags are separated by single spaces; a space within a word becomes a no-break space.
+    Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped.
     """
 
     class Config(TextRecordCorpus.Config):
@@ -232,7 +232,7 @@ class Conllu(TextRecordCorpus):
 
         file: RecipePath = Field(description="a CoNLL-U file")
         column: Literal["lemma", "upos", "xpos", "features", "relation"] = Field(
-            "upos", description="column of the tags"
+            "upos", description="column to use as tags"
         )
 
     fields = ("text", "tags")
@@ -242,7 +242,7 @@ class Conllu(TextRecordCorpus):
         self.file, self.column = config.file, _COLUMNS[config.column]
 
     def records(self) -> Iterator[Record]:
-        """Yield the sentences; raise DataError with the line that does not have ten columns."""
+        """Yield the sentences. Raise DataError with the line that does not have ten columns."""
         lines = enumerate(Lines(self.file, self.encoding), start=1)
         for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())):
             if not filled:

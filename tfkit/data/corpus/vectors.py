@@ -26,7 +26,7 @@ from tfkit.data.vectors import Array, Vectors, files_in, finite, read_npy
 from tfkit.storage import files
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # names of Pillow
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # Pillow's names
 MOST_PIXELS = 2**24  # per image: a small file can declare billions
 MOST_BYTES = 2**30  # per image or audio file
 Milliseconds = Annotated[float, Field(gt=0, le=10_000)]
@@ -36,25 +36,25 @@ class VectorCorpus(Corpus):
     """Base of corpora of arrays."""
 
     def inputs(self, path: str) -> Iterator[Vectors]:
-        """Yield unlabelled arrays, as inputs of a trained model; raise DataError for unreadable files."""
+        """Yield unlabelled arrays as inputs of a trained model. Raise DataError for unreadable files."""
         yield from _rows(path, 1.0)
 
 
 @register("corpus", "npy")
 class Npy(VectorCorpus):
-    """Arrays of a .npy file: an example per row of [examples, time, width], [examples, width] or of images."""
+    """A .npy file, one example per row: [examples, time, width], [examples, width] or images."""
 
     class Config(VectorCorpus.Config):
-        """The arrays and their labels or targets."""
+        """The arrays, with their labels or targets."""
 
         file: RecipePath = Field(description="a .npy file with one example per row of the first axis")
         labels: RecipePath | None = Field(
-            None, description="one label per example: a text file with one per line, or a .npy file of integers"
+            None, description="a text file with one label per line, or a .npy file of integers"
         )
         field: Literal["label", "target"] = Field(
             "label", description="use of `labels`: a class or number to predict (label), or a text to generate (target)"
         )
-        scale: PositiveFloat = Field(1.0, description="factor for all values (8-bit images: 0.0039)")
+        scale: PositiveFloat = Field(1.0, description="factor applied to all values (8-bit images: 0.0039)")
 
     config: Config
 
@@ -70,11 +70,11 @@ class Npy(VectorCorpus):
             yield {"vectors": vectors} if labels is None else {"vectors": vectors, self.config.field: labels[number]}
 
     def _labels(self, path: str) -> Sequence[str]:
-        """Return a label per row; raise DataError if the counts differ."""
+        """Return one label per row. Raise DataError if the numbers of labels and rows differ."""
         labels, rows = self._read_labels(path), len(read_npy(self.config.file))
         if len(labels) != rows:
             raise DataError(
-                f"{path} has {len(labels):,} labels for {rows:,} examples of {self.config.file}; use one for each"
+                f"{path} has {len(labels):,} labels for {rows:,} examples of {self.config.file}; write one per example"
             )
         return labels
 
@@ -101,16 +101,16 @@ class Npy(VectorCorpus):
 
 
 class FolderCorpus(VectorCorpus):
-    """Base of corpora of a folder of files, labelled by a label file or by class folders."""
+    """Base of corpora in a folder of files, labelled by a label file or by one subfolder per class."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
 
     class Config(VectorCorpus.Config):
         """The folder and the labels of its files."""
 
-        folder: FolderPath = Field(description="a folder of files; without `labels`, with a subfolder per class")
+        folder: FolderPath = Field(description="a folder of files, with one subfolder per class unless `labels` is set")
         labels: RecipePath | None = Field(
-            None, description="a file with one line per file: name, tab, label; none: labels are the subfolders"
+            None, description="a file with lines of the form: file name, tab, label; none: the names of the subfolders"
         )
         field: Literal["label", "target"] = Field(
             "label", description="use of `labels`: a class or number to predict (label), or a text to generate (target)"
@@ -124,7 +124,7 @@ class FolderCorpus(VectorCorpus):
         self.fields = ("vectors", config.field)
 
     def read(self) -> Iterator[Example]:
-        """Yield the files in the order of the label file, or sorted; raise DataError for mismatched shapes."""
+        """Yield the files in the order of the label file, or sorted. Raise DataError if their shapes do not match."""
         first: tuple[str, Array] | None = None
         for path, label in self._labelled():
             array = self.load(path)
@@ -140,7 +140,7 @@ class FolderCorpus(VectorCorpus):
             yield Vectors(file, self.load(file))
 
     def load(self, path: str) -> Array:
-        """Load a file as an array; raise DataError if it is invalid."""
+        """Load a file as an array. Raise DataError if it is invalid."""
         raise NotImplementedError(f"{type(self).__name__} has no load")
 
     def _check_shape(self, path: str, array: Array, first: str, like: Array) -> None:
@@ -153,13 +153,13 @@ class FolderCorpus(VectorCorpus):
             for path in files_in(self.config.folder, self.suffixes):
                 label = os.path.basename(os.path.dirname(path))
                 if Path(path).parent == Path(self.config.folder):
-                    raise DataError(f"{path}: is in no class folder; set `labels`, or move it into one")
+                    raise DataError(f"{path}: is not in a class folder; move it to a subfolder, or set `labels`")
                 yield path, label
             return
         for number, line in enumerate(files_lines(self.config.labels), 1):
             name, tab, label = line.partition("\t")
             if not tab or not label.strip():
-                raise DataError(f"{self.config.labels}:{number}: expected the name of a file, a tab, and its label")
+                raise DataError(f"{self.config.labels}:{number}: expected a file name, a tab and a label")
             yield os.path.join(self.config.folder, name), label.strip()
 
     def name(self) -> str:
@@ -174,12 +174,12 @@ class FolderCorpus(VectorCorpus):
 
 @register("corpus", "images")
 class Images(FolderCorpus):
-    """Images of a folder, one per example: [height width channels], from 0 to 1 (needs Pillow)."""
+    """A folder of images, one per example: [height width channels], values from 0 to 1 (needs Pillow)."""
 
     suffixes = PICTURES
 
     class Config(FolderCorpus.Config):
-        """The folder, and the conversion of its images to arrays."""
+        """The folder, and how its images are converted to arrays."""
 
         colours: Literal["rgb", "grey"] = Field("rgb", description="3 channels (rgb) or 1 (grey)")
         size: PositiveInt | None = Field(None, description="height and width after resizing; none: unchanged")
@@ -222,21 +222,21 @@ class Images(FolderCorpus):
 
 @register("corpus", "audio")
 class Audio(FolderCorpus):
-    """Sounds (.wav) of a folder, one per example: log-magnitude spectra [frames, frequencies]."""
+    """A folder of sounds (.wav), one per example: log-magnitude spectra [frames, frequencies]."""
 
     suffixes = (".wav",)
 
     class Config(FolderCorpus.Config):
-        """The folder, and the framing of its audio; each frame has `rate * window_ms / 2000 + 1` frequencies."""
+        """The folder, and how sounds are cut into frames; each has `rate * window_ms / 2000 + 1` frequencies."""
 
-        rate: PositiveInt = Field(16_000, description="samples per second; files with another rate are refused")
+        rate: PositiveInt = Field(16_000, description="sample rate in Hz; files with other rates are rejected")
         window_ms: Milliseconds = Field(25.0, description="length of a frame in milliseconds")
-        hop_ms: Milliseconds = Field(10.0, description="time between frames in milliseconds")
+        hop_ms: Milliseconds = Field(10.0, description="time between the starts of two frames in milliseconds")
 
     config: Config
 
     def load(self, path: str) -> Array:
-        """Return the spectra [frames frequencies] of a file, channels averaged."""
+        """Return the spectra [frames frequencies] of a file, averaging its channels."""
         samples, rate = read_wav(path)
         if rate != self.config.rate:
             raise DataError(f"{path}: has {rate:,} samples per second, not {self.config.rate:,}; set rate: {rate}")
@@ -244,7 +244,7 @@ class Audio(FolderCorpus):
 
 
 def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: str) -> Array:
-    """Return log-magnitude spectra [frames frequencies] of Hann windows: 0 at -60 dB or less, 1 at full scale."""
+    """Return log-magnitude spectra [frames frequencies] of Hann windows, scaled from 0 (-60 dB) to 1 (full scale)."""
     window, hop = (max(1, round(rate * milliseconds / 1000)) for milliseconds in (window_ms, hop_ms))
     if len(samples) < window:
         raise DataError(f"{place}: {len(samples):,} samples are shorter than a window of {window:,}")
@@ -256,7 +256,7 @@ def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: s
 
 
 def read_wav(path: str) -> tuple[Array, int]:
-    """Read a .wav file: samples from -1 to 1, and the sample rate; raise DataError if it is invalid."""
+    """Return the samples of a .wav file, from -1 to 1, and its sample rate. Raise DataError if it is invalid."""
     try:
         with wave.open(io.BytesIO(files.read_bytes(path, MOST_BYTES)), "rb") as sound:
             width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
@@ -278,9 +278,9 @@ def read_wav(path: str) -> tuple[Array, int]:
 
 @register("corpus", "digits")
 class Digits(VectorCorpus):
-    """1,797 handwritten digits of 8 x 8 grey pixels, from 0 to 1, in the package scikit-learn (Alpaydin, Kaynak 1998).
+    """1,797 handwritten digits, 8 x 8 grey pixels from 0 to 1, from scikit-learn (Alpaydin and Kaynak 1998).
 
-    The shuffled order is fixed: the first 180 are test, the next 180 valid, the others train.
+    In a fixed shuffled order, the first 180 are test, the next 180 valid, and the rest train.
     """
 
     fields = ("vectors", "label")
@@ -299,7 +299,7 @@ class Digits(VectorCorpus):
         self.config = config
 
     def read(self) -> Iterator[Example]:
-        """Yield the digits of the split; raise DataError if scikit-learn is missing."""
+        """Yield the digits of the split. Raise DataError if scikit-learn is missing."""
         try:
             digits: Any = import_module("sklearn.datasets").load_digits()
         except ImportError:
@@ -313,16 +313,16 @@ class Digits(VectorCorpus):
 
 
 def files_lines(path: str) -> list[str]:
-    """Return the lines of a text file; raise DataError for an empty line."""
+    """Return the lines of a text file. Raise DataError for an empty line."""
     lines = list(Lines(path))
     for number, line in enumerate(lines, 1):
         if not line.strip():
-            raise DataError(f"{path}:{number}: the line is empty; every example needs one")
+            raise DataError(f"{path}:{number}: the line is empty; every example needs a label")
     return lines
 
 
 def _rows(path: str, scale: float) -> Iterator[Vectors]:
-    """Yield scaled rows of an array."""
+    """Yield the scaled rows of an array."""
     array: NDArray[Any] = read_npy(path)
     for number, row in enumerate(array, 1):
         place = f"{path}: row {number}"

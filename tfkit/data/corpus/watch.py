@@ -1,4 +1,4 @@
-"""Checks while examples are read: field types, free memory, and progress in the log."""
+"""Checks while examples are read (field types, free memory), and progress in the log."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tfkit.core.machine import free_memory, gigabytes
 
 LOGGER = logging.getLogger("tfkit")
 SECONDS = 10.0  # between log lines
-OFTEN, SELDOM = 1_000, 100_000  # examples between checks of the clock, of the memory
-SMALLEST = 250  # bytes: lower bound for an example with one short text
-SPARED = 10  # reading stops below 1/SPARED of the initially free memory
+OFTEN, SELDOM = 1_000, 100_000  # examples between two checks of the clock, and of the memory
+SMALLEST = 250  # bytes; lower bound for an example with one short text
+SPARED = 10  # reading stops if less than 1/SPARED of the initially free memory is left
 
 
 def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | None) -> Iterator[dict[str, str]]:
-    """Yield the examples; raise DataError for fields that are not text, and before memory runs out.
+    """Yield the examples. Raise DataError if a field is not text, or before memory runs out.
 
-    `expected` is their number, or None if unknown.
+    `expected` is the number of examples, or None if unknown.
     """
     free = free_memory()
     if free is not None and expected is not None and expected * SMALLEST > free:
@@ -40,7 +40,7 @@ def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | No
 
 
 def check_texts(example: Mapping[str, Any], place: str) -> None:
-    """Raise DataError if a field is not a string, or not encodable as UTF-8."""
+    """Raise DataError if a field is not a string, or cannot be encoded as UTF-8."""
     for field, text in example.items():
         if not isinstance(text, str):
             raise DataError(f"{place}: {field} must be a text, got {type(text).__name__}")
@@ -53,9 +53,9 @@ def check_texts(example: Mapping[str, Any], place: str) -> None:
 
 
 def _check_memory(free: int | None, number: int, name: str) -> None:
-    """Raise DataError if little is left of the `free` bytes measured at the start."""
+    """Raise DataError if little is left of the `free` bytes that were measured at the start."""
     left = free_memory()
     if free is not None and left is not None and left < free / SPARED:
         raise DataError(
-            f"{name}: after {number:,} examples {gigabytes(left)} of memory are left; set limit to use fewer"
+            f"{name}: after {number:,} examples, only {gigabytes(left)} of memory are left; set limit to use fewer"
         )

@@ -1,16 +1,16 @@
-"""Tokenizers: text to ids and back, over the `tokenizers` library.
+"""Tokenizers: conversion of text to ids and back, based on the library tokenizers.
 
 | type | token | purpose |
 |---|---|---|
-| `character` | a character | small data, or tasks of spelling (names, nanoGPT's Shakespeare) |
-| `word` | a word or a punctuation mark | text that is already split into words, or analyses by word |
+| `character` | a character | small data, or spelling tasks (names, nanoGPT's Shakespeare) |
+| `word` | a word or a punctuation mark | text already split into words, or word-level analyses |
 | `bpe` | a frequent piece of a word | translation and generation: decoding restores the text exactly |
 | `bpe` with `byte_level: true` | a frequent run of bytes | no unknown characters (GPT-2 and later) |
 | `unigram` | a probable piece of a word | as bpe, with the most probable segmentation (T5, ALBERT, XLM-R) |
 | `wordpiece` | a piece, `##` inside a word | BERT |
 | `file` | as in the file | an existing tokenizer.json, such as a pretrained model's |
 
-Fitting is deterministic: equal texts give the same file, byte for byte.
+Fitting is deterministic: equal texts produce identical files.
 """
 
 from tfkit.data.tokenizer.base import Tokenizer, TokenizerPart

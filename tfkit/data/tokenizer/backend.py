@@ -1,4 +1,4 @@
-"""Loading of tokenizer.json files, validated first because some of them make the `tokenizers` library abort."""
+"""Loading of tokenizer.json files, validated first because some files make the library tokenizers abort."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tfkit.core.errors import DataError
 from tfkit.core.trees import JsonObject
 
 LARGEST_ID = 2**24
-GAP = 2**16  # the largest id may exceed twice the number of tokens by this
-LONGEST_PATTERN = 10_000  # characters of a regular expression
-GROWTH = 1000  # output characters per input character
-LONGEST_PREFIX = 10_000  # characters prepended to a text
-PIECES = 1000  # special tokens that a template may add
-TEXTS = 2**8  # repetitions of a text by templates, for single and pair combined
-# keys of lists of steps
+GAP = 2**16  # the largest id may exceed twice the number of tokens by this much
+LONGEST_PATTERN = 10_000  # maximum characters of a regular expression
+GROWTH = 1000  # maximum output characters per input character
+LONGEST_PREFIX = 10_000  # maximum characters prepended to a text
+PIECES = 1000  # maximum special tokens added by a template
+TEXTS = 2**8  # maximum repetitions of a text by templates, single and pair combined
+# keys that hold a list of steps
 SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
 
 
 def read_backend(text: str) -> tokenizers.Tokenizer:
-    """Parse a tokenizer.json; raise DataError if the library would reject it or abort.
+    """Parse a tokenizer.json, disabling truncation and padding.
 
-    Its truncation and padding are disabled.
+    Raise DataError if the library would reject the file or abort.
     """
     try:
         data = json.loads(text)
@@ -50,7 +50,7 @@ def read_backend(text: str) -> tokenizers.Tokenizer:
 
 @contextlib.contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Convert panics of the library to DataError, for example from a regular expression that takes too many steps."""
+    """Convert panics of the library to DataError, such as from a regular expression that takes too many steps."""
     try:
         yield
     except BaseException as error:
@@ -60,7 +60,7 @@ def panics_as_errors() -> Iterator[None]:
 
 
 def check(data: JsonObject) -> None:
-    """Raise DataError for values that the library accepts but later exhaust memory.
+    """Raise DataError for values that the library accepts but that exhaust memory later.
 
     Values of wrong types are left to the library, which rejects them.
     """
@@ -92,7 +92,7 @@ def _check_vocabulary(data: JsonObject) -> None:
 
 
 def _steps(part: object) -> Iterator[JsonObject]:
-    """Yield the steps of a normalizer, decoder, ... in order, flattening sequences."""
+    """Yield the steps of a normalizer, decoder, etc. in order, flattening sequences."""
     waiting = [part]
     while waiting:
         step = waiting.pop()
@@ -116,7 +116,7 @@ def _check_patterns(part: str, steps: Iterable[JsonObject]) -> None:
 
 
 def _check_charsmap(text: str) -> None:
-    """Raise DataError if the table declares more bytes than it has: they would be allocated."""
+    """Raise DataError if the table declares more bytes than it has, as the library would allocate them."""
     try:
         table = base64.b64decode(text)
     except ValueError as error:
@@ -129,14 +129,14 @@ def _check_charsmap(text: str) -> None:
 def _check_growth(part: str, steps: Iterable[JsonObject]) -> None:
     """Raise DataError if replacements can expand a text excessively.
 
-    Tracks, for each character, how many copies one input character can produce.
+    For each character, `grown` counts the copies that one input character can become.
     """
     grown: dict[str, float] = defaultdict(lambda: 1.0)
     rest, before = 1.0, 0  # growth of all other characters; length of the prefix
     for step in steps:
         before += len(step.get("prepend") or "")
         if "pattern" not in step or "content" not in step:
-            rest = max([rest, *grown.values()])  # it may map any character to any other
+            rest = max([rest, *grown.values()])  # this step may map any character to any other
             grown.clear()
             continue
         literal, content = step["pattern"].get("String"), step["content"]
@@ -150,7 +150,7 @@ def _check_growth(part: str, steps: Iterable[JsonObject]) -> None:
 
 
 def _check_templates(steps: Iterable[JsonObject]) -> None:
-    """Raise DataError for templates that repeat a text or add many tokens."""
+    """Raise DataError if templates repeat a text too often or add too many tokens."""
     repeats = 1
     for step in (step for step in steps if "single" in step):
         for template in (step["single"], step["pair"]):

@@ -21,17 +21,17 @@ from tfkit.storage.files import read_text, write_text
 
 
 class Tokenizer:
-    """Encoder and decoder between text and ids, with special tokens by role.
+    """Conversion between text and ids, with special tokens by role.
 
-    Special tokens are not parsed in texts by default: "</s>" is four characters unless `special=True`.
+    Special tokens written in a text are encoded as plain text ("</s>" is four characters) unless `special=True`.
     """
 
     def __init__(
         self, backend: tokenizers.Tokenizer, special: Mapping[str, str], source: Tokenizer | None = None
     ) -> None:
-        """Wrap a `tokenizers` object, with special tokens by role; raise DataError for unknown ones.
+        """Wrap a `tokenizers` object with its special tokens by role. Raise DataError for unknown tokens.
 
-        `source` is the tokenizer of the encoder's texts, if different.
+        `source` is the tokenizer for the encoder's texts, if it differs.
         """
         vocabulary = backend.get_vocab(with_added_tokens=True)
         missing = [f"{role} {text!r}" for role, text in special.items() if text not in vocabulary]
@@ -39,32 +39,32 @@ class Tokenizer:
             raise DataError(f"the tokenizer has no token for {', '.join(missing)}")
         self.special_ids: dict[str, int] = {role: vocabulary[special[role]] for role in ROLES if role in special}
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
-        self.gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())  # unused ids
+        self.gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())  # ids without a token
         self.backend = with_roles(backend, special)
         self.backend.encode_special_tokens = True
         self._source = source
 
     @property
     def source(self) -> Tokenizer:
-        """Tokenizer of encoder inputs; self if the vocabulary is shared."""
+        """Tokenizer of the encoder's texts; the tokenizer itself if both sides share it."""
         return self if self._source is None else self._source
 
     def beside(self, source: Tokenizer) -> Tokenizer:
-        """Return a copy for targets, with `source` as the tokenizer of sources."""
+        """Return a copy for target texts, with `source` as the tokenizer for source texts."""
         return Tokenizer(self.backend, {role: self.token(id_) for role, id_ in self.special_ids.items()}, source)
 
     @property
     def sizes(self) -> int | tuple[int, int]:
-        """Vocabulary size; (source, target) if there are two."""
+        """Vocabulary size, or (source, target) sizes for two tokenizers."""
         return self.vocab_size if self._source is None else (self._source.vocab_size, self.vocab_size)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """Return the ids of `text` without adding special tokens; `special` parses those written in it."""
+        """Return the ids of `text` without adding special tokens; `special` recognizes special tokens in the text."""
         return self.encode_batch([text], special)[0]
 
     @panics_as_errors()
     def encode_batch(self, texts: Sequence[str], special: bool = False, template: bool = False) -> list[list[int]]:
-        """Encode many texts in parallel; raise DataError if one cannot be encoded.
+        """Encode many texts in parallel. Raise DataError if a text cannot be encoded.
 
         `template` adds the special tokens of a third-party file's template ([CLS] ... [SEP]).
         """
@@ -93,15 +93,15 @@ class Tokenizer:
 
     @cached_property
     def _reads_special(self) -> tokenizers.Tokenizer:
-        """Second backend that parses special tokens; backend settings are shared by threads."""
+        """A second backend that recognizes special tokens, since threads share the settings of a backend."""
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend
 
     def unknown(self, text: str) -> list[str]:
-        """Return the distinct pieces of a text that map to the unknown token.
+        """Return the distinct pieces of a text that are encoded as the unknown token.
 
-        Surrounding spaces are stripped, except from pieces of spaces only.
+        Surrounding spaces are stripped, unless a piece consists of spaces.
         """
         ((ids, places),) = self.encode_with_places([text])
         role = self.special_ids.get("unknown")
@@ -109,7 +109,7 @@ class Tokenizer:
         return list(dict.fromkeys(piece.strip() or piece for piece in pieces))
 
     def _first_unknown(self, texts: Sequence[str]) -> str:
-        """Return the error message for a text that a vocabulary without unknown token cannot encode."""
+        """Return the error message for a text that cannot be encoded because there is no unknown token."""
         for text in texts:
             normal = self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
             cutter = self.backend.pre_tokenizer
@@ -120,21 +120,21 @@ class Tokenizer:
 
     @panics_as_errors()
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids` without special tokens; unused ids are skipped."""
+        """Return the text of `ids`, skipping special tokens and ids without a token."""
         numbers = [int(id_) for id_ in ids]
         if numbers and min(numbers) < 0:
             raise UsageError(f"ids must not be negative, got {min(numbers)}")
         return str(self.backend.decode(numbers, skip_special_tokens=True))
 
     def token(self, id_: int) -> str:
-        """Return the token of this id; raise UsageError if there is none."""
+        """Return the token with this id. Raise UsageError if there is none."""
         token = self.backend.id_to_token(id_) if id_ >= 0 else None
         if token is None:
             raise UsageError(f"no token has id {id_}; ids are 0 to {self.vocab_size - 1}")
         return str(token)
 
     def readable_token(self, id_: int) -> str:
-        """Return the token of this id in readable form: byte-level tokens are decoded."""
+        """Return the token with this id for display: byte-level tokens are decoded."""
         token = self.token(id_)
         return token_bytes(token).decode("utf-8", "replace") if self._byte_level else token
 
@@ -143,14 +143,14 @@ class Tokenizer:
         return "ByteLevel(" in repr(self.backend.decoder)
 
     def id(self, token: str) -> int:
-        """Return the id of a token; raise UsageError if there is none."""
+        """Return the id of a token. Raise UsageError if it is not in the vocabulary."""
         number = self.backend.token_to_id(token)
         if number is None:
             raise UsageError(f"{token!r} is not in the vocabulary of {self.vocab_size} tokens")
         return int(number)
 
     def __contains__(self, token: str) -> bool:
-        """True if this token exists."""
+        """True if the token is in the vocabulary."""
         return self.backend.token_to_id(token) is not None
 
     def to_json(self) -> str:
@@ -158,7 +158,7 @@ class Tokenizer:
         return str(self.backend.to_str(pretty=True))
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json atomically; raise DataError if that fails."""
+        """Write tokenizer.json atomically. Raise DataError if that fails."""
         try:
             write_text(Path(path), self.to_json())
         except RunError as error:
@@ -166,14 +166,14 @@ class Tokenizer:
 
     @classmethod
     def empty(cls) -> Tokenizer:
-        """Return a tokenizer without tokens, for recipes without texts."""
+        """Return a tokenizer without tokens, for recipes that use no texts."""
         return cls(tokenizers.Tokenizer(tokenizers.models.WordLevel({}, unk_token="")), {})
 
     @classmethod
     def load(cls, path: str | Path, special: Mapping[str, str] | None = None) -> Tokenizer:
-        """Read a tokenizer.json, from tfkit or a third party.
+        """Read a tokenizer.json written by tfkit or a third party.
 
-        Roles come from `special` if given, else from the file, else from common names. DataErrors name the file.
+        Roles are taken from `special`, else from the file, else from common names. Raise DataError naming the file.
         """
         try:
             text = read_text(path)
@@ -186,7 +186,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, special: Mapping[str, str] | None = None) -> Tokenizer:
-        """Parse the text of a tokenizer.json; raise DataError if it is invalid."""
+        """Parse the text of a tokenizer.json. Raise DataError if it is invalid."""
         backend = read_backend(text)
         if special is None:
             written = roles_in(json.loads(backend.to_str())["post_processor"])
@@ -204,7 +204,7 @@ class Tokenizer:
 
 
 def _not_text(texts: Sequence[Any]) -> TfkitError:
-    """Return the error for texts that the library does not accept as strings."""
+    """Return the error for values that the library rejects as strings."""
     for text in texts:
         if not isinstance(text, str):
             return UsageError(f"a tokenizer encodes strings, got {type(text).__name__} ({text!r})")
@@ -212,24 +212,24 @@ def _not_text(texts: Sequence[Any]) -> TfkitError:
 
 
 class TokenizerPart(slots.TokenizerFacts):
-    """Base of tokenizer parts: `fit` trains on texts and returns a `Tokenizer`."""
+    """Base of tokenizer parts; `fit` trains on texts and returns a `Tokenizer`."""
 
     class Config(slots.TokenizerFacts.Config, RecipeConfig):
         """Options of all tokenizers."""
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Train on `texts`, deterministically; raise DataError if there are none."""
+        """Train deterministically on `texts`. Raise DataError if there are none."""
         raise NotImplementedError
 
 
 class LearnedTokenizer(TokenizerPart):
-    """Base of tokenizers that learn their vocabulary."""
+    """Base of tokenizers that learn a vocabulary."""
 
     class Config(TokenizerPart.Config):
         """Options of all learned tokenizers."""
 
         special_tokens: SpecialTokens = Field(
-            default_factory=SpecialTokens, description="texts of the special tokens by role; none omits a role"
+            default_factory=SpecialTokens, description="special tokens by role; none: no token for the role"
         )
 
         def has(self, role: str) -> bool:
@@ -248,7 +248,7 @@ class LearnedTokenizer(TokenizerPart):
 
 
 def some(texts: Iterable[str]) -> Iterator[str]:
-    """Yield `texts`; raise DataError at the end if all were empty."""
+    """Yield `texts`. Raise DataError at the end if all of them were empty."""
     empty = True
     for text in texts:
         empty = empty and not text
@@ -258,7 +258,7 @@ def some(texts: Iterable[str]) -> Iterator[str]:
 
 
 def within(bound: int, backend: tokenizers.Tokenizer, needed: str) -> None:
-    """Raise DataError if the trained vocabulary exceeds the limit."""
+    """Raise DataError if the trained vocabulary exceeds `bound`."""
     size = backend.get_vocab_size(with_added_tokens=True)
     if size > bound:
         raise DataError(f"vocab_size: {bound} is too small; {needed} need {size}")

@@ -19,18 +19,18 @@ from tfkit.data.tokenizer.words import mark_words
 class Bpe(LearnedTokenizer):
     """Byte-pair encoding of characters (Sennrich 2016, arXiv 1508.07909) or bytes (GPT-2, Radford 2019).
 
-    Bytes cover every text, so `byte_level: true` has no unknown token; characters need one.
+    Bytes can represent any text, so `byte_level: true` needs no unknown token; characters need one.
     """
 
     class Config(LearnedTokenizer.Config):
-        """Options of `bpe`; pairs below `minimum_count` are not merged."""
+        """Options of `bpe`."""
 
         vocab_size: PositiveInt = Field(description="maximum number of tokens, including special ones")
         byte_level: bool = Field(
             False, description="merge bytes instead of characters, so that no text is unknown (GPT-2)"
         )
         lowercase: bool = Field(False, description="convert texts to lower case")
-        minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a merged pair")
+        minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a pair to merge")
 
         @model_validator(mode="before")
         @classmethod
@@ -46,7 +46,7 @@ class Bpe(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The configured size; small texts may yield less."""
+            """The configured size; the vocabulary of a small text may be smaller."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -54,7 +54,7 @@ class Bpe(LearnedTokenizer):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the merges from `texts`; raise DataError if the characters alone exceed the size."""
+        """Learn the merges from `texts`. Raise DataError if the characters alone exceed the vocabulary size."""
         config = self.config
         backend = tokenizers.Tokenizer(models.BPE(unk_token=self.special.unknown))
         if config.byte_level:

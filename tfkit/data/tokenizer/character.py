@@ -13,9 +13,9 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 
 @register("tokenizer", "character")
 class Character(LearnedTokenizer):
-    """A token for every character of the texts, in code point order after the special tokens.
+    """One token for each character in the texts, in code point order after the special tokens.
 
-    With `special_tokens: {unknown: none}`, encoding an unseen character is an error.
+    With `special_tokens: {unknown: none}`, encoding an unseen character raises an error.
     """
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
@@ -32,7 +32,7 @@ class Character(LearnedTokenizer):
         return self.finish(backend)
 
     def _model(self, vocabulary: dict[str, int]) -> models.Model:
-        """Return BPE without merges: ten times faster than splitting, but it drops unknown characters silently."""
+        """Return BPE without merges, ten times as fast as WordLevel, unless unknown characters must raise an error."""
         if self.special.unknown is None:
             return models.WordLevel(vocab=vocabulary, unk_token="")
         return models.BPE(vocab=vocabulary, merges=[], unk_token=self.special.unknown, fuse_unk=False)

@@ -28,14 +28,14 @@ class PretrainedTokens(BaseModel):
 
 @register("tokenizer", "file")
 class File(TokenizerPart):
-    """A tokenizer.json, used unchanged except that its truncation and padding are disabled."""
+    """A tokenizer.json, used unchanged except that truncation and padding are disabled."""
 
     class Config(TokenizerPart.Config):
         """Options of `file`."""
 
-        path: RecipePath = Field(description="the tokenizer.json")
+        path: RecipePath = Field(description="a tokenizer.json")
         special_tokens: PretrainedTokens | None = Field(
-            None, description="texts of the special tokens by role; none: inferred from common names"
+            None, description="special tokens by role; none: inferred from common names"
         )
 
         def described(self) -> str:
@@ -51,7 +51,7 @@ class File(TokenizerPart):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Return the tokenizer of the file, ignoring `texts`; raise DataError with the file."""
+        """Return the tokenizer in the file, ignoring `texts`. Raise DataError if the file is invalid."""
         names = self.config.special_tokens
         if names is None:
             return Tokenizer.load(self.config.path)

@@ -25,16 +25,16 @@ class Frame:
 
     @classmethod
     def of_roles(cls, special: Mapping[str, int]) -> Frame:
-        """Build the frame of start, end and separator (default: end), omitting undefined ones."""
+        """Return the frame of start, end and separator (default: end) tokens, skipping undefined roles."""
         start, end = special.get("start"), special.get("end")
         return cls(_as_tokens(start), _as_tokens(end), _as_tokens(special.get("separator", end)))
 
     @classmethod
     @panics_as_errors()
     def of_template(cls, tokenizer: Tokenizer) -> Frame:
-        """Build the frame of the tokenizer's own post-processing template, as in third-party files."""
+        """Return the frame of the tokenizer's own template, which third-party files may have."""
         backend = tokenizer.backend
-        # any text with a token
+        # any text that is encoded as one token
         texts = chain("a", backend.get_vocab(with_added_tokens=False))
         text = next(text for text in texts if backend.encode(text, add_special_tokens=False).ids)
         one, two = backend.encode(text), backend.encode(text, text)

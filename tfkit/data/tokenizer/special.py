@@ -1,9 +1,9 @@
-"""Special tokens: texts, roles, and storage of the roles in tokenizer files.
+"""Special tokens: their texts and roles, and how tokenizer files store the roles.
 
-The file is a plain `tokenizer.json` of the `tokenizers` library. The format cannot express the roles of special tokens
-(pad, end), so they are stored as names in a post-processing template that adds nothing: `post_processor: {...,
-special_tokens: {"tfkit.pad": {"ids": [0], "tokens": ["<pad>"]}}}`. Roles of third-party files, which have no such
-template, are inferred from `COMMON_NAMES`.
+Tokenizers are saved as plain `tokenizer.json` files. The format has no place for roles of special tokens (pad, end), so
+they are stored as names in a post-processing template that adds no tokens: `post_processor: {..., special_tokens:
+{"tfkit.pad": {"ids": [0], "tokens": ["<pad>"]}}}`. Third-party files have no such template; their roles are inferred
+from `COMMON_NAMES`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COMMON_NAMES: dict[str, tuple[str, ...]] = {
     "mask": ("<mask>", "[MASK]"),
     "separator": ("[SEP]", "<sep>", "</s>"),
 }
-SENTINEL = "<extra_id_{}>"  # T5's names of sentinel tokens, from 0
+SENTINEL = "<extra_id_{}>"  # T5's names for sentinel tokens, numbered from 0
 _PREFIX = "tfkit."
-_ROLES = "tfkit"  # marks the template of roles, even if it is empty
+_ROLES = "tfkit"  # marks the template that stores roles, even if it has none
 
 
 class SpecialTokens(BaseModel):
-    """Texts of special tokens by role; ids follow this order from 0, `none` omits one."""
+    """Special tokens by role; their ids are assigned in this order from 0, and `none` omits a role."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="SpecialTokens")
 
@@ -54,7 +54,7 @@ class SpecialTokens(BaseModel):
         letters = sum(character.isalnum() for character in text)
         if any(character.isspace() for character in text) or letters in (0, len(text)):
             raise ValueError(
-                f"a special token needs letters and other signs but no space, such as <pad> or [PAD], so that no "
+                f"a special token needs letters and other signs but no spaces, such as <pad> or [PAD], so that no "
                 f"word of a text equals it; got {text!r}"
             )
         return text
@@ -69,23 +69,23 @@ class SpecialTokens(BaseModel):
         return self
 
     def texts(self) -> dict[str, str]:
-        """Defined special tokens by role, in id order."""
+        """Special tokens that are set, by role, in the order of their ids."""
         roles = {role: text for role in ROLES if (text := getattr(self, role)) is not None}
         return roles | {f"sentinel_{number}": SENTINEL.format(number) for number in range(self.sentinels)}
 
 
 def infer_roles(backend: tokenizers.Tokenizer) -> dict[str, str]:
-    """Infer the roles of a third-party file from common names; roles may share a token."""
+    """Infer roles in a third-party file from common token names; several roles may share a token."""
     tokens = backend.get_vocab(with_added_tokens=True)
     roles = {role: next((name for name in names if name in tokens), None) for role, names in COMMON_NAMES.items()}
     return {role: name for role, name in roles.items() if name is not None}
 
 
 def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tokenizers.Tokenizer:
-    """Return a copy of `backend` with the roles stored and without truncation and padding.
+    """Return a copy of `backend` that stores the roles and does not truncate or pad.
 
-    Third-party files may truncate or pad silently. Their own template is kept after that of the roles (in the other
-    order, the library panics).
+    Third-party files may truncate or pad silently. Their own template follows the template of roles, since the library
+    panics if the order is reversed.
     """
     data = json.loads(backend.to_str())
     marks = {
@@ -101,7 +101,7 @@ def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tok
 
 
 def roles_in(post_processor: Any) -> dict[str, str] | None:
-    """Return the roles stored by `with_roles`, or None."""
+    """Return the roles stored by `with_roles`, or None if there are none."""
     for step in filter(_is_roles, _steps(post_processor)):
         marks = step["special_tokens"].items()
         return {name.removeprefix(_PREFIX): mark["tokens"][0] for name, mark in marks if mark["tokens"]}
@@ -109,7 +109,7 @@ def roles_in(post_processor: Any) -> dict[str, str] | None:
 
 
 def _steps(post_processor: Any) -> list[dict[str, Any]]:
-    """Flatten a post-processor to a list of steps."""
+    """Return the steps of a post-processor, flattening a sequence."""
     if post_processor is None:
         return []
     return list(post_processor["processors"]) if post_processor["type"] == "Sequence" else [post_processor]
@@ -120,14 +120,14 @@ def _is_roles(step: dict[str, Any]) -> bool:
 
 
 def check_room(vocab_size: int | None, special: SpecialTokens, others: int = 1) -> None:
-    """Raise ValueError if `vocab_size` is too small for the special tokens and `others` more."""
+    """Raise ValueError if `vocab_size` has no room for the special tokens and `others` additional tokens."""
     least = len(special.texts()) + others
     if vocab_size is not None and vocab_size < least:
         raise ValueError(f"vocab_size: {vocab_size} is too small; the minimum is {least}")
 
 
 def default_unknown(options: Mapping[str, object]) -> Mapping[str, object]:
-    """Set the default unknown token of a vocabulary that covers every text to none."""
+    """Set the default unknown token to none, for a vocabulary that can represent any text."""
     special = options.get("special_tokens", {})
     if isinstance(special, SpecialTokens) and "unknown" not in special.model_fields_set:
         special = special.model_dump(exclude_unset=True)
@@ -137,7 +137,7 @@ def default_unknown(options: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def unknown_problem(special: SpecialTokens, covers: str) -> str:
-    """Describe an unknown token next to the option `covers`, by which every text is known, or the lack of both."""
+    """Return the message for an unknown token that the option `covers` makes useless, or for the lack of both."""
     if special.unknown is None:
         return f"an unknown token is needed without {covers}; set special_tokens.unknown"
     return f"{covers} needs no unknown token; set special_tokens.unknown: none, not {special.unknown!r}"

@@ -1,4 +1,4 @@
-"""Unigram language model over pieces of words, as in SentencePiece."""
+"""A unigram language model over word pieces, as in SentencePiece."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 from tfkit.data.tokenizer.special import check_room, default_unknown, unknown_problem
 from tfkit.data.tokenizer.words import MARK, mark_words
 
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # names that the library reads
-DIGITS, NOISE = 6, 1e-9  # decimals of the log-probabilities, and their largest difference from run to run
-STEP = 1e-4
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # byte tokens, named as the library requires
+DIGITS, NOISE = 6, 1e-9  # decimals of the stored log-probabilities, and their maximum variation between runs
+STEP = 1e-4  # log-probability between consecutive characters in the library's ranking
 
 
 @register("tokenizer", "unigram")
 class Unigram(LearnedTokenizer):
-    """The most probable segmentation under a unigram model of pieces, fitted by EM (Kudo 2018, arXiv 1804.10959)."""
+    """The most probable segmentation under a unigram model of pieces fitted with EM (Kudo 2018, arXiv 1804.10959)."""
 
     class Config(LearnedTokenizer.Config):
         """Options of `unigram`."""
 
-        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special ones and bytes")
+        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special tokens and bytes")
         byte_fallback: bool = Field(
-            False, description="write unseen characters as bytes, so that no text is unknown (256 tokens)"
+            False, description="encode unseen characters as bytes, so that no text is unknown (adds 256 tokens)"
         )
         lowercase: bool = Field(False, description="convert texts to lower case")
         longest: PositiveInt = Field(16, le=256, description="maximum number of characters of a piece")
@@ -49,7 +49,7 @@ class Unigram(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The configured size; small texts may yield less."""
+            """The configured size; the vocabulary of a small text may be smaller."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -57,10 +57,10 @@ class Unigram(LearnedTokenizer):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the pieces of `texts` and their probabilities; raise DataError if the characters exceed the size."""
+        """Learn pieces and their probabilities from `texts`. Raise DataError if the characters exceed the size."""
         config = self.config
         first = [*self.special.texts().values(), *(BYTES if config.byte_fallback else ())]
-        unknown = self.special.unknown or BYTES[0]  # with bytes, it is required but never written
+        unknown = self.special.unknown or BYTES[0]  # the library requires one, but bytes cover everything
         pieces = [*((token, 0.0) for token in first), *self._pieces(texts, first, unknown)]
         backend = tokenizers.Tokenizer(models.Unigram(pieces, first.index(unknown), config.byte_fallback))
         mark_words(backend, config.lowercase)
@@ -70,7 +70,7 @@ class Unigram(LearnedTokenizer):
         return self.finish(backend)
 
     def _pieces(self, texts: Iterable[str], first: list[str], unknown: str) -> list[tuple[str, float]]:
-        """Train the pieces that follow the tokens `first`."""
+        """Train the pieces, which follow the tokens in `first`."""
         backend = tokenizers.Tokenizer(models.Unigram())
         mark_words(backend, self.config.lowercase)
         trainer = trainers.UnigramTrainer(
@@ -92,10 +92,10 @@ class Unigram(LearnedTokenizer):
 
 
 def _settled(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Sort by log-probability, then alphabetically, so that equal texts give equal files.
+    """Sort by log-probability, then alphabetically, so that equal texts produce equal files.
 
-    The library's trainer adds numbers in hash order, different in each run, and so it orders the characters that are
-    no pieces: they get the least log-probability plus 0, STEP, 2 STEP, ... Here all of them get the least one.
+    The library's trainer ranks the remaining single characters in hash order, which varies between runs: they get the
+    minimum log-probability plus 0, STEP, 2 STEP, ... Here they all get the minimum.
     """
     least = min(score for _, score in pieces)
     room = STEP * sum(len(piece) == 1 for piece, _ in pieces)

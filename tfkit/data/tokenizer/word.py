@@ -17,13 +17,13 @@ from tfkit.data.tokenizer.words import mark_words
 
 @register("tokenizer", "word")
 class Word(LearnedTokenizer):
-    """A token for each of the most frequent words, numbers and runs of punctuation, with the space before it."""
+    """One token for each of the most frequent words, numbers and runs of punctuation, including the space before it."""
 
     class Config(LearnedTokenizer.Config):
         """Options of `word`."""
 
         vocab_size: PositiveInt | None = Field(
-            None, description="maximum number of tokens, including special ones; none: no limit"
+            None, description="maximum number of tokens, including special tokens; none: no limit"
         )
         minimum_count: PositiveInt = Field(1, description="minimum number of occurrences of a word")
         lowercase: bool = Field(False, description="convert texts to lower case")
@@ -35,7 +35,7 @@ class Word(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The configured limit."""
+            """The configured limit, or None."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -43,7 +43,7 @@ class Word(LearnedTokenizer):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the words of `texts`, sorted by frequency, then alphabetically."""
+        """Learn the words of `texts`; ids are sorted by frequency, then alphabetically."""
         config = self.config
         backend = tokenizers.Tokenizer(models.WordLevel(vocab={}, unk_token=self.special.unknown or ""))
         mark_words(backend, config.lowercase)

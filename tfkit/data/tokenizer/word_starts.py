@@ -1,4 +1,4 @@
-"""Classification of tokens as word-initial or word-internal."""
+"""Classification of tokens into word-initial and word-internal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def continuations(tokenizer: Tokenizer) -> Flags:
-    """Return the mask [vocab_size] of word-internal tokens by the vocabulary's marks: `##ing`, or no leading `▁` or
-    `Ġ`.
+    """Return the mask [vocab_size] of word-internal tokens, which start with `##`, or lack a leading `▁` or `Ġ`.
 
-    Without marks (character vocabularies) every letter and digit is word-internal: the preceding space starts the word.
-    Every other sign starts a word.
+    In vocabularies without such marks (characters), letters and digits are word-internal, because the space before them
+    starts the word; all other signs start a word.
     """
     vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
     marks = [mark for mark in ("▁", "Ġ") if any(token.startswith(mark) for token in vocabulary)]

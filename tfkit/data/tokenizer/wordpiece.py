@@ -16,7 +16,7 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
 from tfkit.data.tokenizer.special import check_room
 
 _PREFIX = "##"
-# private code points that represent word-initial and word-internal characters during training
+# private code points that stand for word-initial and word-internal characters during training
 _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 
 
@@ -24,28 +24,26 @@ _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 class WordPiece(LearnedTokenizer):
     """WordPiece (Wu 2016, arXiv 1609.08144; as in BERT, arXiv 1810.04805): `##` marks a piece inside a word.
 
-    Decoding inserts spaces between words but not before punctuation, so it does not always restore the text.
+    Decoding inserts spaces between words, but not before punctuation, so it does not always restore the text exactly.
     """
 
     class Config(LearnedTokenizer.Config):
         """Options of `wordpiece`."""
 
-        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special ones")
+        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special tokens")
         lowercase: bool = Field(False, description="convert texts to lower case and strip accents (BERT uncased)")
-        minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a merged pair")
+        minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a pair to merge")
 
         @model_validator(mode="after")
         def _has_unknown(self) -> WordPiece.Config:
             if self.special_tokens.unknown is None:
-                raise ValueError(
-                    "an unknown token is needed for words without known pieces; set special_tokens.unknown"
-                )
+                raise ValueError("words without known pieces need an unknown token; set special_tokens.unknown")
             check_room(self.vocab_size, self.special_tokens)
             return self
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The configured size; small texts may yield less."""
+            """The configured size; the vocabulary of a small text may be smaller."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -53,7 +51,7 @@ class WordPiece(LearnedTokenizer):
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the pieces of `texts`; raise DataError if the characters alone exceed the size."""
+        """Learn the pieces of `texts`. Raise DataError if the characters alone exceed the vocabulary size."""
         config = self.config
         normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
         cutter = pre_tokenizers.BertPreTokenizer()
@@ -73,11 +71,11 @@ class WordPiece(LearnedTokenizer):
         return self.finish(backend)
 
     def _pieces(self, counts: Counter[str]) -> list[str]:
-        """Train the pieces, in order of their discovery.
+        """Train the pieces and return them in the order in which they were found.
 
-        The library's own trainer numbers word-internal pieces in hash order, different in each run
-        (huggingface/tokenizers 1794). Its BPE trainer sorts the alphabet and is deterministic: word-initial and
-        word-internal characters are mapped to distinct code points, merged with BPE, and mapped back.
+        The library's own trainer numbers word-internal pieces in hash order, which varies between runs
+        (huggingface/tokenizers 1794). Its BPE trainer sorts the alphabet and is deterministic. Word-initial and
+        word-internal characters are therefore mapped to distinct code points, merged with BPE, and mapped back.
         """
         characters = sorted({character for word in counts for character in word})
         if len(characters) > _ROOM:
@@ -89,7 +87,7 @@ class WordPiece(LearnedTokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=self.config.vocab_size - len(self.special.texts()),
             min_frequency=self.config.minimum_count,
-            initial_alphabet=sorted(front.values()),  # so that no single character is unknown
+            initial_alphabet=sorted(front.values()),  # so that every single character is known
             show_progress=False,
         )
         written = (front[word[0]] + "".join(inside[character] for character in word[1:]) for word in counts)
@@ -113,7 +111,7 @@ def _count(
 
 
 def _repeated(words: Iterable[str], counts: Iterable[int]) -> Iterator[str]:
-    """Yield each word as often as counted, in lines of at most 1000."""
+    """Yield each word as often as it was counted, in lines of at most 1000 words."""
     for word, count in zip(words, counts, strict=True):
         whole, rest = divmod(count, 1000)
         for _ in range(whole):

@@ -1,8 +1,8 @@
 """Reversible pre-tokenization for word and subword tokenizers.
 
-A space is replaced by the mark "▁", attached to the following piece; the text is prefixed with one: "Ein Mann, der"
-is "▁Ein" "▁Mann" "," "▁der". Joining pieces and replacing marks restores punctuation, double spaces and line breaks
-exactly. Only a literal "▁" is lost.
+Each space is replaced by the mark "▁" and attached to the following piece, and the text gets a leading mark: "Ein Mann,
+der" becomes "▁Ein" "▁Mann" "," "▁der". Joining pieces and replacing marks restores punctuation, double spaces and line
+breaks exactly; only a literal "▁" is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 MARK = "▁"
-# letters with accents, digits, or other signs, each with a preceding space; otherwise single spaces
+# letters with accents, digits, or other signs, each with its preceding space; all other whitespace one by one
 _PIECES = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\p{L}\p{M}\p{N}▁\s]+|▁|\s"
 
 

@@ -25,17 +25,18 @@ Numbers = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 DEAD, START = 0, 1
 FAR = np.iinfo(np.int32).max // 2  # distance of unreachable states
-MOST_STATES = 10_000  # per pattern
-MOST_CELLS = 50_000_000  # states times classes, for lists of texts
-MOST_STEPS = 1_000_000  # construction steps: a second or two
+MOST_STATES = 10_000  # maximum states per pattern
+MOST_CELLS = 50_000_000  # maximum states times classes, for lists of texts
+MOST_STEPS = 1_000_000  # maximum construction steps, which take a second or two
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
     """A transition table over character classes. DEAD is the sink, START the initial state.
 
-    Characters that the pattern does not distinguish share a class: `classes` [spans] holds the class of each span that
-    starts at `begins` [spans]. `table` [states classes] is the next state, `accepts` [states] marks the final ones.
+    Characters that the pattern does not distinguish share a class. Code points are divided into spans that start at
+    `begins` [spans] and have the class `classes` [spans]. `table` [states classes] has the next state, `accepts`
+    [states] marks the final states.
     """
 
     begins: Numbers
@@ -48,7 +49,7 @@ class Automaton:
         return self.classes[np.searchsorted(self.begins, code_points, side="right") - 1]
 
     def next(self, state: int, text: str) -> int:
-        """Return the state after a text."""
+        """Return the state after `text`, starting from `state`."""
         for class_ in self.classes_of(np.array([ord(character) for character in text], dtype=np.int32)).tolist():
             state = int(self.table[state, class_])
         return state
@@ -101,7 +102,7 @@ def automaton_of_texts(texts: tuple[str, ...]) -> Automaton:
                 rows.append({})
         ends.add(place)
     if len(rows) * (len(class_of) + 1) > MOST_CELLS:
-        raise PatternError(f"{len(texts)} texts of {len(class_of)} characters are too many")
+        raise PatternError(f"{len(texts)} texts with {len(class_of)} different characters are too many")
     begins = np.array(sorted({0, *class_of, *(point + 1 for point in class_of)}), dtype=np.int32)
     classes = np.array([class_of.get(point, 0) for point in begins.tolist()], dtype=np.int32)
     accepts = np.array([place in ends for place in range(len(rows))], dtype=np.bool_)
@@ -116,7 +117,7 @@ def _table(rows: list[dict[int, int]], width: int) -> Numbers:
 
 
 class _Machine:
-    """Nondeterministic automaton: `moves` consume a character of a set, `leaps` are epsilon transitions."""
+    """Nondeterministic automaton under construction. `moves` consume a character; `leaps` are epsilon transitions."""
 
     def __init__(self) -> None:
         self.moves: list[list[tuple[int, int]]] = []
@@ -137,7 +138,7 @@ class _Machine:
             raise PatternError("is too large; reduce the repetitions, above all nested ones")
 
     def add(self, node: Node, start: int) -> int:
-        """Add `node` after the state `start`. Return the state after it."""
+        """Add `node` after the state `start`. Return the end state."""
         if isinstance(node, Characters):
             end = self.state()
             self.moves[start].append((self.sets.setdefault(node.spans, len(self.sets)), end))
@@ -177,7 +178,7 @@ class _Machine:
         return end_state
 
     def closed(self, states: Iterable[int]) -> frozenset[int]:
-        """Return the epsilon closure, reduced to states with moves and the final one."""
+        """Return the epsilon closure, reduced to states with moves and the final state."""
         reached, pending = set(states), list(states)
         while pending:
             for state in self.leaps[pending.pop()]:
@@ -229,10 +230,10 @@ def _trimmed(automaton: Automaton) -> Automaton:
 
 
 def _split_spans(sets: list[Spans]) -> tuple[Numbers, Numbers, list[list[int]]]:
-    """Split the code points into spans that no set cuts. Return span starts, span classes, and each set's classes."""
+    """Split the code points at the edges of all sets. Return span starts, span classes, and the classes of each set."""
     cuts = {0, CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
     begins = np.array(sorted(cuts)[:-1], dtype=np.int32)
-    inside = np.zeros((len(sets) + 1, len(begins)), dtype=np.bool_)  # one extra row, for a pattern without characters
+    inside = np.zeros((len(sets) + 1, len(begins)), dtype=np.bool_)  # an extra row in case there are no sets
     for row, spans in enumerate(sets):
         inside[row] = np.searchsorted(np.array(spans, dtype=np.int32).ravel(), begins, side="right") % 2 == 1
     kinds, classes = np.unique(inside, axis=1, return_inverse=True)

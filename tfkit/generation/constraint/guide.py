@@ -1,4 +1,4 @@
-"""Automaton over tokens: masks the next token so that a match stays reachable."""
+"""Automaton over tokens, which masks next tokens so that a match stays reachable."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tfkit.generation.constraint.automaton import DEAD, FAR, START, Automaton, F
 from tfkit.generation.constraint.pieces import Pieces, length_of, split
 from tfkit.generation.constraint.token_texts import token_texts
 
-MOST_PREFIXES = 8192  # cached prefixes
-MOST_BYTES = 2**24  # memory for cached masks, each of vocabulary size
-LONGEST = 4  # bytes of a UTF-8 character
+MOST_PREFIXES = 8192  # maximum number of cached prefixes
+MOST_BYTES = 2**24  # maximum size of all cached masks, each of vocabulary size
+LONGEST = 4  # maximum bytes of a UTF-8 character
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class State(NamedTuple):
-    """Progress of a text: the automaton's state and the bytes of an incomplete character.
+    """Progress of a text: the state of the automaton, and the bytes of an incomplete character.
 
-    `first` is True while neither the prompt nor the text has visible characters; `ended` after an end token.
+    `first` is True until the prompt or the text has a visible character, `ended` after an end token.
     """
 
     place: int
@@ -38,15 +38,15 @@ class State(NamedTuple):
 
 @lru_cache(maxsize=8)
 def guide_of(automaton: Automaton, tokenizer: Tokenizer, ends: frozenset[int]) -> Guide:
-    """Return the cached guide. Raise UsageError like its constructor."""
+    """Return a cached Guide, or build it."""
     return Guide(automaton, tokenizer, ends)
 
 
 class Guide:
-    """Mask of the tokens allowed after the ids written so far. States and masks are cached."""
+    """Masks of the tokens allowed after the ids written so far. States and masks are cached."""
 
     def __init__(self, automaton: Automaton, tokenizer: Tokenizer, ends: Collection[int]) -> None:
-        """Raise UsageError if the tokenizer cannot write any match, or cannot signal the end of one."""
+        """Raise UsageError if the tokenizer cannot write any match, or has no token to end one."""
         texts = token_texts(tokenizer)
         self.automaton, self.tokenizer, self.ends = automaton, tokenizer, frozenset(ends)
         self.inner, self.first = texts.inner, texts.first
@@ -59,26 +59,26 @@ class Guide:
         self.states: dict[tuple[bool, tuple[int, ...]], State] = {}
         self.masks: dict[State, Tensor] = {}
         self.needed: dict[State, Numbers] = {}
-        self.lock = Lock()  # guards the caches: searches in several threads may share a guide
+        self.lock = Lock()  # guards the caches, as searches in several threads may share a guide
         if not any(self.can_begin(first) for first in (True, False)):
             raise UsageError("no allowed text can be written with this vocabulary")
         extensible = automaton.accepts & (automaton.table != DEAD).any(axis=1)
         if not self.ends and extensible.any():
             raise UsageError(
-                "a complete text may be the beginning of a longer one, and the tokenizer has no end token; "
+                "a complete text may be the beginning of a longer one, but the tokenizer has no end token; "
                 "list the end tokens in `ends`"
             )
 
     def __reduce__(self) -> tuple[Callable[..., Guide], tuple[Automaton, Tokenizer, frozenset[int]]]:
-        """Copy and pickle only the definition; masks and states are derived."""
+        """Copy and pickle only the definition, as masks and states are derived."""
         return guide_of, (self.automaton, self.tokenizer, self.ends)
 
     def can_begin(self, first: bool) -> bool:
-        """True if a match can start here, at the beginning of the text or after a prompt."""
+        """True if a match can start at the beginning of the text (`first`) or after a prompt."""
         return bool(self.allowed(State(START, first=first)).any())
 
     def writes(self, text: str, first: bool) -> bool:
-        """True if the tokens can spell `text`, at the beginning or after a prompt."""
+        """True if tokens can spell `text`, at the beginning (`first`) or after a prompt."""
         data, reached = text.encode(), {0}
         for start in range(len(data)):
             pieces = self.pieces[first and start == 0]
@@ -92,7 +92,7 @@ class Guide:
         return any(0 <= id_ < len(self.inner) and self.inner[id_] for id_ in ids)
 
     def state(self, first: bool, ids: Sequence[int]) -> State:
-        """Return the state after the written `ids`. Appending one token takes one step."""
+        """Return the state after the written `ids`; prefixes are cached, so appending a token takes one step."""
         known, whole = self.states, tuple(ids)
         if (first, whole) in known:
             return known[first, whole]
@@ -105,7 +105,7 @@ class Guide:
         return _kept(known, (first, whole), before, MOST_PREFIXES)
 
     def step(self, state: State, id_: int) -> State:
-        """Return the state after one more token; DEAD if no match can follow."""
+        """Return the state after one more token; its place is DEAD if no match can follow."""
         if id_ in self.ends:
             return state._replace(ended=True)
         if state.place == DEAD or not self.visible([id_]):
@@ -116,7 +116,7 @@ class Guide:
         return State(place, b"" if parts is None else parts[1])
 
     def allowed(self, state: State) -> Tensor:
-        """Return the mask of allowed next tokens, bool [vocab]. From DEAD only end tokens are allowed."""
+        """Return the mask of allowed next tokens, bool [vocab]. In the DEAD state, only end tokens are allowed."""
         if state not in self.masks:
             flags = np.zeros(len(self.inner), dtype=np.bool_)
             if not state.ended:
@@ -130,7 +130,7 @@ class Guide:
         return bool(self.automaton.accepts[state.place]) and not state.partial
 
     def in_time(self, state: State, left: int) -> Tensor:
-        """Return the mask of tokens after which a match fits into `left` tokens, including the next one."""
+        """Return the mask of next tokens that allow a match within `left` tokens, the next token included."""
         allowed = self.allowed(state)
         if left > self.most:
             return allowed
@@ -141,7 +141,7 @@ class Guide:
         return allowed & torch.from_numpy(soon)
 
     def needs(self, state: State) -> int:
-        """Return the minimum number of tokens that complete a match; FAR if impossible."""
+        """Return the minimum number of tokens to complete a match; FAR if impossible."""
         if self.complete(state):
             return 0
         if state.partial:
@@ -150,7 +150,7 @@ class Guide:
         return int(after.min(initial=FAR)) + 1
 
     def _needed_after(self, state: State) -> Numbers:
-        """Return the number of tokens needed to complete a match after each allowed token, [vocab]."""
+        """Return the number of tokens needed to complete a match after each token, [vocab]."""
         needed = np.full(len(self.inner), FAR, dtype=np.int32)
         if state.partial:
             for id_ in self.pieces[False].continuing:
@@ -165,7 +165,7 @@ class Guide:
         return needed
 
     def _completing(self, state: State) -> int:
-        """Return the number of tokens needed to complete a match when a multi-byte character is incomplete."""
+        """Return the number of tokens needed to complete a match, and first the incomplete character, if any."""
         if not state.partial:
             return int(self.steps[state.place])
         targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.partial)]
@@ -173,9 +173,9 @@ class Guide:
 
     @cached_property
     def steps(self) -> Numbers:
-        """Tokens needed to complete a match from each state, [states]; FAR if impossible.
+        """Number of tokens needed to complete a match from each state, [states]; FAR if impossible.
 
-        A character without its own token counts one token per byte.
+        A character that is not a token counts one token per byte.
         """
         pieces, table = self.pieces[False], self.automaton.table
         sources, targets = pieces.leads
@@ -216,9 +216,9 @@ class Guide:
 
 
 def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
-    """Return the states from which tokens can complete a match, and an upper bound of the tokens needed.
+    """Return the states from which tokens can complete a match, and an upper bound on the tokens needed.
 
-    The bound assumes one token per character or byte; FAR if some state cannot be completed this way.
+    The bound assumes one token per character or byte; it is FAR if this is not enough to complete every state.
     """
     by_token = automaton.distances(automaton.accepts, pieces.single)
     by_letter = automaton.distances(automaton.accepts, pieces.letters)
@@ -232,7 +232,7 @@ def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
 
 
 def _kept(cache: dict[Key, Value], key: Key, value: Value, most: int) -> Value:
-    """Store a value, evicting the oldest entries beyond `most`."""
+    """Store a value in the cache, evicting the oldest entries beyond `most`. Return the value."""
     while len(cache) >= most:
         cache.pop(next(iter(cache)))
     cache[key] = value

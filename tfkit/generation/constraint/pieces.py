@@ -1,4 +1,4 @@
-"""Token texts as character classes of an automaton, and the next state after each token."""
+"""Token texts as character classes of an automaton, and the state after each token."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tfkit.generation.constraint.token_texts import Texts
 
 CONTINUING = range(0x80, 0xC0)  # UTF-8 continuation bytes
 LEADING = range(0xC2, 0xF5)  # UTF-8 leading bytes of multi-byte characters
-MOST_PAIRS = 2**20  # state-token pairs followed at once
+MOST_PAIRS = 2**20  # maximum number of state-token pairs followed at once
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """The tokens' texts as character classes, so that all tokens are followed at once.
+    """Token texts as character classes, so that all tokens can be followed at once.
 
-    Tokens that end inside a character are used only if every byte has a token to complete it.
+    Tokens that end inside a character are used only if every byte is a token, so that the character can be completed.
     """
 
     texts: Texts
@@ -33,7 +33,7 @@ class Pieces:
 
     @cached_property
     def cut(self) -> list[tuple[str, bytes] | None]:
-        """Whole characters and trailing partial bytes of each token; None for unused tokens (empty or end tokens)."""
+        """Whole characters and trailing partial bytes of each token; None for tokens that are not used."""
         cuts: list[tuple[str, bytes] | None] = []
         for id_, text in enumerate(self.texts):
             cut = split(text) if text and id_ not in self.ends else None
@@ -77,7 +77,7 @@ class Pieces:
 
     @cached_property
     def spellings(self) -> frozenset[bytes]:
-        """Byte strings of all used tokens."""
+        """Texts of all used tokens, as bytes."""
         return frozenset(self.texts[id_] for id_ in (*np.flatnonzero(self.used).tolist(), *self.continuing))
 
     @cached_property
@@ -87,7 +87,7 @@ class Pieces:
 
     @cached_property
     def single(self) -> Flags:
-        """Mask of classes with a single-character token."""
+        """Mask of classes that contain a single-character token."""
         single = {ord(cut[0]) for cut in self.cut if cut is not None and len(cut[0]) == 1 and not cut[1]}
         mask = np.zeros(self.automaton.table.shape[1], dtype=np.bool_)
         mask[self.automaton.classes_of(np.array(sorted(single), dtype=np.int32))] = True
@@ -95,7 +95,7 @@ class Pieces:
 
     @cached_property
     def letters(self) -> Flags:
-        """Mask of classes with a character that one token, or its byte tokens, can write."""
+        """Mask of classes that contain a character written by one token or by byte tokens."""
         mask = self.single.copy()
         if self.by_bytes:
             mask[self.automaton.classes_within(0x80, CODE_POINTS)] = True
@@ -111,7 +111,7 @@ class Pieces:
 
     @cached_property
     def byte_classes(self) -> tuple[Numbers, Numbers]:
-        """Classes of multi-byte characters, and the least number of bytes in each."""
+        """Classes of multi-byte characters, with the minimum number of bytes per character."""
         edges = (0x80, 0x800, 0x10000, CODE_POINTS)
         costs = np.full(self.automaton.table.shape[1], FAR, dtype=np.int32)
         for length, (first, end) in enumerate(itertools.pairwise(edges), 2):
@@ -122,7 +122,7 @@ class Pieces:
 
     @cached_property
     def _by_first(self) -> list[Numbers]:
-        """Tokens of whole characters by the class of the first one, without duplicates of equal class sequences."""
+        """Tokens of whole characters, grouped by the class of the first character; one token per class sequence."""
         classes, starts, lengths = self._rows
         unique: dict[bytes, int] = {}
         for id_ in np.flatnonzero(self.whole & (lengths > 0)).tolist():
@@ -133,7 +133,7 @@ class Pieces:
 
     @cached_property
     def leads(self) -> tuple[Numbers, Numbers]:
-        """Edges between states over tokens of whole characters, as sources [pairs] and targets [pairs]."""
+        """Transitions by tokens of whole characters, as source states [pairs] and target states [pairs]."""
         table = self.automaton.table
         pairs = [np.zeros(0, dtype=np.int64)]
         for class_, tokens in enumerate(self._by_first):
@@ -145,7 +145,7 @@ class Pieces:
         return sources.astype(np.int32), targets.astype(np.int32)
 
     def _led(self, begins: Numbers, tokens: Numbers) -> NDArray[np.int64]:
-        """Follow all tokens from all start states. Return live edges as source * states + target."""
+        """Follow all `tokens` from all states in `begins`. Return transitions as source * states + target."""
         classes, starts, lengths = self._rows
         sources, active = np.repeat(begins, len(tokens)), np.tile(tokens, len(begins))
         places, count, edges = sources, 0, [np.zeros(0, dtype=np.int64)]
@@ -159,7 +159,7 @@ class Pieces:
         return np.unique(np.concatenate(edges))
 
     def places(self, place: int) -> Numbers:
-        """Return the state after each token's whole characters, [vocab]; DEAD for unused tokens."""
+        """Return the state after the whole characters of each token, [vocab]; DEAD for unused tokens."""
         classes, starts, lengths = self._rows
         places = np.where(self.used, place, DEAD).astype(np.int32)
         active = np.flatnonzero(lengths)
@@ -176,7 +176,7 @@ class Pieces:
 
 
 def split(data: bytes) -> tuple[str, bytes] | None:
-    """Split UTF-8 into whole characters and a trailing partial one. Return None if it is invalid."""
+    """Split UTF-8 into whole characters and the bytes of a trailing partial character; None if invalid."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         return decoder.decode(data), decoder.getstate()[0]

@@ -1,7 +1,7 @@
 """Parser for the regular subset of Python's `re` syntax.
 
-A pattern matches the whole text, as in `re.fullmatch`: greedy and lazy quantifiers are equivalent, and `^` at the
-beginning and `$` at the end have no effect.
+A pattern must match the whole text, as in `re.fullmatch`. Greedy and lazy quantifiers are therefore equivalent, and `^`
+at the beginning and `$` at the end have no effect.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cache, lru_cache
 Spans = tuple[tuple[int, int], ...]  # half-open ranges of code points, ascending
 CODE_POINTS = 0x110000
 SURROGATES = (0xD800, 0xE000)  # not valid in text
-DEEPEST = 50  # groups within groups
+DEEPEST = 50  # maximum nesting of groups
 
 _TIMES = re.compile(r"\{(\d*)(?:(,)(\d*))?\}")
 _ESCAPE = re.compile(r"\\(?:[dDwWsSafnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|0[0-7]{0,2}|[1-3][0-7]{2})")
 _GROUP = re.compile(r"\((?:\?:|\?P<[^\W\d]\w*>)?")
 _SET = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-# unsupported syntax
+# unsupported syntax, with the reason
 _REFUSED = (
     (re.compile(r"\(\?<?[=!]"), "is lookahead or lookbehind, which is not regular"),
     (re.compile(r"\(\?P=|\\[1-9]"), "refers back to a group, which is not regular"),
@@ -33,19 +33,19 @@ _REFUSED = (
 
 
 class PatternError(ValueError):
-    """An unusable pattern. The message names the fault and its position."""
+    """An invalid or unsupported pattern. The message names the fault and its position."""
 
 
 @dataclass(frozen=True)
 class Characters:
-    """One character of a set."""
+    """One character out of a set."""
 
     spans: Spans
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A concatenation; the empty one is the empty text."""
+    """A concatenation; without parts it matches the empty text."""
 
     parts: tuple[Node, ...]
 
@@ -102,7 +102,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Chain(tuple(parts))
 
     def is_edge(self, first: bool) -> bool:
-        """Consume a `^` before the whole text or a `$` after it. Elsewhere they are errors."""
+        """Consume a `^` at the beginning or a `$` at the end of the pattern; elsewhere they are errors."""
         sign = self.next if self.next in "^$" else self.pattern[self.at : self.at + 2]
         if sign not in ("^", "$", "\\A", "\\Z"):
             return False
@@ -127,10 +127,10 @@ class _Parser:
                 f"has a minimum of {least} above its maximum of {most}", self.pattern[start : self.at], start
             )
         if self.at < len(self.pattern) and self.next == "+":
-            raise self.error("makes a repetition possessive, which is not regular; remove it")
+            raise self.error("makes the repetition possessive, which is not regular; remove it")
         self.takes("?")  # lazy quantifiers are equivalent for a full match
         if self.at < len(self.pattern) and (self.next in "*+?" or self.bounds() is not None):
-            raise self.error("repeats a repetition; put the inner one into a group (?:..)")
+            raise self.error("repeats a repetition; put the inner repetition into a group (?:..)")
         return Repeated(part, least, most)
 
     def times(self) -> tuple[int, int | None] | None:
@@ -148,7 +148,7 @@ class _Parser:
         return int(least or 0), int(most) if most else None
 
     def bounds(self) -> re.Match[str] | None:
-        """Match a `{..}` quantifier; other braces are literals."""
+        """Match a `{..}` quantifier; other braces are literal characters."""
         match = _TIMES.match(self.pattern, self.at)
         return match if match is not None and match[0] != "{}" else None
 
@@ -162,9 +162,9 @@ class _Parser:
         if sign == "(":
             return self.group()
         if sign in "*+?" or self.bounds() is not None:
-            raise self.error(f"repeats nothing; write \\{sign} for the literal character")
+            raise self.error(f"has nothing to repeat; write \\{sign} for the literal character")
         if sign == "[":
-            return self.characters(_SET.match(self.pattern, self.at), "has no ] to end it")
+            return self.characters(_SET.match(self.pattern, self.at), "has no closing ]")
         if sign == "\\":
             return self.escaped()
         self.at += 1
@@ -173,13 +173,13 @@ class _Parser:
     def group(self) -> Node:
         start, opening = self.at, _GROUP.match(self.pattern, self.at)
         if opening is None or (opening[0] == "(" and self.pattern.startswith("(?", self.at)):
-            raise self.error("is no known kind of group", self.pattern[self.at : self.at + 3])
+            raise self.error("is not a known kind of group", self.pattern[self.at : self.at + 3])
         self.at, self.depth = opening.end(), self.depth + 1
         if self.depth > DEEPEST:
-            raise self.error(f"is more than {DEEPEST} groups deep", "(", start)
+            raise self.error(f"is nested more than {DEEPEST} groups deep", "(", start)
         node = self.either()
         if not self.takes(")"):
-            raise self.error("opens a group that is not closed", opening[0], start)
+            raise self.error("opens a group that is never closed", opening[0], start)
         self.depth -= 1
         return node
 
@@ -191,7 +191,7 @@ class _Parser:
         if not following.isascii() or not following.isalnum():
             self.at += 2
             return Characters(_itself(following))
-        return self.characters(_ESCAPE.match(self.pattern, self.at), "is no known escape sequence", "\\" + following)
+        return self.characters(_ESCAPE.match(self.pattern, self.at), "is not a known escape sequence", "\\" + following)
 
     def characters(self, match: re.Match[str] | None, unknown: str, shown: str | None = None) -> Node:
         if match is None:
@@ -199,7 +199,7 @@ class _Parser:
         try:
             spans = _spans(match[0])
         except (re.error, OverflowError) as error:
-            raise self.error(f"is no valid character set: {error}", match[0]) from None
+            raise self.error(f"is not a valid character set: {error}", match[0]) from None
         self.at = match.end()
         return Characters(spans)
 
@@ -228,7 +228,7 @@ def _itself(sign: str) -> Spans:
 def _spans(one: str) -> Spans:
     """Return the characters of a set, class or escape, as matched by `re`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # `[[` may change its meaning
+        warnings.simplefilter("ignore", FutureWarning)  # `[[` may change its meaning in a future Python
         characters = re.compile(f"(?:{one})+")
     spans = []
     for match in characters.finditer(_everything()):

@@ -14,15 +14,15 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.byte_level import token_bytes
 
 Texts = Sequence[bytes]
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte token of a vocabulary with byte fallback
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte token in vocabularies with byte fallback
 _AHEAD = ("BPEDecoder", "CTC")  # decoders in which a token's text depends on the next token
 
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """Bytes of each token by id, after other tokens (`inner`) and at the beginning of a text (`first`).
+    """Bytes of each token by id: after other tokens (`inner`) and at the start of a text (`first`).
 
-    A token may hold part of a character. Special tokens and unassigned ids are empty.
+    A token may be part of a character. Special tokens and unassigned ids have no bytes.
     """
 
     inner: Texts
@@ -31,12 +31,12 @@ class TokenTexts:
 
 @lru_cache(maxsize=4)
 def token_texts(tokenizer: Tokenizer) -> TokenTexts:
-    """Return the texts of all tokens. Raise UsageError if they cannot be concatenated."""
+    """Return the texts of all tokens. Raise UsageError if a token's text depends on its neighbours."""
     kinds = _decoders(json.loads(tokenizer.to_json())["decoder"])
     ahead = next((kind for kind in kinds if kind in _AHEAD), None)
     if ahead is not None:
         raise UsageError(
-            f"constraints do not work with this tokenizer: under {ahead} a token's text depends on the next"
+            f"constraints do not work with this tokenizer: with {ahead}, a token's text depends on the next token"
         )
     special = {id_ for id_, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
     if "ByteLevel" in kinds:
@@ -61,7 +61,7 @@ def _of_bytes(tokenizer: Tokenizer, special: Collection[int]) -> list[bytes]:
 
 
 def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) -> TokenTexts:
-    """Return each token's text, alone and after another token, for vocabularies that are not byte-level."""
+    """Decode each token, alone and after another token, in vocabularies that are not byte-level."""
     decode = tokenizer.backend.decode_batch
     tokens = [None if id_ in special else tokenizer.backend.id_to_token(id_) for id_ in range(tokenizer.vocab_size)]
     decodable = [id_ for id_, token in enumerate(tokens) if token]

@@ -1,18 +1,18 @@
-"""Logits rules: modify the scores of the next token, in the order they are listed.
+"""Logits rules: modify the scores of the next token, in the order in which they are listed.
 
 | type | purpose |
 |---|---|
 | repetition_penalty | stop a model from repeating itself |
 | presence_penalty | encourage new topics |
-| frequency_penalty | reduce frequent words |
+| frequency_penalty | make frequent words less likely |
 | no_repeat_ngram | forbid repeated n-grams (summaries) |
 | banned | exclude tokens |
-| forced | prescribe the first tokens (the target language of a translation) |
+| forced | prescribe the first tokens, such as the target language of a translation |
 | min_length | prevent a text from ending too early |
-| choices | restrict the text to a list: a label, yes or no |
+| choices | restrict the text to a list of texts: a label, yes or no |
 | regex | restrict the format of the text: a date, a number, a JSON object |
 | temperature | make samples more or less random |
-| top_k | draw only from the k most likely tokens |
+| top_k | sample only from the k most likely tokens |
 | top_p | cut off the unlikely tail at a cumulative probability |
 | min_p | cut off the tail relative to the most likely token; suits high temperatures |
 | typical | exclude very likely and very unlikely tokens |

@@ -14,18 +14,18 @@ from tfkit.core.component import Component, Problem
 from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
 
-PADDING = -1  # in `ids`, before a row's first token
+PADDING = -1  # id before the first token of a row
 NEVER = float("-inf")  # logit of an excluded token
 
 
 class LogitsRule(Component):
-    """Base of logits rules. Rules are applied in order, each to the output of the one before it.
+    """Base class of logits rules. Rules are applied in order, each to the output of the previous rule.
 
-    A row depends on its own tokens alone, and inputs are never modified in place.
+    The result for a row depends only on its own tokens, and inputs are never modified in place.
     """
 
-    of_sampling: ClassVar[bool] = False  # it shapes a distribution and needs a sampling strategy
-    constrains: ClassVar[bool] = False  # it restricts texts; no other rule may exclude its tokens
+    of_sampling: ClassVar[bool] = False  # True if the rule shapes a distribution and needs a sampling strategy
+    constrains: ClassVar[bool] = False  # True if the rule restricts texts; no earlier rule may exclude its tokens
 
     class Config(RecipeConfig):
         """Options of every logits rule."""
@@ -40,38 +40,38 @@ class LogitsRule(Component):
         self.config = config
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Read the tokenizer before the first `forward`. Raise UsageError for tokens that it lacks."""
+        """Prepare for a tokenizer; called before `forward`. Raise UsageError for unknown tokens."""
 
     def check(self, prompt: Sequence[int], room: int) -> None:
-        """Raise UsageError, before computing, if no allowed text of `room` tokens can follow the prompt."""
+        """Raise UsageError if no allowed text fits into `room` tokens after the prompt, before anything is computed."""
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        """Return new logits [rows vocab] of the next token, from float32 `logits` [rows vocab].
+        """Map float32 `logits` of the next token [rows vocab] to new logits.
 
-        `ids` [rows time] are each row's prompt and written tokens, left-padded with PADDING; `new` [rows] counts the
-        written ones.
+        `ids` [rows time] has the prompt and the written tokens of each row, left-padded with PADDING; `new` [rows] is
+        the number of written tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def within(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None) -> Tensor:
-        """Apply `forward` with at most `left` [rows] tokens still to come, including the next; None if unknown."""
+        """Apply `forward` if at most `left` [rows] tokens may follow, the next token included; None if unknown."""
         return self.forward(logits, ids, new)
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
-        """True if the new tokens `ids` are a complete allowed text, not just the beginning of one."""
+        """True if the rule accepts the new tokens `ids` as a complete text."""
         return True
 
 
 def misplaced(rules: Sequence[type[Any]], place: int) -> str | None:
-    """Return why an earlier rule could exclude all tokens that this one allows, or None."""
+    """Return the fault if an earlier rule could exclude all tokens that the rule at `place` allows, or None."""
     rule = rules[place]
     others = [other for other in rules[:place] if other.of_sampling or other.constrains]
     if not rule.constrains or not others:
         return None
     what = f"{rule.part_name} comes after {others[0].part_name}, which"
     if others[0].constrains:
-        return f"{what} constrains the text already; keep one of the two"
-    return f"{what} may exclude every token that it allows; list {rule.part_name} first"
+        return f"{what} already constrains the text; keep one of the two"
+    return f"{what} may exclude every token that {rule.part_name} allows; list {rule.part_name} first"
 
 
 def written(ids: Tensor, new: Tensor) -> Tensor:
@@ -84,5 +84,5 @@ def written(ids: Tensor, new: Tensor) -> Tensor:
 def counts(ids: Tensor, vocab_size: int) -> Tensor:
     """Count each token in each row, [rows vocab], ignoring PADDING."""
     result = torch.zeros(ids.shape[0], vocab_size + 1, dtype=torch.long, device=ids.device)
-    # padding is counted in an extra first column, which is dropped
+    # PADDING is counted in an extra first column, which is dropped
     return result.scatter_add(1, ids + 1, torch.ones_like(ids))[:, 1:]

@@ -22,10 +22,10 @@ from tfkit.generation.tokens import Texts, Tokens, before_text, breaks_of, end_i
 
 
 class Guided(LogitsRule):
-    """logit = -inf for each token that cannot lead to an allowed text; end tokens are allowed after a complete one.
+    """logit = -inf for tokens that cannot lead to an allowed text within max_new_tokens.
 
-    The text is the decoded output after the prompt, without special tokens. Without an end token it ends when no token
-    is allowed. Tokens after which a match no longer fits into max_new_tokens are excluded.
+    The text is the decoded output after the prompt, without special tokens. End tokens are allowed after a complete
+    text; without an end token, the text ends when no token is allowed.
     """
 
     constrains: ClassVar[bool] = True
@@ -46,14 +46,14 @@ class Guided(LogitsRule):
         self.guide = guide_of(self.automaton(), tokenizer, frozenset(end_ids(self.config.ends, tokenizer)))
 
     def check_begin(self, first: bool) -> None:
-        """Raise UsageError if no allowed text can start here."""
+        """Raise UsageError if no allowed text can start at the beginning (`first`) or after a prompt."""
         if not self.guide.can_begin(first):
             raise self.unwritable("no allowed text can", first)
 
     def unwritable(self, what: str, first: bool) -> UsageError:
         """Return the error for a text that the vocabulary cannot write."""
         where = "at the beginning" if first else "after a prompt"
-        other = "take a space off" if first else "put a space before it"
+        other = "remove a leading space" if first else "add a leading space"
         return UsageError(
             f"generate.logits: {self.part_name}: {what} be written {where} with this vocabulary; "
             f"if its tokens include the space before a word, {other}"
@@ -89,7 +89,7 @@ class Guided(LogitsRule):
                 state = self._state(text[: len(text) - count], text[len(text) - count :])
                 rows.append(self.guide.allowed(state) if most is None else self.guide.in_time(state, most))
         allowed = torch.stack(rows).to(logits.device)
-        beyond = logits.shape[1] - allowed.shape[1]  # padded vocabularies have more ids than the tokenizer
+        beyond = logits.shape[1] - allowed.shape[1]  # the model's vocabulary may be padded beyond the tokenizer's
         return logits.masked_fill(~functional.pad(allowed, (0, beyond)), NEVER)
 
 
@@ -120,7 +120,7 @@ class Regex(Guided):
 
 @register("logits", "choices")
 class Choices(Guided):
-    """logit = -inf for tokens that lead to none of the texts (a trie of them: De Cao et al. 2021, arXiv 2010.00904)."""
+    """logit = -inf for tokens that lead to none of the texts, using a trie (De Cao et al. 2021, arXiv 2010.00904)."""
 
     class Config(Guided.Config):
         """Options of choices."""

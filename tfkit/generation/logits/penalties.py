@@ -16,9 +16,9 @@ from tfkit.generation.logits.base import NEVER, PADDING, LogitsRule, counts, wri
 
 @register("logits", "repetition_penalty")
 class RepetitionPenalty(LogitsRule):
-    """logit / penalty, or * penalty below 0, for tokens of the text (Keskar et al. 2019, arXiv 1909.05858, 4.1).
+    """logit / penalty for tokens of the text; logit * penalty if negative (Keskar et al. 2019, arXiv 1909.05858, 4.1).
 
-    The paper always divides, which would reward tokens with negative logits; hence the product.
+    The paper always divides, which rewards repetition of tokens with negative logits.
     """
 
     class Config(LogitsRule.Config):
@@ -73,7 +73,7 @@ class PresencePenalty(LogitsRule):
 
 @register("logits", "no_repeat_ngram")
 class NoRepeatNgram(LogitsRule):
-    """logit = -inf for tokens that would repeat an n-gram of the text (Paulus et al. 2017, arXiv 1705.04304, 2.5)."""
+    """logit = -inf for tokens that repeat an n-gram of the text (Paulus et al. 2017, arXiv 1705.04304, 2.5)."""
 
     class Config(LogitsRule.Config):
         """Options of no_repeat_ngram."""

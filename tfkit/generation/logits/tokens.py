@@ -42,7 +42,7 @@ class Banned(LogitsRule):
 class Forced(LogitsRule):
     """logit = 0 for tokens[n] after n written tokens, -inf for all others (Liu et al. 2020, mBART, arXiv 2001.08210).
 
-    The logit is 0 so that forced tokens have log-probability 0 in beam search too, which does not normalize again.
+    Beam search does not normalize after the rules, so the logit 0 gives forced tokens a log-probability of 0.
     """
 
     class Config(LogitsRule.Config):

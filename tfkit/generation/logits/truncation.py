@@ -54,7 +54,7 @@ class Temperature(LogitsRule):
 
 @register("logits", "top_k")
 class TopK(LogitsRule):
-    """logit = -inf for all but the k most likely tokens (Fan et al. 2018, arXiv 1805.04833); ties are kept."""
+    """logit = -inf except for the k most likely tokens and ties (Fan et al. 2018, arXiv 1805.04833)."""
 
     of_sampling = True
 
@@ -96,13 +96,13 @@ class TopP(LogitsRule):
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         ascending, order = logits.sort(dim=-1)
         tail = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.config.p
-        tail[:, -1] = False  # keep the most likely token despite rounding
+        tail[:, -1] = False  # the most likely token is kept despite rounding
         return logits.masked_fill(tail.scatter(1, order, tail), NEVER)
 
 
 @register("logits", "min_p")
 class MinP(LogitsRule):
-    """logit = -inf where probability < p * the largest probability (Nguyen et al. 2024, arXiv 2407.01082)."""
+    """logit = -inf if probability < p * largest probability (Nguyen et al. 2024, arXiv 2407.01082)."""
 
     of_sampling = True
 
@@ -123,10 +123,9 @@ class MinP(LogitsRule):
 
 @register("logits", "typical")
 class Typical(LogitsRule):
-    """logit = -inf except for the tokens nearest to the entropy with total probability p (Meister et al. 2022,
-    2202.00666).
+    """logit = -inf except for the most typical tokens with total probability p (Meister et al. 2022, arXiv 2202.00666).
 
-    The distance of a token is |-log probability - entropy|; ties with the farthest token needed are kept.
+    Tokens are more typical the smaller |-log probability - entropy| is; ties are kept.
     """
 
     of_sampling = True
@@ -150,7 +149,7 @@ class Typical(LogitsRule):
 
 @register("logits", "epsilon")
 class Epsilon(LogitsRule):
-    """logit = -inf where probability < epsilon, except at the maximum (Hewitt et al. 2022, arXiv 2210.15191, 4.1)."""
+    """logit = -inf if probability < epsilon, except for the maximum (Hewitt et al. 2022, arXiv 2210.15191, 4.1)."""
 
     of_sampling = True
 
@@ -168,7 +167,7 @@ class Epsilon(LogitsRule):
 
 @register("logits", "eta")
 class Eta(LogitsRule):
-    """logit = -inf where probability < min(epsilon, sqrt(epsilon) * exp(-entropy)), except at the maximum.
+    """logit = -inf if probability < min(epsilon, sqrt(epsilon) * exp(-entropy)), except for the maximum.
 
     Hewitt et al. 2022, arXiv 2210.15191, section 4.2.
     """

@@ -3,11 +3,11 @@
 | type | purpose |
 |---|---|
 | greedy | the most likely token at each step: fast; the default |
-| sample | varied, natural texts such as stories and dialogue; with sampling rules |
-| beam | tasks with one right text: translation, summaries |
+| sample | varied, natural texts such as stories and dialogue, with sampling rules |
+| beam | tasks with one correct answer: translation, summaries |
 | diverse_beam | several texts that differ from each other |
 | contrastive | stories without sampling, where greedy search would loop |
-| speculative | the text of greedy or sample, faster: a small run drafts it, or the text repeats itself |
+| speculative | the output of greedy or sample, faster: a small model or earlier text drafts the tokens |
 """
 
 from tfkit.generation.strategy.base import Strategy

@@ -18,10 +18,10 @@ Load = Callable[[str], tuple[StepDecoder, Tokenizer]]
 
 
 class Strategy(Component):
-    """A generation strategy: takes logits from a Stepper and scores from the rules, and chooses tokens.
+    """A generation strategy, which chooses tokens by the logits of a Stepper and the rules.
 
-    `draws`: it samples, so that sampling rules have an effect. `streams`: tokens are final when written, so that
-    listeners receive them. `rewinds`: it removes tokens from the decode state.
+    `draws`: the strategy samples, so sampling rules have an effect. `streams`: written tokens are final, so they can
+    be streamed. `rewinds`: the strategy removes tokens from the decode state.
     """
 
     draws: bool = False
@@ -36,12 +36,12 @@ class Strategy(Component):
 
     @classmethod
     def able(cls, config: PartConfig | None = None) -> frozenset[str]:
-        """Return its capabilities, with "draws" if it samples with these options."""
+        """Return the declared capabilities, with "draws" if the strategy samples under these options."""
         draws = cls.draws or "sampled" in cls.Config.model_fields if config is None else config.build().draws
         return super().able(config) | {"draws"} if draws else super().able(config)
 
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
-        """Load dependencies other than the model before the first search. Raise UsageError or RunError."""
+        """Load other runs that the strategy needs, before the first search."""
 
     @property
     def texts_at_once(self) -> int:
@@ -54,15 +54,15 @@ class Strategy(Component):
         return 1
 
     def check(self, search: Search) -> None:
-        """Raise UsageError for an incompatible model or rules before anything is computed."""
+        """Raise UsageError if the model or the rules are incompatible, before anything is computed."""
         way = "set sampled: true" if "sampled" in type(self.config).model_fields else "use generate.strategy: sample"
         for rule in search.rules.logits:
             if rule.of_sampling and not self.draws:
                 raise UsageError(
-                    f"generate.logits: {rule.part_name} affects sampling, and {self.part_name} does not sample; "
+                    f"generate.logits: {rule.part_name} affects sampling, but {self.part_name} does not sample; "
                     f"{way}, or remove the rule"
                 )
 
     def search(self, search: Search) -> list[list[Candidate]]:
-        """Return the candidates of each prompt, at least one, best first. Called in eval mode without gradients."""
+        """Return at least one candidate per prompt, best first. Called in eval mode without gradients."""
         raise NotImplementedError(f"{type(self).__name__} has no search")

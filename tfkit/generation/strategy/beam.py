@@ -23,7 +23,7 @@ from tfkit.generation.strategy.rows import started
 
 
 class BeamText(NamedTuple):
-    """A partial hypothesis; `total` includes the penalties of the search, `log_probability` does not."""
+    """A partial hypothesis; `total` is the log-probability minus the penalties of the search."""
 
     ids: tuple[int, ...] = ()
     total: float = 0.0
@@ -38,7 +38,7 @@ class Ended(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """A token appended to the beam at `place` of a group: their total, and the token's log-probability."""
+    """A token to append to the beam at `place` of a group: the new total, and the token's log-probability."""
 
     total: float
     gain: float
@@ -47,9 +47,9 @@ class Continuation(NamedTuple):
 
 
 class BeamSearch(Strategy):
-    """Beam search with one or several groups per prompt. Subclasses define the value of continuations.
+    """Beam search with one or several groups per prompt; subclasses define the value of a continuation.
 
-    The logits rules receive log-probabilities, as in Hugging Face.
+    Logits rules receive log-probabilities, as in Hugging Face transformers.
     """
 
     streams = False
@@ -65,8 +65,8 @@ class BeamSearch(Strategy):
         n_best: TextCount = Field(1, description="texts returned per prompt, best first; at most num_beams")
         early_stopping: bool | Literal["never"] = Field(
             False,
-            description="true: end with num_beams finished texts; false: once no beam currently scores higher than "
-            "these; never: once no beam can exceed them at any length",
+            description="when to stop with num_beams finished texts; true: at once; false: if no open beam currently "
+            "scores higher; never: if no open beam can score higher at any length",
         )
 
         @model_validator(mode="after")
@@ -91,7 +91,7 @@ class BeamSearch(Strategy):
         return scores + torch.tensor(beams, dtype=scores.dtype, device=scores.device)[..., None]
 
     def best(self, groups: Sequence[Group], totals: Tensor, count: int) -> Tensor:
-        """Return the indices of the best continuations in `totals` [groups beams*vocab], best first, [groups count]."""
+        """Return the indices [groups count] of the best continuations in `totals` [groups beams*vocab], best first."""
         return topk(totals, count)[1]
 
     def search(self, search: Search) -> list[list[Candidate]]:
@@ -102,14 +102,14 @@ class BeamSearch(Strategy):
         return [self._candidates(search, groups) for groups in groups_by_prompt]
 
     def _begin(self, search: Search, row: int) -> list[Group]:
-        """Create the groups of a prompt, each with references to its predecessors."""
+        """Create the groups of a prompt; each refers to all earlier groups."""
         groups: list[Group] = []
         for _ in range(self.groups):
             groups.append(Group(self.config, search, row, self.config.num_beams // self.groups, tuple(groups)))
         return groups
 
     def _write(self, search: Search, groups: list[Group]) -> None:
-        """Extend the beams of all groups until none can be among the best."""
+        """Extend the beams of all groups until every group is closed."""
         stepper, logits = started(search, [group.row for group in groups])
         while True:
             logs = wide(logits).log_softmax(dim=-1)
@@ -126,7 +126,7 @@ class BeamSearch(Strategy):
             logits = stepper.logits()
 
     def _extend(self, search: Search, groups: Sequence[Group], scores: Tensor) -> None:
-        """Extend the groups, those of a prompt in order; `scores` are [groups beams vocab]."""
+        """Extend all groups by one token, the groups of a prompt in order; `scores` are [groups beams vocab]."""
         seconds = search.seconds()
         for number in range(self.groups):
             own = [index for index, group in enumerate(groups) if len(group.before) == number]
@@ -136,7 +136,7 @@ class BeamSearch(Strategy):
     def _follow(self, groups: Sequence[Group], scores: Tensor, seconds: float) -> None:
         vocab = scores.shape[2]
         totals = self.totals(groups, scores).flatten(1)
-        # enough for num_beams open beams after all that may end
+        # enough continuations for num_beams open beams, even if all end tokens rank higher
         count = min(max(2, 1 + _ends(groups[0].search)) * groups[0].width, totals.shape[1])
         places = self.best(groups, totals, count)
         continuations = zip(
@@ -158,7 +158,7 @@ class BeamSearch(Strategy):
 
 @dataclass
 class Group:
-    """Competing beams of one prompt: open ones, and the best finished ones."""
+    """Competing beams of one prompt: the open beams, and the best finished ones."""
 
     config: BeamSearch.Config
     search: Search
@@ -168,7 +168,7 @@ class Group:
     active: list[BeamText] = field(default_factory=lambda: [BeamText()])  # open beams, best first
     ended: list[Ended] = field(default_factory=list)  # finished beams, best first
     origins: list[int] = field(default_factory=list)  # previous place of each open beam
-    last_tokens: list[int] = field(default_factory=list)  # of the open beams, or of the finished ones
+    last_tokens: list[int] = field(default_factory=list)  # of the open beams, else of the beams that just finished
     steps: int = 0
 
     @cached_property
@@ -178,10 +178,10 @@ class Group:
 
     @property
     def open(self) -> bool:
-        """True if an open beam could still be among the best."""
+        """True if an open beam can still be among the best."""
         if not self.active or len(self.ended) < self.width:
             return bool(self.active)
-        # a single finished beam ends greedy search
+        # with one beam, the first finished text is final
         if self.config.early_stopping is True or self.width == 1:
             return False
         best, length = self.active[0], len(self.active[0].ids)
@@ -190,17 +190,17 @@ class Group:
         return self._score(best, length) > self.ended[-1].score
 
     def filled(self) -> list[BeamText]:
-        """Return the open beams, padded with impossible ones to the width."""
+        """Return the open beams, padded to the width with impossible beams."""
         return self.active + [BeamText((), IMPOSSIBLE)] * (self.width - len(self.active))
 
     def places(self) -> list[int]:
-        """Return the previous places of the padded beams; none if the group is closed."""
+        """Return the previous place of each beam, padded to the width; empty if the group is closed."""
         return self.origins + [0] * (self.width - len(self.origins)) if self.open else []
 
     def follow(self, continuations: Sequence[Continuation], seconds: float) -> None:
         """Select the best continuations. Finished hypotheses are kept if they can still win.
 
-        Without continuations and finished hypotheses, the texts end as they are.
+        If nothing continues and nothing has finished yet, the beams end as they are.
         """
         beams, self.active, self.origins, ended = self.active, [], [], []
         self.steps += 1
@@ -213,7 +213,7 @@ class Group:
             if not self.search.ends(self.row, beam.ids, seconds):
                 self.active.append(beam)
                 self.origins.append(place)
-            elif rank < self.width:  # a lower-ranked end only makes room for another open beam
+            elif rank < self.width:  # lower-ranked ends are dropped
                 ended.append(beam)
         self.last_tokens = [beam.ids[-1] for beam in self.active or ended]
         self._end(ended if self.active or self.ended or ended else beams)
@@ -236,9 +236,9 @@ def _ends(search: Search) -> int:
 class Beam(BeamSearch):
     """Repeatedly extends the num_beams most likely prefixes; score = log p(text) / tokens ** length_penalty.
 
-    Lowerre 1976; length penalty by Wu et al. 2016 (arXiv 1609.08144), in Hugging Face's form. `tokens` counts the
-    written ones, including an end token. `sampled` draws continuations without replacement, from the joint probability
-    of beam and token, by the largest log p + Gumbel noise (Kool et al. 2019, arXiv 1903.06059).
+    Lowerre 1976; length penalty by Wu et al. 2016 (arXiv 1609.08144), in Hugging Face's form. `tokens` is the number of
+    written tokens, including an end token. `sampled` draws continuations without replacement from the joint probability
+    of beam and token, by taking the largest log p + Gumbel noise (Kool et al. 2019, arXiv 1903.06059).
     """
 
     class Config(BeamSearch.Config):
@@ -268,10 +268,10 @@ def gumbel(count: int, generator: torch.Generator, dtype: torch.dtype = torch.fl
 
 @register("strategy", "diverse_beam")
 class DiverseBeam(BeamSearch):
-    """log p - diversity * count of the token in earlier groups of this step (Vijayakumar et al. 2016, 1610.02424).
+    """log p - diversity * (times earlier groups chose the token in this step) (Vijayakumar et al. 2016, 1610.02424).
 
-    Each group is a beam search of num_beams / groups beams, the first a plain one. Penalties remain in a
-    beam's score, as in the authors' code, but not in a text's log-probability.
+    Each group is a beam search with num_beams / groups beams; the first group is not penalized. Penalties remain in
+    the score of a beam, as in the authors' code, but not in the log-probability of a text.
     """
 
     class Config(BeamSearch.Config):
@@ -286,7 +286,7 @@ class DiverseBeam(BeamSearch):
         def _equal(self) -> DiverseBeam.Config:
             if self.num_beams % self.groups:
                 raise ValueError(
-                    f"num_beams {self.num_beams} is not divisible into {self.groups} groups; use a multiple"
+                    f"num_beams {self.num_beams} cannot be split into {self.groups} equal groups; use a multiple"
                 )
             return self
 

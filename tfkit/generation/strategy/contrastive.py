@@ -1,4 +1,4 @@
-"""Contrastive search: likely tokens whose hidden states differ from the earlier ones."""
+"""Contrastive search: likely tokens whose hidden states differ from all earlier hidden states."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tfkit.generation.strategy.rows import Texts, gains_of
 
 @register("strategy", "contrastive")
 class Contrastive(Strategy):
-    """next = argmax over the k likeliest of (1 - alpha) p(v) - alpha max_j cos(h_v, h_j) (Su et al. 2022, 2202.06417).
+    """next = argmax of (1 - alpha) p(v) - alpha max_j cos(h_v, h_j) over top k (Su et al. 2022, arXiv 2202.06417).
 
-    h_v is the last hidden state of token v read after the text, h_j are those of the text so far (of the target, in an
-    encoder-decoder). Each step computes k rows per text.
+    h_v is the last hidden state of token v appended to the text; h_j are the hidden states of the text so far (of the
+    target, in an encoder-decoder). Each step computes k rows per text.
     """
 
     class Config(Strategy.Config):
@@ -86,15 +86,15 @@ class Contrastive(Strategy):
     def worth(self, likely: Tensor, own: Tensor, before: Tensor) -> Tensor:
         """Return the score of each candidate token, [rows k].
 
-        `likely` [rows k] are probabilities; `own` [rows k d_model] and `before` [rows time d_model] are normalized
-        hidden states, all 0 for padding.
+        `likely` [rows k] has probabilities. `own` [rows k d_model] and `before` [rows time d_model] have the normalized
+        hidden states of candidates and of the text, which are 0 for padding.
         """
         similarity = torch.einsum("r k d, r t d -> r k t", own, before).masked_fill(~before.any(dim=2)[:, None], -1.0)
         return (1 - self.config.alpha) * likely - self.config.alpha * similarity.amax(dim=2)
 
 
 def directions(stepper: Stepper) -> Tensor:
-    """Return the normalized hidden states of the tokens read last, [rows new d_model], 0 for padding."""
+    """Return the normalized hidden states of the tokens computed last, [rows new d_model]; 0 for padding."""
     last: Tensor = stepper.hidden  # type: ignore[assignment]  # set by logits()
     hidden = torch.nn.functional.normalize(wide(last), dim=-1)
     if stepper.real is None:

@@ -18,16 +18,16 @@ from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.strategy.base import Strategy
 
-DROP_SHARE = 0.25  # share of finished rows that are dropped at once: copying the state then pays off
+DROP_SHARE = 0.25  # drop finished rows once they are this share of the batch, as dropping copies the state
 
-# scores [rows vocab], text of each row -> a token per row
+# (scores [rows vocab], index of each row's text) -> a token per row
 Choose = Callable[[Tensor, list[int]], Tensor]
 
 
 class Texts:
-    """Progress of the texts: text i continues the prompt `prompts[i]`, `rows` are the texts still in the batch.
+    """Texts being written: text i continues prompt `prompts[i]`, `rows` are the texts still in the batch.
 
-    A text ends by a stop rule, at its room, or if the rules allow no token.
+    A text ends by a stop rule, at its maximum length, or when the rules allow no token.
     """
 
     def __init__(self, search: Search, prompts: Sequence[int] | None = None) -> None:
@@ -44,7 +44,7 @@ class Texts:
         return len(self.done) < len(self.prompts)
 
     def add(self, tokens: Tensor, gains: Tensor) -> None:
-        """Append tokens [rows] with their log-probabilities [rows]; IMPOSSIBLE ends a row without a token."""
+        """Append tokens [rows] with log-probabilities [rows]; IMPOSSIBLE ends a text without a token."""
         seconds = self.search.seconds()
         for row, token, gain in zip(self.rows, tokens.tolist(), gains.tolist(), strict=True):
             if row not in self.done:
@@ -64,7 +64,7 @@ class Texts:
             self.done.add(row)
 
     def leavers(self) -> list[int] | None:
-        """Return the places of unfinished rows if enough others have finished to be dropped, else None."""
+        """Return the batch indices of unfinished rows if enough other rows can be dropped, else None."""
         alive = [place for place, row in enumerate(self.rows) if row not in self.done]
         if len(alive) > (1 - DROP_SHARE) * len(self.rows):
             return None
@@ -77,9 +77,9 @@ class Texts:
 
 
 def started(search: Search, prompts: Sequence[int]) -> tuple[Stepper, Tensor]:
-    """Return a stepper with a row for each of `prompts`, and its first logits [rows vocab].
+    """Return a stepper with a row for each index in `prompts`, and the first logits [rows vocab].
 
-    Repeated prompts are read once.
+    Repeated prompts are computed once.
     """
     stepper = search.stepper()
     logits = stepper.logits()
@@ -91,7 +91,7 @@ def started(search: Search, prompts: Sequence[int]) -> tuple[Stepper, Tensor]:
 
 
 def write_rows(search: Search, choose: Choose, prompts: Sequence[int] | None = None) -> list[Candidate]:
-    """Write one text per prompt, or per entry of `prompts`, which are indices of prompts."""
+    """Write one text per prompt, or per index in `prompts`."""
     texts = Texts(search, prompts)
     if not texts.open:
         return texts.candidates()
@@ -130,8 +130,8 @@ class Greedy(Strategy):
 class Sample(Strategy):
     """next ~ p(token | prompt, written tokens), after the logits rules.
 
-    Each text has its own RNG and uses one number per token: a draw depends on the seed and the prompt, not on the other
-    texts of the batch.
+    Each text has its own RNG and uses one random number per token, so that draws depend on the seed and the prompt, not
+    on other texts in the batch.
     """
 
     draws = True
@@ -153,7 +153,7 @@ class Sample(Strategy):
 
     def search(self, search: Search) -> list[list[Candidate]]:
         count = self.config.n_best
-        # the summed log-probabilities detect NaN; tokens of several texts would be streamed interleaved
+        # log-probabilities reveal NaN; several texts cannot be streamed, as their tokens would be interleaved
         search = replace(search, scored=True, on_token=search.on_token if count == 1 else None)
         prompts = [row for row in range(len(search.prompts)) for _ in range(count)]
         streams = [random.Random(search.streams[row].getrandbits(128)) for row in prompts]
@@ -169,10 +169,10 @@ class Sample(Strategy):
 
 
 def draw(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
-    """Draw a token for each row of `probabilities` [rows vocab] from the row's stream; returns [rows].
+    """Draw a token [rows] for each row of `probabilities` [rows vocab], with the row's RNG.
 
-    Inverse transform sampling: the first token whose cumulative probability reaches a random number above 0, so that
-    excluded tokens are never drawn. Rows need not be normalized.
+    Inverse transform sampling: take the first token whose cumulative probability reaches a random number. The number
+    is above 0, so that excluded tokens are never drawn. Rows need not be normalized.
     """
     cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
     numbers = torch.tensor([1 - stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)

@@ -1,4 +1,4 @@
-"""Speculative decoding: several drafted tokens verified in one pass."""
+"""Speculative decoding: several drafted tokens are verified in one forward pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfkit.generation.strategy.base import Load, Strategy
 from tfkit.generation.strategy.rows import Texts, draw, gains_of
 from tfkit.models import Model
 
-LONGEST = 3  # tokens of a lookup n-gram: longer ones are rare, shorter ones less predictive
+LONGEST = 3  # maximum length of lookup n-grams: longer n-grams rarely repeat
 Likely = Callable[[Tensor], Tensor]  # scores [... vocab] -> probabilities [... vocab]
 
 
@@ -31,7 +31,7 @@ class Drafter(Protocol):
     """Proposes the next tokens."""
 
     def guess(self, count: int) -> tuple[list[int], Tensor]:
-        """Return at most `count` tokens and their distributions, [tokens vocab]."""
+        """Return at most `count` tokens, and the distributions they were drawn from, [tokens vocab]."""
         ...
 
     def settle(self, kept: int, token: int) -> None:
@@ -40,7 +40,7 @@ class Drafter(Protocol):
 
 
 class ModelDrafter:
-    """Drafts with a smaller model; the search is that model's, with one prompt."""
+    """Drafts with a smaller model; `search` is a search of the smaller model with one prompt."""
 
     def __init__(self, search: Search, likely: Likely, stream: random.Random) -> None:
         self.rules = search.rules
@@ -73,7 +73,7 @@ class ModelDrafter:
 
 
 class LookupDrafter:
-    """Drafts the continuation of an earlier occurrence of the last tokens (prompt lookup).
+    """Drafts what followed an earlier occurrence of the last tokens (prompt lookup).
 
     Yang et al. 2023, arXiv 2304.04487.
     """
@@ -90,7 +90,7 @@ class LookupDrafter:
         return self.guesses.tolist(), certain.to(self.device)
 
     def _follows(self) -> Tensor:
-        """Return the continuation of the latest earlier occurrence of the longest suffix n-gram."""
+        """Return the tokens after the latest earlier occurrence of the longest repeated suffix."""
         for size in range(LONGEST, 0, -1):
             if len(self.text) <= size:
                 continue
@@ -103,15 +103,15 @@ class LookupDrafter:
         self.text = torch.cat((self.text, self.guesses[:kept], torch.tensor([token])))
 
 
-MOST = 32  # longest draft; a windowed state can rewind this far
+MOST = 32  # maximum length of a draft; the state of a window can be rewound this far
 
 
 @register("strategy", "speculative")
 class Speculative(Strategy):
-    """Accept a draft token x with min(1, p(x) / q(x)), else draw one from max(0, p - q).
+    """Accepts a drafted token x with probability min(1, p(x) / q(x)), else draws from max(0, p - q).
 
-    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). The output is distributed as that of
-    `sample`, or equals that of `greedy`: drafts only change the speed. Prompts are processed one by one.
+    Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). The output has the distribution of
+    `sample`, or equals `greedy`; drafts only change the speed. Prompts are processed one by one.
     """
 
     rewinds: ClassVar = True
@@ -123,9 +123,9 @@ class Speculative(Strategy):
             None,
             description="run of a smaller model with the same vocabulary; none: draft from repetitions in the text",
         )
-        tokens: Annotated[int, Field(ge=1, le=MOST)] = Field(4, description="drafted tokens per step")
+        tokens: Annotated[int, Field(ge=1, le=MOST)] = Field(4, description="maximum number of drafted tokens per step")
         sampled: bool = Field(
-            False, description="draw tokens as `sample` does; false: the most likely ones, as `greedy`"
+            False, description="draw tokens like `sample`; false: choose the most likely token like `greedy`"
         )
 
     config: Config
@@ -153,7 +153,7 @@ class Speculative(Strategy):
                 try:
                     model.new_state().check_rewind(0)
                 except UsageError as error:
-                    raise UsageError(f"generate.strategy: drafts must be rewound, and {error}") from None
+                    raise UsageError(f"generate.strategy: rejected tokens are removed, but {error}") from None
         if self.draft is None:
             return
         own, other = (_writes(model) for model in models)
@@ -170,7 +170,7 @@ class Speculative(Strategy):
         if self.config.draft is None:
             return [[self._written(row, LookupDrafter(row))] for row in rows]
         if self.draft is None:
-            raise UsageError(f"generate.strategy.draft: the run {self.config.draft} was not loaded; see Strategy.bind")
+            raise UsageError(f"generate.strategy.draft: the run {self.config.draft} is not loaded; call bind() first")
         with evaluating(self.draft.model):
             draft = self.draft.current()
             return [[self._written(row, self._drafter(row, draft))] for row in rows]
@@ -203,7 +203,8 @@ class Speculative(Strategy):
     def judged(self, likely: Tensor, guesses: list[int], drawn_from: Tensor, stream: random.Random) -> list[int]:
         """Return the accepted guesses and one more token.
 
-        `likely` [guesses+1 vocab] are this model's probabilities, `drawn_from` [guesses vocab] the draft's.
+        `likely` [guesses+1 vocab] has the probabilities of the target model, `drawn_from` [guesses vocab] those of the
+        draft.
         """
         for place, token in enumerate(guesses):
             p, q = likely[place], drawn_from[place]
@@ -213,14 +214,14 @@ class Speculative(Strategy):
         return [*guesses, int(draw(likely[-1:], [stream]))]
 
     def likely(self, scores: Tensor) -> Tensor:
-        """Return the probabilities to draw from, [rows vocab]; one-hot at the argmax without sampling."""
+        """Return the probabilities to draw from, [rows vocab]; one-hot for the most likely token without sampling."""
         if self.config.sampled:
             return scores.softmax(dim=-1)
         return torch.nn.functional.one_hot(argmax(scores), scores.shape[-1]).to(scores.dtype)
 
 
 def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:
-    """Return the scores after each of the last `count` tokens and the one before them, [count+1 vocab]."""
+    """Return the scores before and after each of the last `count` tokens, [count+1 vocab]."""
     logits, ids = stepper.last_logits(count + 1)[0], stepper.tokens()
     scores = []
     for place, back in enumerate(range(count, -1, -1)):  # `back` drafted tokens follow
@@ -231,13 +232,13 @@ def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:
 
 
 def _writes(model: Model) -> str:
-    """Describe the properties that a draft must share with its target model."""
+    """Describe the properties that draft and target model must share."""
     plan = model.blueprint
     return f"{'a decoder' if plan.encoder is None else 'an encoder-decoder'} of {plan.last.vocab_size} tokens"
 
 
 def difference_between(tokenizer: Tokenizer, other: Tokenizer) -> str:
-    """Describe the first difference between two vocabularies; empty if none."""
+    """Describe the first difference between two vocabularies; "" if they are equal."""
     if tokenizer.vocab_size != other.vocab_size:
         return f"{other.vocab_size} tokens, not {tokenizer.vocab_size}"
     names = (map(one.backend.id_to_token, range(tokenizer.vocab_size)) for one in (other, tokenizer))

@@ -16,11 +16,11 @@ from tfkit.models import Model
 from tfkit.run import Run
 from tfkit.storage.files import read_json
 
-PURPOSE = "models of CTranslate2 need"
+PURPOSE = "loading a CTranslate2 model needs"
 
 
 class Engine:
-    """A loaded CTranslate2 folder. Raises DataError naming the folder."""
+    """A loaded CTranslate2 folder. Raises DataError if loading fails."""
 
     def __init__(self, folder: Path, special: BoundaryTokens) -> None:
         library = optional("ctranslate2", "engines", PURPOSE)
@@ -42,7 +42,7 @@ class Engine:
         return [self.tokens[number] for number in ids]
 
     def score(self, ids: Sequence[int], target: Sequence[int]) -> list[float]:
-        """Return the log-probability of each token of a text after its first, or of a target."""
+        """Return the log-probability of each token after the first, or of each `target` token of an encoder-decoder."""
         texts = [self.texts(ids)]
         (result,) = self.raw.score_batch(texts, [self.texts(target)]) if self.paired else self.raw.score_batch(texts)
         scores: list[float] = result.log_probs[: len(target)]
@@ -61,7 +61,7 @@ class Engine:
 
 @torch.no_grad()
 def largest_difference(model: Model, engine: Engine, special: BoundaryTokens) -> float:
-    """Return the largest difference of any log-probability over 20 texts."""
+    """Return the largest difference between log-probabilities over 20 texts."""
     worst = 0.0
     for one in prompts(model, special):
         target = (one.ids if engine.paired else one.ids[1:])[: one.count]
@@ -83,5 +83,5 @@ def verify_engine(run: Run, folder: Path, tolerance: float = TOLERANCE) -> Files
     try:
         worst = largest_difference(model, engine, special)
         return FilesVerdict(tolerance, {MODEL: worst}, equal_prompts(model, special, engine.write))
-    except (RuntimeError, ValueError) as error:  # the folder has another architecture
+    except (RuntimeError, ValueError) as error:  # the exported architecture differs
         raise DataError(f"{folder}: does not accept this run's inputs; is it an export of this run? {error}") from None

@@ -1,4 +1,4 @@
-"""Export of a run to CTranslate2, by CTranslate2's converter for the run's transformers class."""
+"""Export of a run to CTranslate2, using CTranslate2's converter for the run's transformers class."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 PURPOSE = "export to CTranslate2 needs"
 TOKENIZER_FILES = (TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
-LARGEST = 1e-3  # difference of a log-probability; larger ones mean that the converter ignored something
+LARGEST = 1e-3  # allowed difference in log-probability; more means that the converter ignored a setting
 EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps")
-MARIAN = "MarianConfig"  # read as Bart: CTranslate2's Marian loader drops the last token
+MARIAN = "MarianConfig"  # loaded as BART, because CTranslate2's Marian loader drops the last token
 SPECIAL = ("bos_token", "eos_token", "unk_token")
-# attributes that the loaders require and transformers 5 removed
+# config attributes that the loaders require but transformers 5 removed
 ASSUMED: Mapping[str, Mapping[str, bool]] = {
     "BartConfig": {"normalize_before": False},
     "MBartConfig": {"normalize_before": True},
@@ -48,10 +48,10 @@ ASSUMED: Mapping[str, Mapping[str, bool]] = {
 
 
 def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Path:
-    """Export `run` for CTranslate2 to the folder `target`, and check that it computes the same.
+    """Export `run` to the CTranslate2 folder `target` and verify its log-probabilities.
 
-    Raises UsageError for a missing library or a model that CTranslate2 does not support, RunError for a folder that
-    must not be overwritten; nothing is left behind then.
+    Raises UsageError if a library is missing or CTranslate2 does not support the model, RunError if the folder must
+    not be overwritten. A failed export leaves no files.
     """
     loaders = _loaders()
     goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), force)
@@ -78,7 +78,7 @@ def _loaders() -> Mapping[str, object]:
 
 
 def _taken(run: Run, loaders: Mapping[str, object]) -> FamilyConfig:
-    """Find a class that CTranslate2 supports. Raise UsageError with the location of each unsupported setting."""
+    """Return the config of a class that CTranslate2 supports. Raise UsageError locating each unsupported setting."""
     _check_writes(run)
     classes = optional("transformers", "hf", PURPOSE).CONFIG_MAPPING
     types = {name: family.model_types[0] for name, family in families().items()}
@@ -99,7 +99,7 @@ def _taken(run: Run, loaders: Mapping[str, object]) -> FamilyConfig:
 
 
 def _lacks(model: Mapping[str, object], key: str) -> str:
-    """Return the message about a setting that CTranslate2 does not support."""
+    """Return the error message for an unsupported setting."""
     value, last = look(model, key), key.rpartition(".")[2]
     if last == "type" and isinstance(value, str):
         return f"CTranslate2 does not support {value}"
@@ -118,7 +118,7 @@ def _check_writes(run: Run) -> None:
 
 
 def _convert(source: Path, folder: Path, native: FamilyConfig, loaders: Mapping[str, Any]) -> None:
-    """Write CTranslate2's files. Raise UsageError if its converter fails."""
+    """Convert `source` with CTranslate2. Raise UsageError if its converter fails."""
     transformers = optional("transformers", "hf", PURPOSE)
     name = transformers.CONFIG_MAPPING[native.config["model_type"]].__name__
     loader = loaders["BartConfig" if name == MARIAN else name]
@@ -133,16 +133,16 @@ def _convert(source: Path, folder: Path, native: FamilyConfig, loaders: Mapping[
             spec.validate()
             spec.optimize()
             spec.save(str(folder))
-    except Exception as error:  # the converter may raise anything
+    except Exception as error:  # the converter raises arbitrary exceptions
         why = f"{type(error).__name__}: {shortened(error)}"
         raise UsageError(f"CTranslate2's converter rejects this '{native.config['model_type']}': {why}") from None
 
 
 def _describe(written: Any, config: Any, tokenizer: Any) -> None:
-    """Complete CTranslate2's config.json: its loaders omit the norms' epsilon and the start token.
+    """Complete CTranslate2's config.json with the norm epsilon and the start token, which its loaders omit.
 
-    CTranslate2 requires a text for each special token; one that the tokenizer lacks is never used, as bytes cover all
-    texts, and gets that of the end token.
+    CTranslate2 requires a string for each special token. Special tokens that the tokenizer lacks never occur in texts,
+    so they are set to the end token.
     """
     if written.layer_norm_epsilon is None:
         epsilons = (getattr(config, key, None) for key in EPSILONS)

@@ -1,4 +1,4 @@
-"""A run that trained a low-rank adapter -> a folder of peft: adapter_config.json and adapter_model.safetensors."""
+"""Export of a run's low-rank adapter to a peft folder: adapter_config.json and adapter_model.safetensors."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from tfkit.training.record import check
 from tfkit.training.weights import read_tensors, save_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-TASKS = {"ForCausalLM": "CAUSAL_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM"}  # endings of class -> peft's word
+TASKS = {"ForCausalLM": "CAUSAL_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM"}  # class suffix -> task_type
 
 
 def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
-    """Write the adapter of `run` as peft loads it into the exported model that training started from.
+    """Write the adapter of `run` for peft, to be loaded into the exported base model.
 
-    Raise UsageError if the run has no low-rank adapter, trained more than it, or has projections that transformers
-    stores in another form; RunError for a folder that may not be written. Nothing is left then.
+    Raise UsageError if the run has no low-rank adapter, trained other parameters too, or adapts projections that
+    transformers stores in another form; raise RunError if the folder must not be overwritten. On errors, no files are
+    left.
     """
     config = run.recipe.train.adapter
     if not isinstance(config, Lora.Config) or not (run.folder / ADAPTER).is_file():
-        raise UsageError(f"{run.folder}: has no adapter of low rank; a run with train.adapter: lora has")
+        raise UsageError(f"{run.folder}: has no low-rank adapter; train with train.adapter: lora")
     if config.also:
         raise UsageError(
             f"{run.folder}: trained more than its adapter (also: {', '.join(config.also)}); export it merged"
         )
     family_config = matching_family(run.blueprint, imported_as(run), ids_of(run))
     if family_config is None:
-        raise UsageError(f"{run.folder}: is no architecture of transformers, which peft adapts; export it merged")
+        raise UsageError(f"{run.folder}: peft requires a class of transformers, and none fits; export it merged")
     check(RunFolder(run.folder), [ADAPTER])
     pairs, _ = read_tensors(run.folder / ADAPTER)
     names = [name.removesuffix(".up") for name in pairs if name.endswith(".up")]
@@ -72,9 +73,10 @@ def _config(config: Lora.Config, family_config: FamilyConfig, paths: list[str]) 
 
 
 def _places(run: Run, family_config: FamilyConfig, names: list[str]) -> Mapping[str, tuple[str, Tensor]]:
-    """Module in transformers of each projection, and the row of the projection that each of its rows is.
+    """Return the module name in transformers for each projection, and the order of the projection's rows in it.
 
-    Found by converting weights whose rows are numbered; raise UsageError if one is joined, split or transposed.
+    To find them, weights with numbered rows are converted. Raise UsageError if the conversion joins, splits or
+    transposes a projection.
     """
     own, _ = own_tensors(run.model)
     marks = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in own.items()}
@@ -93,6 +95,6 @@ def _places(run: Run, family_config: FamilyConfig, names: list[str]) -> Mapping[
                 places[name] = (path.removesuffix(".weight"), rows - begin)
     missing = [name for name in names if name not in places]
     if missing:
-        text = f"'{family_config.family.part_name}' has no projection of its own for {', '.join(missing[:3])}"
+        text = f"'{family_config.family.part_name}' has no separate projection for {', '.join(missing[:3])}"
         raise UsageError(f"{run.folder}: {text}; export the run merged, with --to huggingface")
     return places

@@ -15,15 +15,15 @@ from tfkit.interop.huggingface.settings import ConfigJson, Setting, look, put
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
 
-MOST = 4  # keys in a message
-PROBES = (2, 8)  # replacement values for sizes
-NOWHERE = " (at <mapping>)"  # place of a value without a file
-# parts of a recipe path that settings omit: the side and the kind of layer
+MOST = 4  # maximum keys in a message
+PROBES = (2, 8)  # replacement values tried for a key
+NOWHERE = " (at <mapping>)"  # location suffix of values that come from no file
+# parts of a recipe path that a family's settings omit: the prefix, the kind of layer and list indices
 UNSAID = re.compile(r"^model\.|(?<=layer)s\.\w+|\[\d+\]")
 
 
 def config_fault(file: Path, family: type[Family], config: Watched, error: TfkitError) -> DataError:
-    """Return the error with the file name and, for each fault, the responsible keys."""
+    """Return the error with the file name and the config.json keys responsible for each fault."""
     curing = _curing(family, config)
     faults = error.faults if isinstance(error, RecipeError) else []
     lines = [_line(family, config, fault, curing) for fault in faults] or [_with_keys(str(error), config, curing)]
@@ -31,20 +31,20 @@ def config_fault(file: Path, family: type[Family], config: Watched, error: Tfkit
 
 
 def unreadable(file: Path, family: type[Family], config: Watched, error: Exception) -> DataError:
-    """Return the error for an exception in a family's map, naming the file and the keys."""
+    """Return a DataError for an exception in a family's conversion, naming the file and the keys."""
     what = f"no config of the family '{family.part_name}' ({type(error).__name__}: {error})"
     keys = _curing(family, config) or [*config.accessed][-1:]
     return DataError(f"{file}: {_with_keys(what, config, keys)}")
 
 
 def _line(family: type[Family], config: Watched, fault: Fault, curing: Sequence[str]) -> str:
-    """Return the message of a fault with the keys it names and those whose change would cure it."""
+    """Format a fault with the keys that it names and the keys whose change would fix it."""
     message = f"{UNSAID.sub('', fault.path)}: {fault.message.replace(NOWHERE, '')}"
     return _with_keys(message, config, [*(row.config_key for row in _about(family, fault)), *curing])
 
 
 def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
-    """Yield the settings whose keys a fault names."""
+    """Yield the settings whose keys correspond to the path of a fault."""
     path = UNSAID.sub("", fault.path)
     rows: Sequence[Setting] = (*family.settings, *family.head_settings)
     for row in rows:
@@ -55,7 +55,7 @@ def _about(family: type[Family], fault: Fault) -> Iterator[Setting]:
 
 
 def _curing(family: type[Family], config: Watched) -> list[str]:
-    """Return the keys whose removal or replacement cures all faults, else the missing keys."""
+    """Return the keys whose removal or replacement fixes all faults, else the missing keys."""
     accessed = dict(reversed([*config.accessed.items()]))
     variants = {key: without(config, key.split(".")) for key, value in accessed.items() if value is not None}
     missing = {key: dict(config) for key, value in accessed.items() if value is None and "." not in key}
@@ -66,7 +66,7 @@ def _curing(family: type[Family], config: Watched) -> list[str]:
 
 
 def _others(bare: Mapping[str, object], key: str) -> Iterator[Mapping[str, object]]:
-    """Yield the config without a key, and with other numbers for it."""
+    """Yield the config without a key, then with other numbers as its value."""
     yield bare
     for number in PROBES:
         config = copy.deepcopy(dict(bare))
@@ -77,13 +77,13 @@ def _others(bare: Mapping[str, object], key: str) -> Iterator[Mapping[str, objec
 def _builds(family: type[Family], config: ConfigJson) -> bool:
     try:
         blueprint_of(family.recipe(config))
-    except Exception:  # a map may raise anything for values of other types
+    except Exception:  # values of unexpected types may raise any exception
         return False
     return True
 
 
 def _is_missed(family: type[Family], bare: Mapping[str, object], key: str) -> bool:
-    """True if a map fails only because the key is missing."""
+    """True if the conversion fails only because the key is missing."""
     last = key.rpartition(".")[2]
     try:
         family.recipe(bare)
@@ -93,7 +93,7 @@ def _is_missed(family: type[Family], bare: Mapping[str, object], key: str) -> bo
 
 
 def without(config: ConfigJson, path: Sequence[str]) -> Tree:
-    """Return a copy of the config without a key."""
+    """Return a copy of the config without the key at `path`."""
     first, *rest = path
     below = {first: without(config[first], rest)} if rest and isinstance(config.get(first), Mapping) else {}
     return {key: value for key, value in config.items() if key != first or rest} | below
@@ -105,7 +105,7 @@ def _with_keys(message: str, config: ConfigJson, keys: Sequence[str]) -> str:
 
 
 def _named(config: ConfigJson, key: str) -> str:
-    """Return a key with its value."""
+    """Format a key with its value."""
     value = look(config, key, None)
     text = "missing" if value is None else json.dumps(value, default=str)
     return f"{key} {text if len(text) <= 60 else f'{text[:57]}...'}"

@@ -1,4 +1,4 @@
-"""Classes of a head: their number, names and meaning in config.json."""
+"""Class labels of a head in config.json: their number, names and problem_type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.settings import ConfigJson, look
 
-SEVERAL, NUMBER = "multi_label_classification", "regression"  # values of problem_type; default: one class per text
+SEVERAL, NUMBER = "multi_label_classification", "regression"  # problem_type; None: one class per text
 OF_TEXTS = ("classifier", "regression")  # head types of ForSequenceClassification
 
 
@@ -19,7 +19,7 @@ def class_count(config: ConfigJson) -> int:
 
 
 def class_names(config: ConfigJson, blueprint: Blueprint) -> list[str]:
-    """Return the names of the head's classes in the config, empty for a head without classes.
+    """Return the class names in the config, or an empty list if the head has no classes.
 
     Raises DataError for missing or duplicate names.
     """
@@ -43,7 +43,7 @@ def read_classes(model: Tree, config: ConfigJson) -> None:
         head["num_classes"] = count
     elif kind == "classifier" and problem == NUMBER:
         if count != 1:
-            raise DataError(f"config.json: problem_type: regression of {count} numbers is not supported; only of one")
+            raise DataError(f"config.json: problem_type: regression of {count} numbers is not supported; use 1")
         head["type"] = "regression"
     elif kind == "classifier":
         head["num_classes"] = count
@@ -63,7 +63,7 @@ def write_classes(config: Tree, model: ModelSection) -> None:
 
 
 def named_classes(names: Sequence[str]) -> Tree:
-    """Return the config.json keys with the names of classes."""
+    """Return the config.json keys that name the classes."""
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

@@ -1,4 +1,4 @@
-"""Weight conversion by a family's rules. Raises an error unless all tensors on both sides are covered."""
+"""Weight conversion by a family's rules, which must cover all tensors on both sides."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tfkit.core.output import some
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.tensors import Sizes, matches
 
-# old spellings
+# old suffixes of tensor names
 SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
 @dataclass
 class ConvertedTensors:
-    """Converted tensors; `unread` are checkpoint tensors that no output uses."""
+    """Converted tensors, and the names of checkpoint tensors that no output uses (`unread`)."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
 
 class RenamedTensors(Mapping[str, Tensor]):
-    """Checkpoint tensors by the names in a family's rules, loaded on access."""
+    """Checkpoint tensors under the names used in a family's rules, loaded on access."""
 
     def __init__(self, family: type[Family], checkpoint: Mapping[str, Tensor]) -> None:
         self._names = names_of(family, checkpoint)
@@ -50,7 +50,7 @@ class RenamedTensors(Mapping[str, Tensor]):
 def to_own(
     family: type[Family], checkpoint: Mapping[str, Tensor], required: Mapping[str, torch.Size], blueprint: Blueprint
 ) -> ConvertedTensors:
-    """Convert to tfkit's tensors of the `required` names and shapes. Raise DataError listing mismatches."""
+    """Convert to tfkit tensors with the `required` names and shapes. Raise DataError listing mismatches."""
     names = names_of(family, checkpoint)
     brought = ConvertedTensors()
     used: set[str] = set()
@@ -76,7 +76,7 @@ def to_own(
 
 
 def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
-    """Convert to the checkpoint's tensors. Raise DataError for tensors without a rule and for names written twice."""
+    """Convert to checkpoint tensors. Raise DataError for tensors without a rule and for names written twice."""
     result: dict[str, Tensor] = {}
     used: set[str] = set()
     for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
@@ -90,7 +90,7 @@ def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Bl
             prefixed = [f"{family.prefix_of(name, blueprint)}{name}" for name in checkpoint_names]
             twice = sorted(result.keys() & set(prefixed))
             if twice:
-                raise DataError(f"two rules of '{family.part_name}' write {twice[0]}, one of them {rule}")
+                raise DataError(f"two rules of '{family.part_name}' write {twice[0]}; one is {rule}")
             result |= dict(zip(prefixed, written, strict=True))
             used.update(names)
     missed = sorted(set(own) - used)
@@ -100,7 +100,7 @@ def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Bl
 
 
 def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
-    """Return the axis sizes that layouts may use, for the sublayer of tfkit's tensor `name`."""
+    """Return the axis sizes that layouts may use, for the sublayer that owns tfkit's tensor `name`."""
     side, _, rest = name.partition(".")
     plan = next((plan for plan in blueprint.stacks() if plan.side == side), None)
     if plan is None or not rest.startswith("layers."):
@@ -112,7 +112,7 @@ def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
 
 
 def names_of(family: type[Family], checkpoint: Iterable[str]) -> dict[str, str]:
-    """Map names in the rules to names in the file."""
+    """Return name in the rules -> name in the file."""
     result = {}
     for name in checkpoint:
         plain = name
@@ -151,7 +151,7 @@ def _check_all(
 
 
 def _with_checkpoint_name(family: type[Family], own: str, blueprint: Blueprint) -> str:
-    """Return a tfkit name with the checkpoint name that would fill it."""
+    """Return a tfkit name, followed by the checkpoint name it is read from."""
     for rule in family.rules_of(blueprint):
         for binding in rule.bindings([own]):
             return f"{own} ({', '.join(rule.checkpoint_names_for(binding, 1))})"
@@ -159,18 +159,18 @@ def _with_checkpoint_name(family: type[Family], own: str, blueprint: Blueprint) 
 
 
 def _number(name: str) -> int:
-    """Return the layer number in a name, -1 outside the layers."""
+    """Return the layer index in a name, or -1 outside the layers."""
     match = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
     return -1 if match is None else int(match[1])
 
 
 def _depth(names: Iterable[str]) -> int:
-    """Return the number of layers in these names."""
+    """Return the number of layers that appear in the names."""
     return 1 + max(map(_number, names), default=-1)
 
 
 def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:
-    """True if a tensor is tied to another one. Raise DataError if they differ nevertheless."""
+    """True if a tensor is tied to another. Raise DataError if the file stores different values for them."""
     owner = family.tied.get(plain)
     if owner is None or owner not in names:
         return False

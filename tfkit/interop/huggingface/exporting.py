@@ -1,4 +1,4 @@
-"""Export of a run to a folder that transformers loads, as a known class if possible, else with tfkit's sources."""
+"""Export of a run to a folder that transformers loads: as a known class if one fits, else with tfkit's sources."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from tfkit.training.record import check_listed
 from tfkit.training.vocabularies import tokenizer_files
 from tfkit.training.weights import save_tensors
 
-LABELS = ("id2label", "label2id", "problem_type")  # keys of an imported config.json that name its outputs
+LABELS = ("id2label", "label2id", "problem_type")  # keys of config.json that name the outputs
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export; without a `family_config` the folder contains its own code, required by `why`."""
+    """Result of an export. Without a `family_config`, the folder contains its own code, for the reasons in `why`."""
 
     folder: Path
     family_config: FamilyConfig | None
@@ -59,9 +59,9 @@ def export_model(
 ) -> Exported:
     """Write `run` to the folder `target` for transformers; `force` renames an earlier export to NAME.old.
 
-    With `pooling` (mean, first, last) sentence-transformers reads it too. `family_config` is the class to export as, by
-    default the first that fits. Raises RunError for a folder that must not be overwritten, UsageError for pooling of a
-    model that is no text encoder; no files are left in these cases.
+    With `pooling` (mean, first, last), sentence-transformers can load the folder too. `family_config` is the class to
+    export as, by default the first that fits. Raises RunError if the folder must not be overwritten, UsageError for
+    pooling if the model is not a text encoder. On errors, no files are left.
     """
     if pooling is not None:
         check_reads_sentences(run)
@@ -97,7 +97,7 @@ def export_model(
 
 
 def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
-    """Return the settings that the nearest family's config.json cannot express, as faults of the recipe."""
+    """Return recipe faults for the settings that the nearest family's config.json cannot express."""
     nearest = nearest_unlike(run.blueprint, imported_as(run), ids)
     if nearest is None:
         return ()
@@ -107,7 +107,7 @@ def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
 
 
 def _checkpoint_tensors(blueprint: Blueprint, family: type[Family], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the checkpoint's tensors, including the constants of its files."""
+    """Convert to checkpoint tensors, including constants that the files require."""
     constants = family.constants(blueprint).items()
     return to_checkpoint(family, own, blueprint) | {
         f"{family.prefix_of(name, blueprint)}{name}": value.to(_dtype(own)) for name, value in constants
@@ -115,24 +115,24 @@ def _checkpoint_tensors(blueprint: Blueprint, family: type[Family], own: Mapping
 
 
 def has_tokenizer(run: Run) -> bool:
-    """True if the run reads texts."""
+    """True if the run has a tokenizer."""
     return bool(tokenizer_files(RunFolder(run.folder)))
 
 
 def auto_class(blueprint: Blueprint) -> str:
-    """Return the transformers class that loads the model with its head, or without one if it has no class."""
+    """Return the transformers class that loads the model, without its head if no class has it."""
     classes = head_classes(blueprint)
     return "AutoModel" if classes is None else classes[0]
 
 
 def imported_as(run: Run) -> tuple[str, ...]:
-    """Return the family and class of the import that the run, or its parent run, comes from."""
+    """Return the family and class that the run, or its parent run, was imported as."""
     imported = origin(run)
     return tuple(str(imported[key]) for key in ("family", "class") if key in imported)
 
 
 def _labels(run: Run, kept: Path, family_config: FamilyConfig) -> JsonObject:
-    """Return the names of the classes: those of the imported files, else those of the run."""
+    """Return the class names: the imported ones if the run was not trained further, else the run's."""
     before = read_optional(kept / CONFIG) if run.recipe.objective is None else {}
     if before.get("architectures") == [family_config.head_class]:
         return {key: before[key] for key in LABELS if key in before}
@@ -140,7 +140,7 @@ def _labels(run: Run, kept: Path, family_config: FamilyConfig) -> JsonObject:
 
 
 def facts(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> JsonObject:
-    """Return the entries of every config.json besides its architecture."""
+    """Return the config.json entries that do not describe the architecture."""
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     dtype = str(_dtype(tensors)).removeprefix("torch.")
     return {"dtype": dtype, **({"is_encoder_decoder": True} if paired else {})}

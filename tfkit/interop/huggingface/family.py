@@ -1,4 +1,4 @@
-"""Base class of the families: a declarative, bidirectional map between Hugging Face files and recipes."""
+"""Base class of families: a declarative, bidirectional map between Hugging Face files and recipes."""
 
 from __future__ import annotations
 
@@ -18,39 +18,40 @@ from tfkit.recipe import overlays
 
 
 class Family(Component):
-    """A published architecture: the map of its config.json and tensors to a recipe, and back.
+    """A published architecture: a bidirectional map between a recipe and its config.json and tensors.
 
-    `base` is the `model:` shared by all its models; `settings` map the differences. `heads` maps model classes to
-    overrides of `base`; the first one is written. `to_recipe` and `to_config` add what rows cannot express.
+    `base` is the part of `model:` that all its models share; `settings` map the differences. `heads` maps model
+    classes to overrides of `base`; export uses the first class that fits. `to_recipe` and `to_config` handle what
+    `settings` cannot express.
     """
 
     model_types: ClassVar[tuple[str, ...]]
     base: ClassVar[ModelSection]
     heads: ClassVar[Mapping[str, ModelSection]]  # model class -> overrides of `base`
     settings: ClassVar[tuple[Setting, ...]] = ()
-    head_settings: ClassVar[tuple[Setting, ...]] = ()  # settings below `head`, skipped for a model without one
+    head_settings: ClassVar[tuple[Setting, ...]] = ()  # settings of the head, skipped without a head
     fixed: ClassVar[tuple[Fixed, ...]] = ()
     rules: ClassVar[tuple[Rule, ...]] = ()
-    head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {}  # further rules by head type; without a head: "none"
+    head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {}  # additional rules by head type, or for "none"
     prefix: ClassVar[str] = ""  # prefix of checkpoint names, except in files of a base model; omitted in rules
-    unprefixed: ClassVar[tuple[str, ...]] = ()  # prefixes of names without `prefix`: those of the head
-    tied: ClassVar[Mapping[str, str]] = {}  # checkpoint name -> the tensor it may duplicate
-    ignored: ClassVar[tuple[str, ...]] = ()  # templates of constant buffers
+    unprefixed: ClassVar[tuple[str, ...]] = ()  # names without `prefix`, such as the head's, start like this
+    tied: ClassVar[Mapping[str, str]] = {}  # checkpoint name -> name of the tensor it may duplicate
+    ignored: ClassVar[tuple[str, ...]] = ()  # name templates of constant buffers
     sizes: ClassVar[Sizes] = {}  # constant axis sizes for layouts
-    dropped: ClassVar[tuple[str, ...]] = ()  # templates of tensors that no output uses
+    dropped: ClassVar[tuple[str, ...]] = ()  # name templates of tensors that no output uses
     derived: ClassVar[tuple[str, ...]] = ()  # redundant keys of config.json
-    reads_ids: ClassVar[tuple[str, ...]] = ()  # config.json keys of special tokens that their forward reads
-    ahead: ClassVar[bool] = False  # files may have extra layers for multi-token prediction, which no output uses
+    reads_ids: ClassVar[tuple[str, ...]] = ()  # config.json keys of special tokens that the forward pass uses
+    ahead: ClassVar[bool] = False  # True if files may have unused extra layers for multi-token prediction
 
     @classmethod
     def adopt(cls, slot: str, name: str) -> None:
-        """Register under a name. Raise UsageError for contradictory rules."""
+        """Register the family. Raise UsageError if its rules contradict each other."""
         check_rules(name, cls.rules, cls.head_rules)
         super().adopt(slot, name)
 
     @classmethod
     def recipe(cls, config: ConfigJson) -> Tree:
-        """Return the `model:` of a config. Raise DataError if no recipe can express it."""
+        """Return the `model:` section for a config. Raise DataError if no recipe can express it."""
         for key in cls.derived:
             look(config, key)  # marks the key as read
         for row in cls.fixed:
@@ -63,7 +64,7 @@ class Family(Component):
 
     @classmethod
     def head_class(cls, config: ConfigJson) -> str:
-        """Return the model class of the files. Raise DataError if it is unsupported."""
+        """Return the model class named in the config. Raise DataError if it is not supported."""
         classes = config.get("architectures") or [next(iter(cls.heads))]
         for name in classes:
             if name in cls.heads:
@@ -73,7 +74,7 @@ class Family(Component):
 
     @classmethod
     def config(cls, model: ModelSection, head_class: str) -> Tree:
-        """Return the config.json of a spelled-out `model:`. Raise DataError if a value cannot be expressed."""
+        """Return config.json for a spelled-out `model:`. Raise DataError if it cannot express a value."""
         config: Tree = {"architectures": [head_class], "model_type": cls.model_types[0]}
         for row in cls.fixed:
             put(config, row.config_key, row.values[0])
@@ -86,48 +87,48 @@ class Family(Component):
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """Return the rules of a model: first its head's, then the common ones."""
+        """Return the rules of a model: the head's first, then the common rules."""
         head = "none" if blueprint.head is None else blueprint.head.part.part_name
-        head = "classifier" if head == "regression" else head  # regression is stored as a single class
+        head = "classifier" if head == "regression" else head  # regression is stored like a classifier with one class
         return (*cls.head_rules.get(head, ()), *cls.rules)
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:
-        """Return constant tensors that the files require, by the names of the rules."""
+        """Return the constant tensors that the files require, under the names used in rules."""
         return {}
 
     @classmethod
     def as_read(cls, model: ModelSection) -> ModelSection:
         """Return a spelled-out model as `recipe` would read it back from `config`.
 
-        It differs if the implementation requires a neutral part, whose tensors are among the `constants`.
+        The result differs from `model` if the implementation requires a part without effect, given by `constants`.
         """
         return model
 
     @classmethod
     def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
-        """Return the prefix of a checkpoint name; empty for a model without a head."""
+        """Return the prefix of a checkpoint name; it is empty if the model has no head."""
         return "" if blueprint.head is None or name.startswith(cls.unprefixed) else cls.prefix
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        """Complete `model` beyond the rows of `settings`."""
+        """Add to `model` what `settings` cannot express."""
 
     @classmethod
     def to_stored(cls, model: Tree, checkpoint: Mapping[str, Tensor]) -> list[str]:
-        """Complete `model` from the tensors, by the names of the rules. Return notes."""
+        """Correct `model` from the tensors, named as in rules. Return notes for the user."""
         return []
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
-        """Complete `config` beyond the rows of `settings`."""
+        """Add to `config` what `settings` cannot express."""
 
 
 MISSING = object()
 
 
 def value_of(model: ModelSection, dotted: str, default: object = None) -> Any:
-    """Look up a value of a spelled-out `model:`; among different layers, the first kind with the key counts."""
+    """Look up a value in a spelled-out `model:`. If layers differ, use the first kind that has the key."""
     head, _, rest = dotted.partition(".")
     if head in ("encoder", "decoder") and head not in model:
         return value_of(model, rest, default)
@@ -146,7 +147,7 @@ def value_of(model: ModelSection, dotted: str, default: object = None) -> Any:
 
 
 def merged(base: Mapping[str, object], *over: Mapping[str, object]) -> Tree:
-    """Return a copy of `base` with overrides, as in variants: dotted keys, the merge rule (R20)."""
+    """Return a copy of `base` with overrides merged as in variants: dotted keys, merge rule R20."""
     return overlays.overlaid("model", base, *over)
 
 

@@ -21,13 +21,13 @@ from tfkit.interop.huggingface.strangers import file_in, mapping_in
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-# limits of counts in a config.json, by parts of key names: families build objects for each
+# limits for numbers in config.json by words in their keys, since families create that many objects
 COUNTED = {"layer": 10_000, "expert": 100_000, "label": 1_000_000, "group": 1_000_000, "pattern": 10_000}
 DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model")  # downloaded from a hub repository: no code, no pickles
 
 
 def folder_of(source: str) -> Path:
-    """Return the folder `source`, or a downloaded hub repository of that name. Raise DataError if neither exists."""
+    """Return the folder `source`, or download the hub repository of that name. Raise DataError if neither exists."""
     path = Path(source)
     if path.is_dir():
         return path
@@ -46,7 +46,7 @@ def _downloaded(name: str) -> Path:
 
 
 def read_config(folder: Path) -> JsonObject:
-    """Return config.json. Raise DataError naming the file."""
+    """Read config.json. Raise DataError if it is missing or invalid."""
     path = file_in(folder, CONFIG)
     if path is None:
         raise DataError(f"{folder}: has no {CONFIG}")
@@ -56,7 +56,7 @@ def read_config(folder: Path) -> JsonObject:
 
 
 def _check_counts(path: Path, config: ConfigJson) -> None:
-    """Raise DataError for absurd counts, for which families would build lists."""
+    """Raise DataError for absurdly large counts, for which families would create huge lists."""
     for key, value in config.items():
         if isinstance(value, dict):
             _check_counts(path, value)
@@ -67,7 +67,7 @@ def _check_counts(path: Path, config: ConfigJson) -> None:
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """Checkpoint tensors by name, loaded on access; floats are converted to `dtype`, if given."""
+    """Checkpoint tensors by name, loaded on access; floating-point tensors are converted to `dtype`, if given."""
 
     def __init__(self, files: Mapping[str, Any], dtype: torch.dtype | None = None) -> None:
         self._files = files
@@ -86,7 +86,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
 @contextmanager
 def open_checkpoint(folder: Path, dtype: torch.dtype | None = None) -> Iterator[Checkpoint]:
-    """Open the tensors of a folder. Raise DataError for missing, broken or pickled files."""
+    """Open the tensor files of a folder. Raise DataError for missing, broken or pickled files."""
     paths = _paths(folder)
     with ExitStack() as stack:
         files: dict[str, object] = {}
@@ -133,7 +133,7 @@ def _is_text(value: object) -> bool:
 
 
 def _how_to_convert(folder: Path, name: str) -> str:
-    """Return an error message about pickled weights, with the command that converts them to safetensors."""
+    """Return the error message for pickled weights, with a command that converts them to safetensors."""
     if not name.startswith("pytorch_model"):
         return f"{folder / name}: only safetensors are supported"
     script = (

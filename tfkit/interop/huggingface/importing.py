@@ -1,4 +1,4 @@
-"""Import of a Hugging Face folder as a run: recipe from config.json, converted tensors, tokenizer."""
+"""Import of a Hugging Face folder as a run: a recipe from config.json, converted tensors and the tokenizer."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class ImportedModel:
 def import_model(
     source: str, out: str | Path | None = None, dtype: str = "float32", force: bool = False, imports: Sequence[str] = ()
 ) -> ImportedModel:
-    """Import a Hugging Face folder or hub repository as a run, by default to runs/<its name>.
+    """Import a Hugging Face folder or hub repository as a run, by default in runs/ under the same name.
 
-    `dtype` is that of the stored weights; `force` renames an existing run to NAME.old; `imports` are the files of
-    --import. Raises DataError for an unsupported model, RunError for a folder that must not be overwritten; no files
-    are left in these cases.
+    `dtype` is the dtype of the stored weights; `force` renames an existing run to NAME.old; `imports` are the files
+    passed to --import. Raises DataError if the model is not supported, RunError if the folder must not be overwritten.
+    On errors, no files are left.
     """
     read = Source.of(source)
     if out is None:
@@ -95,7 +95,7 @@ def import_model(
             save_tokenizer(tokenizer, RunFolder(folder))
         notes = [
             *stored_notes,
-            *(f"{name} references code ({', '.join(CODE)}), which is neither run nor kept" for name in named),
+            *(f"{name} references code ({', '.join(CODE)}), which is neither executed nor kept" for name in named),
         ]
         notes += [f"omitted {name}: the files have no weights for it" for name in absent]
         notes += _notes(read, recipe.blueprint(), tokenizer, unread)
@@ -107,13 +107,13 @@ def import_model(
 
 
 def _as_stored(read: Source, model: Tree) -> list[str]:
-    """Set the values of `model` that only the tensors determine. Return notes."""
+    """Correct the values of `model` that only the tensors determine. Return notes for the user."""
     with open_checkpoint(read.folder) as checkpoint:
         return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
 
 def _text(read: Source, model: Tree, tokenizer: Tokenizer | None, target: Path) -> str:
-    """Return the recipe, with commands to try in its header."""
+    """Return the text of the recipe, with commands to try in its header comment."""
     short = shortened(model)
     ids = special_ids(read.config, read.generation, _vocab_size(model))
     size = 0 if tokenizer is None else tokenizer.vocab_size
@@ -141,20 +141,20 @@ def _vocab_size(model: ModelSection) -> int | None:
 
 
 def _loaded(file: Path, imports: Sequence[str], read: Source, model: ModelSection) -> Recipe:
-    """Load the written recipe, with the user's code only if a part is not tfkit's.
+    """Load the written recipe, running the user's code only if a part is not tfkit's.
 
     Raises DataError if the config describes a model that cannot be built.
     """
     try:
         recipe = load_saved(file)
     except RecipeError as error:
-        read.described(model)  # report the faults as those of the config, not of a temporary file
+        read.described(model)  # report faults in config.json, not in a temporary file
         raise read.generation_fault(error) from None
     return recipe if all(map(is_shipped, parts_in(recipe))) else load_saved(file, imports=imports)
 
 
 def _resolved(recipe: Recipe, target: Path) -> str:
-    """Return resolved.yaml, whose comments name the recipe by its final path."""
+    """Return resolved.yaml with comments that refer to the recipe's final path."""
     text = recipe.resolved()
     return text.replace(str(recipe.file), str(target / RECIPE)).replace(f"# {recipe.name},", f"# {target.name},", 1)
 
@@ -189,6 +189,6 @@ def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unre
         notes.append(f"no {TOKENIZER}: this run reads and writes ids instead of text{hint}")
     elif (size := blueprint.last.vocab_size) is not None and tokenizer.vocab_size > size:
         notes.append(
-            f"the tokenizer has {tokenizer.vocab_size:,} tokens, of which the model supports the first {size:,}"
+            f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the model supports only the first {size:,}"
         )
     return notes

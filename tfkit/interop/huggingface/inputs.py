@@ -14,11 +14,11 @@ from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.reference_model import tokenizer_difference
 from tfkit.run import Run
 
-ROWS, LENGTH = 2, 48  # of a random input; a multiple of several models' windows
+ROWS, LENGTH = 2, 48  # of random inputs; the length is a multiple of common window sizes
 
 
 def call_of(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], str, list[str]]:
-    """Return the arguments of a call that both models accept, their description, and notes."""
+    """Return call arguments that both models accept, a description of them, and notes."""
     blueprint = run.blueprint
     notes: list[str] = []
     paired = blueprint.encoder is not None and blueprint.decoder is not None
@@ -43,7 +43,7 @@ def call_of(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor]
 
 
 def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the inputs that masks require in a call of `count` rows, and their descriptions."""
+    """Return the inputs that the mask rules require, for `count` rows, and a description of each."""
     needs = {name for plan in blueprint.stacks() for name in plan.needs}
     call: dict[str, Tensor] = {}
     notes = []
@@ -57,7 +57,7 @@ def _needed(blueprint: Blueprint, count: int, length: int) -> tuple[dict[str, Te
 
 
 def _random_input(plan: StackPlan, length: int, seed: int) -> dict[str, Tensor]:
-    """Return a stack's random input: ids [rows length], or vectors."""
+    """Return random input for a stack: ids [rows length], or vectors."""
     embedding: Any = plan.embedding
     width = plan.d_model if embedding is None else embedding.reads(plan.shape())
     if width is None:
@@ -67,7 +67,7 @@ def _random_input(plan: StackPlan, length: int, seed: int) -> dict[str, Tensor]:
 
 
 def _ended(rows: Tensor, again: Tensor, end: int | None) -> dict[str, Tensor]:
-    """End each source row with the end token, so that its vector is at the last place; empty if not applicable."""
+    """End each source row with the end token, so that the last position holds the row vector; {} if not applicable."""
     if end is None or rows.shape != again.shape:
         return {}
     other = end - 1 if end else end + 1
@@ -76,13 +76,13 @@ def _ended(rows: Tensor, again: Tensor, end: int | None) -> dict[str, Tensor]:
 
 
 def _room(run: Run) -> int:
-    """Return the length of a random input."""
+    """Return the length of random inputs that all stacks accept."""
     bounds = [plan.max_length for plan in run.blueprint.stacks() if plan.max_length is not None]
     return min([LENGTH, *bounds])
 
 
 def _random(size: int | None, length: int, seed: int) -> Tensor:
-    """Return random ids [rows length], skipping the first few, which are often special tokens."""
+    """Return random ids [rows length] without the first few ids, which are often special tokens."""
     size = size or 1
     least = min(10, size - 1)
     return torch.randint(least, size, (ROWS, length), generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""Original config and tokenizer files, kept in an imported run for re-export."""
+"""Original config and tokenizer files, kept in an imported run for later exports."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfkit.training.folder import ENVIRONMENT, RunFolder
 from tfkit.training.kept import CONFIG, GENERATION, KEPT, TOKENIZER_CONFIG, TOKENS_MAP, copy_file, names_in, origin_of
 from tfkit.training.vocabularies import tokenizer_files
 
-SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # mappings, which may reference code
+SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # JSON mappings, which may reference code
 
 
 def keep(source: Path, folder: Path) -> list[str]:
-    """Copy the original small files without references to code. Return the names of those that had some."""
+    """Copy the small original files without references to code. Return the names of files that had such references."""
     (folder / KEPT).mkdir()
     coded = []
     for name in names_in(source):
@@ -37,27 +37,27 @@ def keep(source: Path, folder: Path) -> list[str]:
 
 
 def kept_of(run: Run) -> Path:
-    """Return the folder of the originals; a non-existent path if there are none, or the tokenizer has changed."""
+    """Return the folder of original files; a path that does not exist if the run has none or a new tokenizer."""
     kept, came_from = run.folder / KEPT, origin(run)
     if kept.is_symlink():
-        raise RunError(f"{kept}: is a link; expected the folder of the import")
+        raise RunError(f"{kept}: is a link; expected a folder")
     now = fingerprint(run.folder)
     return kept if came_from and came_from.get("tokenizer", now) == now else run.folder / "nothing"
 
 
 def origin(run: Run) -> Mapping[str, object]:
-    """Return the family and class a run was imported as, or the origin of its parent run; empty if neither."""
+    """Return the family and class that a run, or its parent run, was imported as; empty if not imported."""
     folder = RunFolder(run.folder)
     return origin_of(folder.known) if (folder / ENVIRONMENT).is_file() else {}
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the SHA-256 of a run's tokenizer, or both joined with +; empty if there is none."""
+    """Return the SHA-256 of the run's tokenizer, or of its two tokenizers joined with +; empty without a tokenizer."""
     return "+".join(sha256_of(folder / name) for name in tokenizer_files(RunFolder(folder)))
 
 
 def restore(kept: Path, folder: Path) -> None:
-    """Write the kept tokenizer files that the export has not written itself."""
+    """Copy the kept tokenizer files that the export has not written itself."""
     for name in names_in(kept):
         path = None if name in (CONFIG, GENERATION) or (folder / name).exists() else file_in(kept, name)
         if path is not None and name in SETTINGS:

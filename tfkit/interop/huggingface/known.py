@@ -10,12 +10,12 @@ from tfkit.interop.huggingface.settings import ConfigJson
 
 
 def families() -> dict[str, type[Family]]:
-    """Return all families by name, including those registered by users."""
+    """Return all families by name, including user-defined ones."""
     return {name: part for name, part in REGISTRY.load("family").items() if issubclass(part, Family)}
 
 
 def family_of(config: ConfigJson) -> type[Family]:
-    """Return the family of a config.json by its model_type. Raise DataError for an unknown one."""
+    """Return the family for the model_type of a config.json. Raise DataError if it is unknown."""
     model_type = config.get("model_type")
     by_type = {name: family for family in families().values() for name in family.model_types}
     if model_type is None:

@@ -1,4 +1,4 @@
-"""Layer types: a list of names in config.json, kinds and a pattern in a recipe."""
+"""Conversion between the list of layer types in config.json and the kinds and pattern in a recipe."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KINDS = {FULL: "global", SLIDING: "local"}  # names in recipes
 
 
 def set_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once: int = 0) -> None:
-    """Write layer types to `model`; `kinds` are the overrides of `layer` for each type.
+    """Write layer types to `model`; `kinds` are the overrides of `layer` by type.
 
-    A single type is merged into `layer`. The first `once` layers precede the repeating pattern.
+    If all layers have one type, its overrides are merged into `layer`. The first `once` layers precede the pattern.
     """
     used = list(dict.fromkeys(types))
     if len(used) == 1:
@@ -29,7 +29,7 @@ def set_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once
 
 
 def layers_of(stack: ModelSection) -> list[Tree]:
-    """Return each layer of a spelled-out stack, with the stack's `position` unless it has its own."""
+    """Return every layer of a spelled-out stack, with the stack's `position` unless the layer sets its own."""
     kinds: Mapping[str, Tree] = stack.get("layers", {})
     pattern, _ = from_value(stack.get("pattern"), Place(MAPPING), "pattern")
     entries = expand(pattern, int(stack["num_layers"]), list(kinds), Faults())

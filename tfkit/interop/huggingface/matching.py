@@ -19,16 +19,16 @@ from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
-# keys without effect on the outputs of a trained model, which a config may lack
+# keys that do not affect the outputs of a trained model, so that a config may omit them
 TRAINING_ONLY = ("init", "special_ids", "balance_loss", "z_loss", "selection_rate")
-LENGTH = 2048  # written if positions are unbounded, since files need a length
-# preferred among equivalent families, being widely supported
+LENGTH = 2048  # max_length written for unbounded positions, since config files require one
+# tried first among equivalent families, because tools support them widely
 FIRST = ("llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "qwen3", "mixtral", "gpt_neox")
 
 
 @dataclass(frozen=True)
 class FamilyConfig:
-    """A family with the model class and the config.json of a model."""
+    """A family, with the model class and config.json for one model."""
 
     family: type[Family]
     head_class: str
@@ -41,14 +41,14 @@ def matching_family(
     ids: Mapping[str, int | None] | None = None,
     among: Collection[str] | None = None,
 ) -> FamilyConfig | None:
-    """Return the matching family, or None; `first` names a preferred family and class.
+    """Return the matching family, or None. `first` names the family and class to prefer.
 
     `ids` are the model's special tokens by config.json key, None if missing; they are added to the config. `among`
-    limits the families.
+    restricts the search to these families.
 
-    A family matches if its config reads back as the same architecture, apart from dropout and initialization, and if
-    the installed transformers, if any, has its class. Warns if the family in `first` does not match, and if none does
-    and a user's map has failed.
+    A family matches if its config reads back as the same architecture, ignoring dropout and initialization, and if
+    the installed transformers, if any, has its class. Warns if the family in `first` does not match, or if none matches
+    and a user-defined family failed.
     """
     why: dict[str, Exception] = {}
     match = None
@@ -68,7 +68,7 @@ def nearest_unlike(
     ids: Mapping[str, int | None] | None = None,
     among: Collection[str] | None = None,
 ) -> tuple[str, Unlike] | None:
-    """Return the family that lacks the fewest settings of an unmatched model, and these settings."""
+    """Return the family whose config lacks the fewest settings of a model that no family matches, and the error."""
     tried = _tried(blueprint, first, ids, among)
     outcomes = [(name, one) for name, one in tried if isinstance(one, Unlike) and one.settings]
     return min(outcomes, key=lambda outcome: len(outcome[1].settings), default=None)
@@ -80,7 +80,7 @@ def _tried(
     ids: Mapping[str, int | None] | None,
     among: Collection[str] | None,
 ) -> Iterator[tuple[str, FamilyConfig | Exception]]:
-    """Yield each family with its result for each model class, those in `first` first."""
+    """Yield the name of each family with the result for each of its classes, starting with `first`."""
     model = _bounded(spell(model_values(blueprint)))
     known = {name: family for name, family in families().items() if among is None or name in among}
     preferred = [*first, *FIRST]
@@ -89,12 +89,12 @@ def _tried(
         for head_class in sorted(known[name].heads, key=lambda one: one not in first):
             try:
                 yield name, _config_of(known[name], head_class, model, ids)
-            except Exception as error:  # a map may raise anything for a model without the expected parts
+            except Exception as error:  # families may raise anything for unexpected parts
                 yield name, error
 
 
 class Unlike(DataError):
-    """Raised if a family's config does not express a whole model; `settings` are the differing dotted keys."""
+    """Raised if a family's config cannot express a model; `settings` are the dotted keys that differ."""
 
     def __init__(self, message: str, settings: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -102,17 +102,17 @@ class Unlike(DataError):
 
 
 class Absent(DataError):
-    """Raised if the installed transformers lacks a family's class."""
+    """Raised if the installed transformers does not have a family's class."""
 
 
 def _config_of(
     family: type[Family], head_class: str, model: ModelSection, ids: Mapping[str, int | None] | None
 ) -> FamilyConfig:
-    """Return the family's config of the model. Raise Unlike or Absent if there is none, or any error of the map."""
+    """Return the family's config for a model. Raise Unlike or Absent if it has none, or any error of the family."""
     config = family.config(model, head_class)
     recipe = family.recipe(config)
     if model.get("head") is None and not model.get("heads"):
-        recipe.pop("heads", None)  # the model class has a pooler that files may omit
+        recipe.pop("heads", None)  # this class has a pooler, whose weights files may omit
     read = spell(model_values(blueprint_of(recipe)))
     expected = family.as_read(model)
     others = _differing(_essence(read, expected), _essence(expected, read))
@@ -126,14 +126,14 @@ def _config_of(
 
 
 def _with_ids(family: type[Family], config: ConfigJson, ids: Mapping[str, int | None]) -> dict[str, object]:
-    """Add the model's special tokens to a config. Raise Unlike if the implementation would use others.
+    """Add the model's special tokens to a config. Raise Unlike if the implementation requires other ids.
 
-    A missing special token is written as null, since the family may have a default.
+    Missing special tokens are written as null, since the family may have defaults.
     """
     fixed = {key: config[key] for key in ids if config.get(key) is not None}
     other = [key for key, id_ in fixed.items() if ids[key] not in (None, id_)]
     if other:
-        what = f"{other[0]} {ids[other[0]]}, where positions begin after {fixed[other[0]]}"
+        what = f"{other[0]} {ids[other[0]]}, because positions start after {fixed[other[0]]}"
         raise Unlike(f"its config.json cannot express {what}")
     missing = [key for key in family.reads_ids if {**ids, **fixed}.get(key) is None]
     if missing:
@@ -144,7 +144,7 @@ def _with_ids(family: type[Family], config: ConfigJson, ids: Mapping[str, int | 
 def _warn(
     match: FamilyConfig | None, first: Sequence[str], why: Mapping[str, Exception], known: Mapping[str, type[Family]]
 ) -> None:
-    """Warn of families that should have matched but failed, with the reasons in `why`."""
+    """Warn if the preferred family or a user-defined family failed to match, with the reasons in `why`."""
     if first and first[0] not in known:
         message = f"this run was imported as '{first[0]}', a family that is not registered; pass its file to --import"
         warnings.warn(message, TfkitWarning, stacklevel=3)
@@ -156,7 +156,7 @@ def _warn(
 
 
 def _place(error: Exception) -> str:
-    """Return the location where an error was raised."""
+    """Return the code location at which an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
@@ -174,14 +174,14 @@ def _differing(one: Mapping[str, object], other: Mapping[str, object], place: st
 
 
 def _equal(one: object, other: object) -> bool:
-    """True if two values are equal, floats up to the rounding of a product and its quotient."""
+    """True if two values are equal; floats may differ by the rounding error of a multiplication and division."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-9)
     return bool(one == other)
 
 
 def _bounded(model: Tree) -> Tree:
-    """Return the model with all missing lengths set."""
+    """Return the model with max_length set wherever it was unbounded."""
     stacks: dict[str, object] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
     if "max_length" in model:
         stacks["max_length"] = model["max_length"] or LENGTH
@@ -189,7 +189,7 @@ def _bounded(model: Tree) -> Tree:
 
 
 def _check_loads(config: ConfigJson) -> None:
-    """Raise Absent or Unlike if transformers cannot load a config. No-op if it is not installed."""
+    """Raise Absent or Unlike if transformers cannot load a config. No-op without transformers."""
     try:
         import transformers
     except ImportError:
@@ -200,15 +200,15 @@ def _check_loads(config: ConfigJson) -> None:
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
         transformers.CONFIG_MAPPING[config["model_type"]](**values)
-    except Exception as error:  # validation may raise anything
+    except Exception as error:  # transformers' validation may raise anything
         raise Unlike(f"transformers rejects its config.json: {error}") from None
 
 
 def _essence(model: ModelSection, other: object, width: int | None = None) -> Tree:
-    """Return the parts of a spelled-out model that affect its outputs; lengths only if `other` has one too.
+    """Return the parts of a spelled-out model that affect its outputs; max_length only if `other` has one too.
 
-    Head widths (default: from the stack's `width`), value widths, numbers of key-value heads and score scales become
-    None if they equal their defaults.
+    Head widths, value widths, key-value head counts and score scales become None if they equal their defaults. `width`
+    is the stack's d_model.
     """
     width = model.get("d_model", width)
     kept: Tree = {}

@@ -1,4 +1,4 @@
-"""Detection of contradictory rules in a map: two rules for one tensor, of which only one is written."""
+"""Detection of contradictory rules in a family: two rules for one tensor, one of which is never written."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from itertools import combinations, product
 from tfkit.core.errors import UsageError
 from tfkit.interop.huggingface.tensors import WORDS, Rule
 
-# a name with # for each number, and those numbers, None for any
+# a name with # in place of each number, and the numbers (None: any)
 Form = tuple[str, tuple[str | None, ...]]
 
 
 def check_rules(family: str, rules: Sequence[Rule], head_rules: Mapping[str, Sequence[Rule]]) -> None:
-    """Raise UsageError if two written rules share a tfkit tensor or a checkpoint tensor.
+    """Raise UsageError if two rules write the same tfkit tensor or the same checkpoint tensor.
 
-    Of two rules for one tfkit tensor the first applies; it must be the narrower one, or a head's. Two rules for one
-    checkpoint tensor must share their tfkit tensor, as otherwise a model might match both.
+    The first of two rules for one tfkit tensor applies; it must be narrower, or belong to a head. Two rules for one
+    checkpoint tensor must also share the tfkit tensor, since a model might otherwise match both.
     """
     for first, second in combinations(_writing(rules), 2):
         _check_order(family, first, second)
@@ -54,13 +54,13 @@ def _check_apart(family: str, first: Rule, second: Rule) -> None:
 
 
 def _is_narrower(first: Rule, second: Rule) -> bool:
-    """True if `second` matches more tensors than `first`."""
+    """True if `second` matches a strict superset of the tensors that `first` matches."""
     wider = _covers(first.own_names, second.own_names)
     return wider and not _covers(second.own_names, first.own_names)
 
 
 def _covers(narrow: Sequence[str], wide: Sequence[str]) -> bool:
-    """True if every name matched by each of `wide` is matched by one of `narrow`."""
+    """True if the templates `narrow` match every name that the templates `wide` match."""
     return all(any(_contains(template, other) for other in narrow) for template in wide)
 
 
@@ -72,7 +72,7 @@ def _contains(wide: str, narrow: str) -> bool:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
-    """Yield the templates of `one` that can match a name matched by one of `other`."""
+    """Yield the templates of `one` that share a possible name with a template of `other`."""
     for first, second in product(one, other):
         pairs = product(_forms(first), _forms(second))
         if any(form == other and _agree(numbers, others) for (form, numbers), (other, others) in pairs):
@@ -80,14 +80,14 @@ def _common(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
 
 
 def _agree(some: Sequence[str | None], others: Sequence[str | None], strict: bool = False) -> bool:
-    """True if the numbers can be equal; if `strict`, for any of `others`."""
+    """True if the numbers can be equal; if `strict`, for all values of `others`."""
     pairs = zip(some, others, strict=True)
     return all(other is None or one == other or (one is None and not strict) for one, other in pairs)
 
 
 @cache
 def _forms(template: str) -> tuple[Form, ...]:
-    """Return the forms of a template, one per combination of its words."""
+    """Return the forms of a template, one for each combination of the words that its placeholders allow."""
     parts = re.split(r"(\{\w+\}|[0-9]+)", template)
     words = [WORDS[part[1:-1]].split("|") if part[1:-1] in WORDS and part[0] == "{" else [part] for part in parts]
     return tuple(_form(chosen) for chosen in product(*words))

@@ -1,4 +1,4 @@
-"""A model as a transformers PreTrainedModel, with the classes of an export around the same weights."""
+"""A model as a transformers PreTrainedModel: the classes of an export, wrapped around the same weights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def as_pretrained(model: Model | Run) -> PreTrainedModel:
-    """Wrap a model, without copying it, in a PreTrainedModel; for a run, with its labels and special tokens.
+    """Wrap a model in a PreTrainedModel without copying it; a run's labels and special tokens are included.
 
-    It works with Trainer and `generate`, and `save_pretrained` writes a folder that loads with trust_remote_code=True
-    without tfkit. Raises UsageError for other types.
+    The result works with Trainer and `generate`, and `save_pretrained` writes a folder that loads with
+    trust_remote_code=True and without tfkit. Raises UsageError for other types.
     """
     optional("transformers", "hf", "tfkit.as_pretrained needs")
     if not isinstance(model, Model | Run):
-        raise UsageError(f"as_pretrained needs a model of tfkit.build or a run, got a {type(model).__name__}")
+        raise UsageError(f"as_pretrained needs a run or a model from tfkit.build, got a {type(model).__name__}")
     from tfkit.interop.huggingface.own import modeling_tfkit
 
     net, labels = (model.model, model.labels) if isinstance(model, Run) else (model, ())

@@ -18,7 +18,7 @@ from tfkit.recipe.text.options import OptionFacts, options_of
 
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
-# written even if default: part names and sizes
+# part names and sizes, which are written even if default
 KEPT = (
     "type", "d_model", "num_layers", "vocab_size", "tied", "residual", "norm", "embedding", "position", "attention",
     "feedforward", "activation", "init",
@@ -26,9 +26,9 @@ KEPT = (
 
 
 def shortened(model: ModelSection) -> Tree:
-    """Return the model without default values, with every part still named.
+    """Return the model without default values; every part is still named.
 
-    Overrides are kept: omitting one would restore the value below it.
+    Overrides are kept, since omitting one would restore the value that it overrides.
     """
     stack = _stack(model, {})
     sides = {
@@ -39,9 +39,9 @@ def shortened(model: ModelSection) -> Tree:
 
 
 def _stack(keys: Options, below: Options) -> Tree:
-    """Return the stack keys of `keys`, which override those in `below`."""
+    """Shorten the stack keys among `keys`, which override those in `below`."""
     result: Tree = {}
-    # the stack's position underlies that of its layers
+    # layers override the stack's position
     position = keys.get("position", below.get("position"))
     positions = {} if position in (None, "none") else {"position": position}
     for key, value in keys.items():
@@ -64,10 +64,10 @@ def _stack(keys: Options, below: Options) -> Tree:
 
 
 def _layer(keys: Options, below: Options) -> Tree:
-    """Return a layer, or a kind that overrides the layer `below`."""
+    """Shorten a layer, or a kind of layer that overrides the keys in `below`."""
     result: Tree = {}
     for key, value in keys.items():
-        kind = LAYER[key].kind if key in LAYER else OwnValue()  # feedforward_2 overrides feedforward
+        kind = LAYER[key].kind if key in LAYER else OwnValue()  # keys such as feedforward_2 inherit from feedforward
         over = key in below or (isinstance(kind, PartValue) and kind.over in {**below, **keys})
         if over:
             result[key] = value
@@ -83,26 +83,26 @@ def _ends_in_norm(layer: Options) -> bool:
 
 
 def _is_default(key: str, kind: Kind, value: object) -> bool:
-    """True if a plain value equals the key's default."""
+    """True if a plain value is the default of its key."""
     default = {RateValue: 0.0, FlagValue: False, SizeValue: None}.get(type(kind), MISSING)
     return key not in KEPT and default is not MISSING and _plain(value) == default
 
 
 def _value(kind: Kind, value: object) -> object:
-    """Return a value without default options of parts."""
+    """Return a value, omitting default options if it is a part."""
     if isinstance(kind, PartValue | PartsValue) and isinstance(value, list):
         return [_options(kind.slot, item) for item in value]
     return _options(kind.slot, value) if isinstance(kind, PartValue | PartsValue) else value
 
 
 def _part(slot: str, value: object) -> type[Component] | None:
-    """Return the part that a value names, or None."""
+    """Return the part that a value names, or None if it names none."""
     name = value.get("type") if isinstance(value, Mapping) else value
     return REGISTRY.get(slot, name) if isinstance(name, str) and REGISTRY.has(slot, name) else None
 
 
 def _options(slot: str, value: object) -> Any:
-    """Return a part without default options."""
+    """Return a part's value without default options."""
     part = _part(slot, value)
     if part is None or not isinstance(value, Mapping):
         return value
@@ -111,7 +111,7 @@ def _options(slot: str, value: object) -> Any:
 
 
 def _section(option: OptionFacts, value: object) -> object:
-    """Return a nested options mapping, such as a router's, without defaults."""
+    """Return a nested mapping of options, such as a router's, without defaults."""
     kinds = option.sections
     return _without_defaults(kinds[0], value) if len(kinds) == 1 and isinstance(value, Mapping) else value
 
@@ -120,7 +120,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, object]) ->
     result: Tree = {}
     for name, value in values.items():
         field, option = options.model_fields.get(name), options_of(options).get(name)
-        if field is None or option is None or option.slot == "norm":  # norms override the stack's
+        if field is None or option is None or option.slot == "norm":  # a norm overrides the stack's norm
             result[name] = value
             continue
         short = _options(option.slot, value) if option.slot else _section(option, value)
@@ -131,7 +131,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, object]) ->
 
 
 def recipe_text(header: list[str], model: ModelSection, sections: Mapping[str, object]) -> str:
-    """Return the text of a recipe under a header of comments."""
+    """Return the text of a recipe, with `header` as comment lines at the top."""
     ordered = {key: model[key] for key in sorted(model, key=_place)}
     body = written({"tfkit": 1, "model": ordered, **{key: value for key, value in sections.items() if value}})
     return "".join(f"# {line}\n" for line in header) + body
@@ -142,7 +142,7 @@ def _place(key: str) -> int:
 
 
 def _plain(value: object) -> object:
-    """Reduce parts without options to their names, and the word none to None."""
+    """Reduce parts without options to their names, and "none" to None."""
     if isinstance(value, Mapping):
         return value["type"] if set(value) == {"type"} else {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -16,7 +16,7 @@ from tfkit.interop.huggingface.files import CONFIG, read_config
 
 
 def load_reference(folder: Path, trust: bool) -> nn.Module:
-    """Load the model in float32."""
+    """Load the folder's transformers model in float32."""
     transformers = optional("transformers", "hf", "verify needs")
     config = read_config(folder)
     own = "auto_map" in config
@@ -26,14 +26,14 @@ def load_reference(folder: Path, trust: bool) -> nn.Module:
     heads = [key for key, value in config.get("auto_map", {}).items() if str(value).endswith(f".{name}")]
     loader = getattr(transformers, heads[0] if own and heads else name, None)
     if loader is None:
-        raise DataError(f"{folder / CONFIG}: architectures: the installed transformers has no {name}")
+        raise DataError(f"{folder / CONFIG}: architectures: the installed transformers has no class {name}")
     with quiet(transformers):
         try:
             model = loader.from_pretrained(folder, dtype=torch.float32, **({"trust_remote_code": True} if own else {}))
         except Exception as error:  # the model's code may raise anything
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise DataError(f"{folder}: transformers cannot load it: {first}") from None
-    model.config.use_cache = False  # the whole text at once, for the comparison
+    model.config.use_cache = False  # whole texts are compared
     loaded: nn.Module = model.eval()
     return loaded
 
@@ -51,7 +51,7 @@ def reply_of(reference: nn.Module, call: dict[str, Tensor], folder: Path) -> obj
 
 
 def logits_of(out: Any) -> Tensor | None:
-    """Return the logits; start and end logits are stacked, as in tfkit."""
+    """Return the logits; start and end logits are stacked on the last axis, as in tfkit."""
     if getattr(out, "start_logits", None) is not None:
         return torch.stack((out.start_logits, out.end_logits), dim=-1)
     logits: Tensor | None = getattr(out, "logits", None)
@@ -59,21 +59,21 @@ def logits_of(out: Any) -> Tensor | None:
 
 
 def tokenizer_difference(folder: Path, text: str, ids: Sequence[int]) -> list[str]:
-    """Return a note if the folder's tokenizer encodes the text differently."""
+    """Return a note if the folder's tokenizer encodes the text differently from the run's."""
     import transformers
 
     with quiet(transformers):
         try:
             reference = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         except Exception:  # no tokenizer, or missing packages
-            return ["its tokenizer cannot be loaded; the tokens are this run's"]
+            return ["the folder's tokenizer cannot be loaded; the run's tokens are used"]
     same = reference == list(ids)
     return [] if same else [f"the tokenizers differ: {list(ids)} in the run, {reference} in the folder"]
 
 
 @contextlib.contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Suppress progress bars and messages of transformers within the block."""
+    """Suppress transformers' progress bars and messages within the block."""
     logging = transformers.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Rotary positions in config.json, in the spelling of transformers 5 or older ones, and in a recipe."""
+"""Conversion of rotary positions between config.json (keys of transformers 5 or older) and a recipe."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tfkit.core.errors import DataError
 from tfkit.core.trees import Options, Tree
 from tfkit.interop.huggingface.settings import ConfigJson, look
 
-SCALED = ("llama3", "yarn", "longrope")  # scaling types with an original training length
+SCALED = ("llama3", "yarn", "longrope")  # scaling types that state the original training length
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Defaults of a family's rotary positions, and its interpretation of some keys.
+    """A family's defaults for rotary positions, and its interpretation of some keys.
 
-    `partial`: the implementation supports rotating part of each head, otherwise fractions are ignored. `alpha`: dynamic
-    scaling with an alpha means a larger theta. `scores`: yarn's mscale_all_dim scales all scores.
+    `partial`: heads may be rotated partially; otherwise fractions in config.json are ignored. `alpha`: dynamic scaling
+    with an alpha means a larger theta. `scores`: YaRN's mscale_all_dim scales all attention scores.
     """
 
     theta: float = 10000.0
@@ -31,7 +31,7 @@ class Rope:
     scores: bool = False
 
     def read(self, config: ConfigJson, parameters: Mapping[str, object] | None = None) -> Tree:
-        """Read the position part; `parameters` selects one of several rope_parameters."""
+        """Return the position part; `parameters` selects one of several rope_parameters."""
         if parameters is None:
             parameters = look(config, "rope_parameters") or look(config, "rope_scaling") or {}
         theta = first(parameters.get("rope_theta"), config.get("rope_theta"), config.get("rotary_emb_base"), self.theta)
@@ -93,7 +93,7 @@ class Rope:
         }
 
     def write(self, part: Options, config: ConfigJson) -> Tree:
-        """Return the rope_parameters of a spelled-out part. Raise DataError if they cannot express it."""
+        """Return the rope_parameters for a spelled-out part. Raise DataError if they cannot express it."""
         if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
             raise DataError(f"config.json cannot express rotary positions with layout {part['layout']!r}")
         if not self.partial and part["fraction"] != self.fraction:
@@ -122,7 +122,7 @@ class Rope:
             "long": "long_factor",
         }
         if kind == "yarn" and not self.scores and scaling["mscale_all_dim"] is not None:
-            raise DataError("config.json cannot express a yarn that scales all scores")
+            raise DataError("config.json cannot express yarn scaling with mscale_all_dim")
         values = {names.get(key, key): value for key, value in scaling.items() if key != "type" and value is not None}
         return {"rope_type": kind, **values}
 
@@ -133,9 +133,9 @@ def first(*values: object) -> Any:
 
 
 def needed(parameters: Mapping[str, object], key: str) -> Any:
-    """Return a required number of a scaling. Raise DataError if it is missing."""
+    """Return a required number of the rope scaling. Raise DataError if it is missing."""
     if parameters.get(key) is None:
-        raise DataError(f"config.json: the scaling of the rotary positions lacks {key}")
+        raise DataError(f"config.json: the rotary scaling lacks {key}")
     return parameters[key]
 
 

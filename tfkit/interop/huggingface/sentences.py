@@ -12,7 +12,7 @@ from tfkit.training.vocabularies import tokenizer_files
 
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
 POOLING_FOLDER, POOLING_CONFIG = "1_Pooling", "config.json"
-# pooling of `tfkit embed` -> sentence-transformers key, in the format that all versions read
+# pooling of `tfkit embed` -> key of sentence-transformers, in the format that all its versions read
 POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
     "first": "pooling_mode_cls_token",
@@ -29,7 +29,7 @@ def check_reads_sentences(run: Run) -> None:
 
 
 def write_sentences(run: Run, pooling: str, folder: Path) -> None:
-    """Write the modules after the model: pooling of the last hidden states, and normalization."""
+    """Write the sentence-transformers modules: the model, pooling of its last hidden states, and normalization."""
     (plan,) = run.blueprint.stacks()
     names = {"Transformer": "", "Pooling": POOLING_FOLDER, "Normalize": "2_Normalize"}
     modules = [

@@ -13,7 +13,7 @@ from tfkit.core.trees import Tree
 ConfigJson = Mapping[str, Any]  # content of a config.json
 NEEDED = object()  # default of a required setting
 
-# activation names in config.json; of duplicate values the first is written
+# activation name in config.json -> tfkit name; export writes the first of several names
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -36,22 +36,22 @@ ACTIVATIONS: Mapping[str, str] = {
 class Setting:
     """Maps a (dotted) key of config.json to one or several keys below `model:` with the same value.
 
-    `default` applies if the key is missing. `words` translate values from config.json to the recipe. None in
-    config.json leaves the recipe's key unset.
+    `default` applies if config.json lacks the key. `words` translates values from config.json to the recipe. A value of
+    None leaves the recipe's key unset.
     """
 
     config_key: str
     recipe_key: str | tuple[str, ...]
     default: object = NEEDED
     words: Mapping[Any, object] | None = None
-    also: tuple[str, ...] = ()  # alternative keys in files of other versions
+    also: tuple[str, ...] = ()  # alternative keys in files of other versions, read only
 
     @property
     def keys(self) -> tuple[str, ...]:
         return (self.recipe_key,) if isinstance(self.recipe_key, str) else self.recipe_key
 
     def read(self, config: ConfigJson) -> Any:
-        """Return the recipe's value. Raise DataError if it is missing or unknown."""
+        """Return the recipe's value. Raise DataError if the config's value is missing or not supported."""
         spellings = (look(config, key, NEEDED) for key in (self.config_key, *self.also))
         value = next((entry for entry in spellings if entry is not NEEDED), self.default)
         if value is NEEDED:
@@ -64,7 +64,7 @@ class Setting:
         return self.words[value]
 
     def write(self, value: object) -> object:
-        """Return the config's value. Raise DataError if the config cannot express it."""
+        """Return the config's value for a recipe's value. Raise DataError if the config cannot express it."""
         if value is None:
             return None
         if self.words is None:
@@ -81,7 +81,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Factor(Setting):
-    """A number that config.json always states; the recipe must set it."""
+    """A number without a default in config.json, so that the recipe must set it."""
 
     def write(self, value: object) -> object:
         if not _is_number(value):
@@ -91,7 +91,7 @@ class Factor(Setting):
 
 @dataclass(frozen=True)
 class Power(Setting):
-    """A number in config.json whose power is the recipe's value: 1 / x, 1 / sqrt(x)."""
+    """A number x in config.json that the recipe states as a power of x, such as 1 / x or 1 / sqrt(x)."""
 
     power: float = 1.0
 
@@ -104,13 +104,13 @@ class Power(Setting):
             return None
         root = float(value) ** (1 / self.power)
         whole = round(root)
-        # undo the rounding of reading
+        # undo rounding errors
         return whole if math.isclose(root, whole, rel_tol=1e-9) else root
 
 
 @dataclass(frozen=True)
 class Switch(Setting):
-    """A flag in config.json: `on` in the recipe if true, else the default."""
+    """A flag in config.json. If it is true, the recipe's value is `on`, else its default."""
 
     on: object = True
 
@@ -126,9 +126,9 @@ class Switch(Setting):
 def amended(
     settings: Iterable[Setting], *changes: Setting, without: Sequence[str] = (), **defaults: object
 ) -> tuple[Setting, ...]:
-    """Return the settings with replacements by key, additions, and the keys `without` removed.
+    """Return the settings with some replaced by key, some added, and the keys `without` removed.
 
-    `defaults` replace the default values of unchanged settings by key.
+    `defaults` changes the default values of the other settings by key.
     """
     rows = {row.config_key: row for row in settings if row.config_key not in without}
     rows |= {row.config_key: row for row in changes}
@@ -140,13 +140,13 @@ def amended(
 
 @dataclass(frozen=True)
 class Fixed:
-    """A key of config.json with a fixed set of values; the first one is written and the default."""
+    """A key of config.json that supports only some values; the first is the default, which export writes."""
 
     config_key: str
     values: tuple[object, ...]
 
     def check(self, config: ConfigJson) -> None:
-        """Raise DataError for another value."""
+        """Raise DataError for unsupported values."""
         value = look(config, self.config_key, self.values[0])
         if value not in self.values:
             allowed = " or ".join(map(repr, self.values))

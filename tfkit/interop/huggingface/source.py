@@ -1,4 +1,4 @@
-"""Source of an import: the folder, its family, and the model in its config.json."""
+"""The source of an import: its folder, its family, and the model described by config.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfkit.training.kept import GENERATION
 
 @dataclass(frozen=True)
 class Source:
-    """The input of an import: `name` as typed by the user, and its `folder`."""
+    """The source of an import: `name` as typed by the user, and its `folder`."""
 
     name: str
     folder: Path
@@ -33,7 +33,7 @@ class Source:
 
     @classmethod
     def of(cls, name: str) -> Source:
-        """Open a folder or a hub repository. Raise DataError."""
+        """Open a folder or a hub repository. Raise DataError if config.json is missing or not supported."""
         folder = folder_of(name)
         config = Watched(read_config(folder))
         try:
@@ -43,29 +43,29 @@ class Source:
         return cls(name, folder, config, read_optional(folder / GENERATION), family)
 
     def model(self) -> Tree:
-        """Return the model section of the config. Raise DataError for unreadable values."""
+        """Return the `model:` section for the config. Raise DataError for invalid values."""
         try:
             return self.family.recipe(self.config)
         except RecipeError as error:
             raise self.fault(error) from None
         except DataError as error:
             raise _located(error, self.folder) from None
-        except Exception as error:  # maps assume valid types and may raise anything for others
+        except Exception as error:  # families assume valid types and may raise anything otherwise
             raise unreadable(self.folder / CONFIG, self.family, self.config, error) from error
 
     def described(self, model: ModelSection) -> Blueprint:
-        """Return the blueprint of a model section. Raise DataError if it is invalid."""
+        """Return the blueprint of a `model:` section. Raise DataError if it is invalid."""
         try:
             return blueprint_of(model)
         except TfkitError as error:
             raise self.fault(error) from None
 
     def fault(self, error: TfkitError) -> DataError:
-        """Return a fault of the recipe as one of the config."""
+        """Return an error in the recipe as an error in config.json."""
         return config_fault(self.folder / CONFIG, self.family, self.config, error)
 
     def generation_fault(self, error: RecipeError) -> DataError:
-        """Return faults in the recipe's `generate` as faults of the source files."""
+        """Return errors in the recipe's `generate:` as errors in the source files."""
         named = {option: key for key, (_, _, option) in RULES.items()}
         lines = []
         for fault in error.faults:
@@ -76,9 +76,9 @@ class Source:
 
 
 def without_weights(read: Source, model: Tree) -> list[str]:
-    """Remove `heads` without tensors in the files from `model`. Return their names.
+    """Remove the `heads` from `model` whose weights the files lack. Return their names.
 
-    A config.json does not list secondary heads, such as a pooler.
+    config.json does not list secondary heads such as a pooler.
     """
     heads, blueprint = model["heads"], read.described(model)
     with open_checkpoint(read.folder) as checkpoint:
@@ -96,6 +96,6 @@ def without_weights(read: Source, model: Tree) -> list[str]:
 
 
 def _located(error: DataError, folder: Path) -> DataError:
-    """Return the error with the full path of its config.json."""
+    """Return the error with the full path of config.json."""
     text, file = str(error), str(folder / CONFIG)
     return DataError(text.replace(CONFIG, file, 1) if CONFIG in text else f"{file}: {text}")

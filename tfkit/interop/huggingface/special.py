@@ -9,7 +9,7 @@ from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in, without_code
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
-# role -> names in tokenizer files, in order of precedence
+# role -> keys in tokenizer files, in order of precedence
 TOKEN_KEYS = {
     "pad": ("pad_token",),
     "start": ("bos_token", "cls_token"),
@@ -19,7 +19,7 @@ TOKEN_KEYS = {
     "separator": ("sep_token",),
 }
 ID_KEYS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
-# key of generation_config.json -> neutral value, rule and its option
+# key of generation_config.json -> (value without effect, tfkit's rule, option of the rule)
 RULES: Mapping[str, tuple[float | None, str, str]] = {
     "repetition_penalty": (1.0, "repetition_penalty", "penalty"),
     "no_repeat_ngram_size": (0, "no_repeat_ngram", "size"),
@@ -29,7 +29,7 @@ RULES: Mapping[str, tuple[float | None, str, str]] = {
 
 
 def read_optional(path: Path) -> dict[str, object]:
-    """Return a JSON file without references to code, empty if missing. Raise DataError unless it is a mapping."""
+    """Return a JSON file without references to code; empty if missing. Raise DataError unless it is a mapping."""
     file = file_in(path.parent, path.name)
     return {} if file is None else without_code(mapping_in(file))
 
@@ -38,7 +38,7 @@ MOST = 2**31 - 1  # largest id
 
 
 def token_ids(config: ConfigJson, generation: Mapping[str, object]) -> dict[str, list[int]]:
-    """Return the pad, start and end ids by role; there may be several end ids."""
+    """Return the pad, start and end ids by role; a model may have several end ids."""
     by_role = {}
     for role, key in ID_KEYS.items():
         stored = generation.get(key) if generation.get(key) is not None else config.get(key)
@@ -49,7 +49,7 @@ def token_ids(config: ConfigJson, generation: Mapping[str, object]) -> dict[str,
 
 
 def special_ids(config: ConfigJson, generation: Mapping[str, object], size: int | None) -> dict[str, int]:
-    """Return the recipe's `special_ids`; the start of an encoder-decoder is its decoder start token."""
+    """Return the recipe's `special_ids`; an encoder-decoder starts with its decoder start token."""
     ids = {role: each[0] for role, each in token_ids(config, generation).items()}
     key = "decoder_start_token_id"
     begins = generation.get(key) if generation.get(key) is not None else config.get(key)
@@ -59,7 +59,7 @@ def special_ids(config: ConfigJson, generation: Mapping[str, object], size: int 
 
 
 def generate_section(config: ConfigJson, generation: Mapping[str, object], size: int) -> dict[str, object]:
-    """Return the recipe's `generate:`; `size` is the tokenizer's size, to which ids are limited."""
+    """Return the recipe's `generate:` section; ids must be below `size`, the tokenizer's vocabulary size."""
     stored = {**{key: config[key] for key in RULES if key in config}, **generation}
     rules = []
     for key, (nothing, rule, option) in RULES.items():
@@ -75,7 +75,7 @@ def generate_section(config: ConfigJson, generation: Mapping[str, object], size:
 
 
 def role_texts(folder: Path) -> dict[str, str]:
-    """Return the special tokens by role, as named in the tokenizer files."""
+    """Return the special tokens by role, as stated in the tokenizer files."""
     stored = read_optional(folder / TOKENS_MAP) | read_optional(folder / TOKENIZER_CONFIG)
     by_role = {}
     for role, keys in TOKEN_KEYS.items():
@@ -87,6 +87,6 @@ def role_texts(folder: Path) -> dict[str, str]:
 
 
 def _text(stored: object) -> str | None:
-    """Return a token given as text or as a mapping that contains it."""
+    """Return a token stored as text, or as a mapping that contains its text."""
     text = stored.get("content") if isinstance(stored, dict) else stored
     return text if isinstance(text, str) else None

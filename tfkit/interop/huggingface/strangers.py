@@ -1,4 +1,4 @@
-"""Reading untrusted files of a folder: regular files within the folder, and well-formed JSON."""
+"""Safe reading of untrusted folders: only regular files inside the folder, and well-formed JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from tfkit.core.errors import DataError, RunError
 from tfkit.storage.files import read_json, read_text
 
-DEPTH = 32  # nesting levels
+DEPTH = 32  # maximum nesting of JSON files
 CODE = ("auto_map", "custom_pipelines")  # keys that reference code, which is never copied
 
 
 def file_in(folder: Path, name: str) -> Path | None:
-    """Return the file of that name in a folder, or None. Raise DataError unless it is a regular file.
+    """Return the file `name` in a folder, or None if it is missing. Raise DataError unless it is a regular file.
 
-    Links may lead to files within the folder; those of a snapshot in the hub's cache also to its repository's blobs.
+    Links may point to files in the folder; in a snapshot of the hub's cache, also to the blobs of its repository.
     """
     path = folder / name
     if not os.path.lexists(path):
@@ -27,19 +27,19 @@ def file_in(folder: Path, name: str) -> Path | None:
     except (OSError, RuntimeError):
         raise DataError(f"{path}: is a broken link") from None
     if not (real.is_relative_to(home) or real.parent == _blobs(home)):
-        raise DataError(f"{path}: is a link out of its folder, which is not followed; copy the file instead")
+        raise DataError(f"{path}: is a link to another folder and is not followed; copy the file instead")
     if not real.is_file():
         raise DataError(f"{path}: is not a regular file")
     return path
 
 
 def _blobs(home: Path) -> Path | None:
-    """Return the blobs folder of a snapshot in the hub's cache; None for other folders."""
+    """Return the blobs folder for a snapshot of the hub's cache, or None for other folders."""
     return home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
 
 
 def text_in(path: Path) -> str:
-    """Return the text of a file. Raise DataError naming it."""
+    """Return the text of a file. Raise DataError if it cannot be read."""
     try:
         return read_text(path)
     except RunError as error:
@@ -47,7 +47,7 @@ def text_in(path: Path) -> str:
 
 
 def mapping_in(path: Path) -> dict[str, object]:
-    """Return the mapping in a JSON file. Raise DataError naming it if it is something else or cannot be rewritten."""
+    """Return the mapping in a JSON file. Raise DataError if it is anything else, or cannot be written again."""
     try:
         data = read_json(path)
     except RunError as error:
@@ -59,7 +59,7 @@ def mapping_in(path: Path) -> dict[str, object]:
 
 
 def without_code(data: Mapping[str, object]) -> dict[str, object]:
-    """Return `data` without references to code on any level, nor a tokenizer class that may be in that code."""
+    """Return `data` without references to code at any level, and without a tokenizer class defined in such code."""
     dropped = (*CODE, "tokenizer_class") if any(key in data for key in CODE) else ()
     return {
         key: without_code(value) if isinstance(value, Mapping) else value

@@ -1,4 +1,4 @@
-"""Bidirectional maps of tensors: names as templates, layouts as einops patterns."""
+"""Bidirectional maps of tensors: names are templates, layouts are einops patterns."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from torch import Tensor
 Names = str | tuple[str, ...]
 Sizes = Mapping[str, int]
 
-# words matched by placeholders; others match numbers
+# words that a placeholder matches; other placeholders match numbers
 WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|key|value|output"}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Maps checkpoint tensors (`checkpoint`) to tfkit tensors (`own`) of another layout.
+    """Maps checkpoint tensors (`checkpoint`) to tfkit tensors (`own`) with another layout.
 
-    A name is a template: `{layer}`, `{expert}` and other placeholders match a number, `{kind}` matches weight or bias,
-    `{side}` encoder or decoder. Several tensors on one side are concatenated along the first axis of a common form, the
-    result of `checkpoint_layout` and `own_layout`, with the input axis called `width` (a bias has none):
+    Names are templates: `{layer}`, `{expert}` and other placeholders match a number, `{kind}` matches weight or bias,
+    `{side}` matches encoder or decoder. `checkpoint_layout` and `own_layout` rearrange both sides to a common form, in
+    which several tensors are concatenated along the first axis. The input axis is called `width`; a bias lacks it:
 
         Rule("h.{layer}.c_attn.{kind}", (query, key, value), "width slot -> slot width")     # transposed, three in one
         Rule("h.{layer}.qkv.{kind}", (query, key, value), "(head slot dim) width -> slot head dim width",
-             "(slot head dim) in -> slot head dim in")                                 # the three of each head together
+             "(slot head dim) in -> slot head dim in")               # query, key and value of each head are adjacent
 
-    A placeholder only in `checkpoint` counts from 0 and is stacked: `experts.{expert}.w1.weight`.
+    If only `checkpoint` has a placeholder, its tensors are numbered from 0 and stacked: `experts.{expert}.w1.weight`.
     """
 
     checkpoint: Names
     own: Names
     checkpoint_layout: str = ""
     own_layout: str = ""
-    offsets: Mapping[str, int] = field(default_factory=dict)  # checkpoint numbers of placeholders minus tfkit's
-    axes: Mapping[str, int] = field(default_factory=dict)  # sizes of layout axes that shapes do not determine
-    read_only: bool = False  # an alternative spelling, read only; another rule writes these tensors
+    offsets: Mapping[str, int] = field(default_factory=dict)  # placeholder -> checkpoint number minus tfkit number
+    axes: Mapping[str, int] = field(default_factory=dict)  # sizes of layout axes that the shapes leave open
+    read_only: bool = False  # alternative names for reading; another rule writes the tensors
 
     def __str__(self) -> str:
         return f"{' + '.join(self.checkpoint_names)} <-> {' + '.join(self.own_names)}"
@@ -61,11 +61,11 @@ class Rule:
                 yield match.groupdict()
 
     def own_names_for(self, binding: Mapping[str, str]) -> list[str]:
-        """Return the tfkit names."""
+        """Return the tfkit names for placeholder values."""
         return [template.format_map(binding) for template in self.own_names]
 
     def checkpoint_names_for(self, binding: Mapping[str, str], stacked: int) -> list[str]:
-        """Return the checkpoint names; those with an extra placeholder, `stacked` times."""
+        """Return the checkpoint names for placeholder values; extra placeholders take `stacked` different numbers."""
         shifted = {name: _shifted(value, self.offsets.get(name, 0)) for name, value in binding.items()}
         names = []
         for template in self.checkpoint_names:
@@ -76,11 +76,11 @@ class Rule:
 
     @property
     def stacks(self) -> bool:
-        """True if checkpoint names have an extra placeholder, so that one tfkit tensor is split into many."""
+        """True if checkpoint names have an extra placeholder, so that many tensors form one tfkit tensor."""
         return any(set(_placeholders(name)) - set(_placeholders(self.own_names[0])) for name in self.checkpoint_names)
 
     def count(self, shape: torch.Size, sizes: Sizes) -> int:
-        """Return the number of checkpoint tensors stacked in a tfkit tensor of that shape."""
+        """Return the number of checkpoint tensors that form a tfkit tensor of this shape."""
         if not self.stacks or not shape:
             return 1
         if self.checkpoint_layout:
@@ -88,7 +88,7 @@ class Rule:
         return _rearranged(torch.empty(shape, device="meta"), self.own_layout, {**sizes, **self.axes}).shape[0]
 
     def to_own(self, checkpoint: list[Tensor], shapes: list[torch.Size], sizes: Sizes) -> list[Tensor]:
-        """Convert to tfkit tensors of the given shapes. Raise ValueError if the layouts do not fit."""
+        """Convert to tfkit tensors with the given shapes. Raise ValueError if the layouts do not fit."""
         if self.stacks:
             checkpoint = [torch.stack(checkpoint)]
         sizes = {**sizes, **self.axes}
@@ -111,7 +111,7 @@ class Rule:
                 part.contiguous() for part in _rearranged(common, _reversed(self.checkpoint_layout), sizes).unbind()
             ]
         count = len(self.checkpoint_names)
-        # equal numbers map one to one, regardless of their sizes
+        # tensors map one to one if their numbers are equal, regardless of their sizes
         parts = forms if count == len(forms) else list(common.chunk(count))
         return [_rearranged(part, _reversed(self.checkpoint_layout), sizes).contiguous() for part in parts]
 
@@ -122,13 +122,13 @@ def read_only(*rules: Rule) -> tuple[Rule, ...]:
 
 
 def spellings(*rules: Rule) -> tuple[Rule, ...]:
-    """Combine alternative rules for the same tfkit tensors: all are tried for reading, only the first for writing."""
+    """Combine alternative rules for the same tfkit tensors; only the first is used for writing."""
     return (*rules[:1], *read_only(*rules[1:]))
 
 
 @cache
 def _compiled(template: str) -> re.Pattern[str]:
-    """Compile a template to a regular expression with a group for each placeholder."""
+    """Compile a template to a regular expression with one group per placeholder."""
     parts = re.split(r"\{(\w+)\}", template)
     text = "".join(
         re.escape(part) if index % 2 == 0 else f"(?P<{part}>{WORDS.get(part, '[0-9]+')})"
@@ -156,7 +156,7 @@ def _joined(tensors: list[Tensor]) -> Tensor:
 
 
 def _rearranged(tensor: Tensor, layout: str, sizes: Sizes) -> Tensor:
-    """Apply an einops pattern; a bias has no axis `width`."""
+    """Apply an einops pattern; for a bias, drop the axis `width` from it."""
     if not layout:
         return tensor
     before, _, after = layout.partition("->")

@@ -1,4 +1,4 @@
-"""Tokenizers from Hugging Face files: tokenizer.json, or a vocabulary of BERT or GPT-2."""
+"""Tokenizers from Hugging Face files: tokenizer.json, or a BERT or GPT-2 vocabulary."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ WORDPIECE, VOCABULARY, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 
 
 def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None:
-    """Return the tokenizer of a folder, or None if there is no readable one.
+    """Return the tokenizer of a folder, or None if it has no readable one.
 
-    Roles are read from its files; `ids` by role, from config.json, take precedence if they are in the vocabulary.
-    Raises DataError naming the file.
+    The files name the special tokens; `ids` from config.json, by role, take precedence if the vocabulary has them.
+    Raises DataError for invalid files.
     """
     backend = _backend(folder)
     if backend is None:
@@ -41,14 +41,14 @@ def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None
 
 
 def _target(file: Path, ids: Mapping[str, list[int]]) -> Tokenizer:
-    """Return the target tokenizer of a model with two vocabularies; the config's ids refer to it."""
+    """Return the target tokenizer of a model with two vocabularies; `ids` from config.json refer to it."""
     target = Tokenizer.from_json(text_in(file))
     roles = {role: target.token(id_) for role, id_ in target.special_ids.items()}
     return Tokenizer(target.backend, _with_ids(roles, target.backend, ids))
 
 
 def _with_ids(roles: dict[str, str], backend: tokenizers.Tokenizer, ids: Mapping[str, list[int]]) -> dict[str, str]:
-    """Return the special tokens by role, overridden by the config's `ids`."""
+    """Return the special tokens by role, overridden by `ids` from config.json."""
     for role, each in ids.items():
         text = backend.id_to_token(each[0])
         if text is not None:
@@ -81,7 +81,7 @@ def _whole(path: Path) -> tokenizers.Tokenizer:
 
 
 def _wordpiece(path: Path, settings: JsonObject) -> tokenizers.Tokenizer:
-    """Build BERT's tokenizer from a file with one token per line, in the order of the ids."""
+    """Build BERT's tokenizer from a vocabulary file with one token per line."""
     tokens = text_in(path).splitlines()
     ids = {token: number for number, token in enumerate(tokens)}
     unknown = _token(settings, "unk_token", "[UNK]")
@@ -110,13 +110,13 @@ def _wordpiece(path: Path, settings: JsonObject) -> tokenizers.Tokenizer:
 
 
 def _bytes(ids: Path, pairs: Path, settings: Mapping[str, object]) -> tokenizers.Tokenizer:
-    """Build GPT-2's tokenizer from ids of byte pieces and merges."""
+    """Build GPT-2's tokenizer from a vocabulary file and a merges file."""
     try:
         with panics_as_errors():
             vocabulary, merges = models.BPE.read_file(str(ids), str(pairs))
             check_ids(vocabulary.items(), len(vocabulary))
             backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # tokenizers raises plain Exception
         raise DataError(f"{ids}: the vocabulary cannot be read: {error}") from None
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.get("add_prefix_space", False)))
     backend.decoder = decoders.ByteLevel()
@@ -133,7 +133,7 @@ def _token(settings: Mapping[str, object], key: str, default: str) -> str:
 
 
 def without_roles(text: str) -> JsonObject:
-    """Return a tfkit tokenizer.json without the template that only stores roles."""
+    """Return a tfkit tokenizer.json without the post-processing template that only stores roles."""
     data: JsonObject = json.loads(text)
     step = data["post_processor"]
     steps = [] if step is None else step["processors"] if step["type"] == "Sequence" else [step]

@@ -1,4 +1,4 @@
-"""Export of a run's tokenizer: tokenizer.json and special tokens."""
+"""Export of a run's tokenizer: tokenizer.json and the files that name special tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tfkit.storage.files import write_json, write_text
 from tfkit.training.folder import TARGET_TOKENIZER
 from tfkit.training.kept import CHAT_TEMPLATE, TOKENIZER_CONFIG, TOKENS_MAP
 
-TEXT = -1  # placeholder of the text in an objective's prompt
+TEXT = -1  # placeholder for the text in an objective's prompt
 CLASS = "PreTrainedTokenizerFast"  # generic transformers class for a tokenizer.json
 
 
 def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
-    """Write the tokenizer's files to `folder`; those that an import left in `kept` are preserved.
+    """Write the tokenizer files to `folder`; files that an import left in `kept` are copied.
 
-    With two tokenizers, tokenizer.json is the source's, which pipelines encode with; the target's is saved next to it.
+    If there are two tokenizers, tokenizer.json is the source tokenizer, which pipelines use; the target tokenizer is
+    saved next to it.
     """
     tokenizer = run.source_tokenizer
     if tokenizer is not run.tokenizer:
@@ -42,7 +43,7 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
 
 
 def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:
-    """Return the special tokens under transformers' names; in models that only read, start and end have two each."""
+    """Return the special tokens under transformers' names; unless the model generates, each may have two names."""
     names: dict[str, str] = {}
     for role, keys in TOKEN_KEYS.items():
         if role in tokenizer.special_ids:
@@ -57,7 +58,7 @@ def _length(run: Run) -> int:
 
 
 def _template(prompt: Sequence[int], tokenizer: Tokenizer) -> Mapping[str, object] | None:
-    """Return a post-processing step that adds the tokens around a text in training; None if there are none."""
+    """Return a post-processing step that adds the prompt's special tokens, as in training; None if it has none."""
     around = [id_ for id_ in prompt if id_ != TEXT]
     if not around:
         return None

@@ -1,4 +1,4 @@
-"""Comparison of a run with its Hugging Face model: the same input through both, and their differences."""
+"""Comparison of a run with its Hugging Face model on the same input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLERANCE = 1e-4  # relative; float32 implementations round differently
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of two tensors: the maximum, and the maximum relative to the reference's largest value."""
+    """Difference between two tensors: the maximum, absolute and relative to the largest reference value."""
 
     place: str
     largest: float
@@ -31,7 +31,7 @@ class Difference:
 
     @classmethod
     def of(cls, place: str, own: Tensor, reference: Tensor) -> Difference:
-        """Compare two tensors of one shape; non-finite values differ infinitely."""
+        """Compare two tensors of equal shape; the difference is infinite if a value is not finite."""
         own, reference = own.float(), reference.float()
         off = (own - reference).abs().max()
         largest = float(off) if bool(torch.isfinite(off)) else float("inf")
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass
 class Verdict:
-    """Result of a comparison; the most likely tokens are equal for `agreeing` of `predicted`."""
+    """Result of a comparison. The most likely token is the same at `agreeing` of `predicted` positions."""
 
     tolerance: float
     input: str
@@ -71,8 +71,8 @@ def verify(
 ) -> Verdict:
     """Compare `run` with the Hugging Face model in the folder or hub repository `against`, both in float32.
 
-    The input is `text`, or random tokens; `trust` allows the folder's own code. Raises DataError if transformers is
-    missing or cannot load the model, UsageError for a text without a tokenizer.
+    The input is `text` or random tokens. `trust` allows running code in the folder. Raises DataError if transformers is
+    missing or cannot load the model, UsageError if `text` needs a tokenizer that the run lacks.
     """
     folder = folder_of(against)
     reference = load_reference(folder, trust)
@@ -86,7 +86,7 @@ def verify(
     _compare_layers(verdict, hidden, reply.hidden, out)
     logits = logits_of(out)
     if logits is None or reply.logits is None:
-        verdict.notes.append("one of the two has no head; only hidden states are compared")
+        verdict.notes.append("one of the two models has no head; only hidden states are compared")
     else:
         logits = logits.squeeze(-1) if logits.shape == (*reply.logits.shape, 1) else logits  # regression
         _compare(verdict, "logits", reply.logits, logits)
@@ -104,7 +104,7 @@ def _is_float32(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def _layers(model: Model) -> Iterator[list[Tensor]]:
-    """Record the input of the first layer and the output of each layer of the last stack within the block."""
+    """Record the last stack's input and the output of each layer, for calls within the block."""
     recorded: list[Tensor] = []
     layers = model.stack(model.blueprint.last.side).layers
 
@@ -113,7 +113,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
             recorded.append(arguments[0])
         recorded.append(output)
 
-    # shared layers are one module
+    # a shared layer is one module, so it is hooked once
     handles = [layer.register_forward_hook(keep) for layer in dict.fromkeys(layers)]
     try:
         yield recorded
@@ -123,7 +123,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
 
 
 def _compare_layers(verdict: Verdict, own: Sequence[Tensor], last: Tensor, out: object) -> None:
-    """Compare hidden states layer by layer if their numbers agree, and the final ones."""
+    """Compare the final hidden states, and those of each layer if both models have equally many."""
     states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
     reference: tuple[Tensor, ...] = tuple(states)
     final: Tensor | None = getattr(out, "last_hidden_state", None)

@@ -1,4 +1,4 @@
-"""Tracking of the config.json keys that a family reads, to report the others."""
+"""Tracking of the config.json keys that a family reads, to report unread keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 
-# keys without effect on outputs, or read elsewhere
+# keys that do not affect outputs or are read elsewhere
 HARMLESS = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
     "_sliding_window_pattern", "architectures", "attn_implementation", "auto_map", "bad_words_ids",
@@ -31,9 +31,9 @@ HARMLESS = {
 
 
 class Watched(JsonObject):
-    """A config that records which keys were read; nested keys are dotted.
+    """A config that records accesses to its keys; nested keys are dotted.
 
-    `asked` maps them to their values, in the order of their last access.
+    `accessed` maps the keys to their values, in order of their last access.
     """
 
     def __init__(self, config: ConfigJson, prefix: str = "", accessed: dict[str, object] | None = None) -> None:
@@ -58,11 +58,11 @@ class Watched(JsonObject):
 
     def _ask(self, key: str) -> None:
         name = f"{self._prefix}{key}"
-        self.accessed.pop(name, None)  # moves the key to the end
+        self.accessed.pop(name, None)  # so that the key moves to the end
         self.accessed[name] = super().get(key)
 
     def unread(self) -> list[str]:
-        """Return the non-null keys that were not read, except harmless ones."""
+        """Return the keys with values that were not read, except harmless keys."""
         return list(_unread(self, self._prefix, self.accessed))
 
 

@@ -1,4 +1,4 @@
-"""The saved weights of a run, and those written by an import."""
+"""Names of a model's saved tensors, and the weight file that an import writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfkit.training.weights_file import entry_of
 
 
 def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors that a model saves, each under its first name, and a map of further names to it."""
+    """Return the tensors of a state_dict under their first names, and a map of additional names to first names."""
     first: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
@@ -34,7 +34,7 @@ def own_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.dtype) -> tuple[list[str], int]:
-    """Write the weights. Return the names of unused ones, and the number of parameters."""
+    """Convert and write the weights. Return the names of unused tensors and the number of parameters."""
     own, tied = own_tensors(build_model(blueprint, device="meta"))
     shapes = {name: tensor.shape for name, tensor in own.items()}
     with open_checkpoint(read.folder, dtype) as checkpoint:
@@ -46,7 +46,7 @@ def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.d
 
 
 def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str, Tensor]) -> None:
-    """Raise DataError for integers instead of floats. Warn of non-finite values."""
+    """Raise DataError for integer tensors. Warn about non-finite values."""
     wrong = [
         f"{name} ({dtype_name(tensor)})"
         for name, tensor in brought.items()
@@ -58,10 +58,10 @@ def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str
 
 
 def check_depth(read: Source, blueprint: Blueprint) -> None:
-    """Raise DataError for too many layers, or more than there are tensors in the files, before building any."""
+    """Raise DataError if the model has too many layers, or more layers than the files have tensors."""
     layers = sum(plan.num_layers for plan in blueprint.stacks())
     entries = [entry for plan in blueprint.stacks() for entry in plan.entries]
-    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # layers of one entry are shared
+    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # layers with the same entry are shared
     with open_checkpoint(read.folder) as checkpoint:
         held = len(checkpoint)
     if layers > COUNTED["layer"] or apart > held:

@@ -15,14 +15,14 @@ from tfkit.core.output import emit
 
 
 def main() -> int:
-    """Run lm-eval's command line. Return 2 on errors of a run or a task."""
+    """Run lm-eval's command line; return 2 if the run or a task is invalid."""
     try:
         from tfkit.interop.lm_eval.adapter import NEEDS
 
         command: Any = optional("lm_eval.__main__", "eval", NEEDS)
         if _names_files(sys.argv[1:]):
             tasks: Any = optional("lm_eval.tasks", "eval", NEEDS)
-            # reading the 14,000 task files of lm-eval takes minutes
+            # lm-eval would read its 14,000 bundled task files, which takes minutes
             tasks.TaskManager = functools.partial(tasks.TaskManager, include_defaults=False)
         command.cli_evaluate()
     except TfkitError as error:
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _names_files(arguments: Sequence[str]) -> bool:
-    """True if all tasks are files or folders, so that no task of lm-eval is looked up by name."""
+    """True if every --tasks entry is a file or folder, so that lm-eval's bundled tasks are not needed."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--tasks", "-t", nargs="*", default=[])
     names = [name for each in parser.parse_known_args(arguments)[0].tasks for name in each.split(",")]

@@ -18,10 +18,10 @@ from tfkit.data.by_length import by_length
 from tfkit.run import Run, load_run
 from tfkit.training.objective.base import token_logits
 
-NEEDS = "the adapter of lm-eval needs"
-UNBOUNDED = 2048  # window in tokens without max_length, as in lm-eval's own models
-NEW_TOKENS = 256  # of a generation without a limit in the task
-LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names of the limit
+NEEDS = "the lm-eval adapter needs"
+UNBOUNDED = 2048  # window of a model without max_length; lm-eval's own default
+NEW_TOKENS = 256  # default limit of generated tokens
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's aliases of the limit
 SAMPLING = ("temperature", "top_k", "top_p", "num_beams")
 
 _api: Any = optional("lm_eval.api.model", "eval", NEEDS)
@@ -31,7 +31,7 @@ _utils: Any = optional("lm_eval.utils", "eval", NEEDS)
 
 @dataclass(frozen=True)
 class Row:
-    """A continuation to score: decoder ids, the targets of the last of them, and the source ids."""
+    """A continuation to score: decoder input ids, target ids for the last positions, encoder input ids."""
 
     read: Sequence[int]
     targets: Sequence[int]
@@ -40,11 +40,11 @@ class Row:
 
 @_registry.register_model("tfkit")
 class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
-    """A generative run: a decoder, or an encoder-decoder, whose encoder reads the context.
+    """A generative run for lm-eval. The encoder of an encoder-decoder reads the context.
 
-    `run` is a run folder or a loaded Run, `trust` imports the code of its parts. `max_length` is the window size in
-    tokens, by default the model's. Raises UsageError for a run that does not generate text, RunError for an invalid
-    folder.
+    `run` is a run folder or a loaded Run; `trust` allows importing the code of custom parts. `max_length` is the
+    window size in tokens, by default the model's. Raises UsageError if the run does not generate text, RunError if the
+    folder is invalid.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
             wrong = f"unknown argument '{next(iter(unknown))}'" if unknown else "the run is missing"
             raise UsageError(f"--model_args: {wrong}; use run=FOLDER, and optionally trust, max_length")
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
-            device = "auto"  # lm-eval's default is cuda:0 on every machine
+            device = "auto"  # lm-eval defaults to cuda:0 even without a GPU
         self.run = run if isinstance(run, Run) else load_run(run, trust, device)
         if self.run.reads_vectors or not self.run.writes:
             raise UsageError(f"{self.run.folder}: lm-eval needs a model that continues texts, such as a decoder")
@@ -84,27 +84,27 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def eot_token_id(self) -> int:
-        """End token. Raises UsageError for a tokenizer without one."""
+        """End token id. Raises UsageError if the tokenizer has none."""
         end: int | None = self.run.tokenizer.special_ids.get("end")
         if end is None:
-            raise UsageError(f"{self.run.folder}: the tokenizer has no end token, and the task has an empty context")
+            raise UsageError(f"{self.run.folder}: the task has an empty context, but the tokenizer has no end token")
         return end
 
     @cached_property
     def prefix_token_id(self) -> int:
-        """Token that precedes a text."""
+        """Id of the token that precedes every text."""
         prefix = self.run.read([""])[0]
         return prefix[0] if prefix else self.eot_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: object) -> list[int]:
-        """Return the ids of a text with the model's special tokens, or without any."""
+        """Return token ids, without special tokens if `add_special_tokens` is False."""
         return self.run.tokenizer.encode(string) if add_special_tokens is False else self.run.read([string])[0]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, in windows that overlap by one token."""
+        """Return the log-probability of each text, scored in windows that overlap by one token."""
         if self.backend != "causal":
             raise UsageError(
-                f"{self.run.folder}: loglikelihood_rolling needs a decoder, and this run also has an encoder"
+                f"{self.run.folder}: loglikelihood_rolling supports only decoders; this run also has an encoder"
             )
         totals = []
         for (text,) in (request.args for request in requests):
@@ -117,7 +117,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         return totals
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-        """Return the log-probability of each continuation, and True if greedy decoding would write it."""
+        """Return (log-probability, True if greedy decoding would produce it) for each continuation."""
         rows = [self._row(context, continuation) for _, context, continuation in requests]
         results = [(0.0, False)] * len(rows)
         lengths = [len(row.read) + len(row.source or ()) for row in rows]
@@ -129,7 +129,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         return results
 
     def _row(self, context: Sequence[int], continuation: Sequence[int]) -> Row:
-        """Build a row, truncating the context on the left to the window. Raise UsageError for a longer continuation."""
+        """Build a row, left-truncating the context to fit. Raise UsageError if the continuation alone does not fit."""
         most = self.max_length
         if not 0 < len(continuation) <= most:
             raise UsageError(f"a continuation of {len(continuation)} tokens cannot be scored; windows have 1 to {most}")
@@ -139,11 +139,11 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
 
     @cached_property
     def _start(self) -> int | None:
-        """First token of an encoder-decoder's target."""
+        """Start token of the decoder; None for a decoder-only model."""
         return None if self.backend == "causal" else self.run.writer().start
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the continuation of each context up to a stop string, greedy unless the task samples or searches."""
+        """Generate a continuation of each context up to a stop string, greedily unless the task asks otherwise."""
         answers = [""] * len(requests)
         groups: dict[str, list[int]] = {}
         for place, request in enumerate(requests):
@@ -167,12 +167,12 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         stop += [{"type": "strings", "strings": until}] if until else []
         options |= {"stop": stop, "logits": []} | ({"batch_size": self.batch_size} if self.batch_size else {})
         if options["strategy"] == "sample":
-            options["seed"] = int(torch.randint(2**31, ()))  # lm-eval seeds torch
+            options["seed"] = int(torch.randint(2**31, ()))  # reproducible, since lm-eval seeds torch
         return self.run.generate(prompts, new, **options)
 
 
 def _options(arguments: Mapping[str, Any]) -> tuple[int, list[str], dict[str, Any]]:
-    """Return the number of new tokens, stop strings and options of `generate`. Raise UsageError for unknown ones."""
+    """Return the token limit, stop strings and `generate` options of a task. Raise UsageError for unknown options."""
     values = {name: value for name, value in arguments.items() if value is not None}
     until = values.pop("until", [])
     limits = [values.pop(name) for name in LIMITS if name in values]
@@ -190,9 +190,9 @@ def _options(arguments: Mapping[str, Any]) -> tuple[int, list[str], dict[str, An
 
 
 def _scores(run: Run, rows: Sequence[Row]) -> Iterator[tuple[float, bool]]:
-    """Score rows in one call of the model."""
+    """Score rows in one forward pass."""
     ids, real = _padded([row.read for row in rows], run.device)
-    with torch.no_grad():  # not inference mode: cached tensors remain usable in training
+    with torch.no_grad():  # not inference_mode, so that tensors cached by the model remain usable in training
         if rows[0].source is None:
             hidden = run.model(ids, attention_mask=real, with_heads=False).hidden
         else:

@@ -1,4 +1,4 @@
-"""Comparison of an ONNX file with its model: the largest difference, at sizes other than the traced ones."""
+"""Comparison of ONNX files with their model, at sizes other than the traced ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tfkit.interop.onnx.example import call
 from tfkit.interop.onnx.graphs import Graph
 from tfkit.interop.onnx.tracing import need
 
-# (batch, time, past, source) of compared calls; past 0 starts a text, time 1 is a decode step
+# sizes (batch, time, past, source) of the compared calls; past 0: prefill, time 1: decode step
 CALLS = ((2, 9, 4, 6), (1, 1, 3, 1), (4, 3, 0, 5), (3, 17, 0, 13))
 
 
 class GraphSession:
-    """A graph in onnxruntime, with inputs and outputs by name."""
+    """An onnxruntime session with named inputs and outputs."""
 
     def __init__(self, file: Path, provider: str = "cpu") -> None:
         (runtime,) = need("running an ONNX model needs", "onnxruntime")
@@ -31,7 +31,7 @@ class GraphSession:
                 f"--provider {provider}: this onnxruntime supports only {', '.join(available)}; install another build"
             )
         settings = runtime.SessionOptions()
-        settings.log_severity_level = 4  # errors are raised anyway
+        settings.log_severity_level = 4  # fatal only; errors are raised as exceptions
         self.file = file
         try:
             self.raw = runtime.InferenceSession(str(file), settings, providers=[named])
@@ -44,7 +44,7 @@ class GraphSession:
         self.outputs = [one.name for one in self.raw.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the outputs by name, ignoring inputs that the file lacks."""
+        """Return the outputs by name. Inputs that the file lacks are ignored."""
         try:
             outputs = call(self.raw, {name: one.numpy() for name, one in inputs.items()})
         except Exception as error:
@@ -53,7 +53,7 @@ class GraphSession:
 
 
 def sizes_of(call: Sequence[int], longest: int | None) -> dict[str, int]:
-    """Return the sizes of a call, limited to the longest text."""
+    """Return the axis sizes of a call, limiting texts to `longest` tokens."""
     batch, time, past, source = call
     most = longest or sum(call)
     time, source = min(time, most), min(source, most)
@@ -84,7 +84,7 @@ def inputs_of(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def largest_difference(graph: Graph, session: GraphSession, longest: int | None = None) -> float:
-    """Return the largest difference of any output over all calls."""
+    """Return the largest difference between outputs over all calls."""
     worst = 0.0
     for axes in CALLS:
         inputs = inputs_of(graph, sizes_of(axes, longest))

@@ -32,7 +32,7 @@ EXAMPLE = "example.py"
 
 @dataclass(frozen=True)
 class OnnxFolder:
-    """Result of an export: the bytes of each graph, and of all in float32."""
+    """Result of an export: bytes of each graph file, and total bytes in float32."""
 
     path: Path
     sizes: Mapping[str, int]
@@ -48,10 +48,10 @@ def export_onnx(
     quantize: str | None = None,
     costs: Mapping[str, object] | None = None,
 ) -> OnnxFolder:
-    """Write `run` to the folder `target` as ONNX; `costs` are stored with the recipe.
+    """Export `run` to the folder `target` as ONNX graphs. `costs` are stored in metadata.json.
 
-    Raises UsageError for a missing library or an unsupported model, RunError for a folder that must not be overwritten;
-    no files are left in these cases.
+    Raises UsageError if a library is missing or the model is unsupported, RunError if the folder must not be
+    overwritten. A failed export leaves no files.
     """
     need("export to ONNX needs", "onnx", "onnxscript", *(["onnxruntime"] if quantize else []))
     goal = target_folder(target, "model as ONNX", (METADATA,), force)
@@ -80,7 +80,7 @@ def export_onnx(
 
 
 def check_leaves(blueprint: Blueprint) -> None:
-    """Raise UsageError, naming the part, for an architecture that cannot be exported."""
+    """Raise UsageError if a part of the architecture cannot be exported."""
     for plan in blueprint.stacks():
         for part in plan.without("export"):
             raise UsageError(f"{part} of the {plan.side} cannot be exported with a dynamic length; choose another part")
@@ -98,7 +98,7 @@ def size_of(path: Path) -> int:
 
 
 def metadata_of(run: Run, graphs: list[Graph]) -> JsonObject:
-    """Return the metadata of the folder: the recipe, the tensors of each graph, and the start and end tokens."""
+    """Return metadata.json: the recipe, the inputs and outputs of each graph, and the start and end tokens."""
     texts = has_tokenizer(run)
     two = texts and run.source_tokenizer is not run.tokenizer
     resolved = run.folder / RESOLVED
@@ -106,7 +106,7 @@ def metadata_of(run: Run, graphs: list[Graph]) -> JsonObject:
         "recipe": LocalPaths.of(run).out_of(resolved.read_text("utf-8")) if resolved.is_file() else None,
         **boundary_tokens(run),
         "max_length": run.blueprint.last.max_length,
-        "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # of inputs and outputs
+        "tokenizers": [TOKENIZER, TARGET_TOKENIZER if two else TOKENIZER] if texts else [],  # for inputs, for outputs
         "graphs": {
             graph.file: {
                 "inputs": {name: list(one.axes) for name, one in graph.inputs.items()},

@@ -1,6 +1,6 @@
-"""The ONNX graphs of a model, one per file: modules from named tensors to named tensors."""
+"""The ONNX graphs of a model, one module per file, with named inputs and outputs."""
 
-# Axes: those that each graph names in its `inputs`, of batch, time, past, total and source.
+# Axes: batch, time, past, total and source, as named in the `inputs` of each graph.
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tfkit.models import Model
 from tfkit.models.call import Call
 from tfkit.models.traced import TracedState, attentions, keeps_keys_alone
 
-# sizes of the traced example, all different because equal ones would be merged into one axis
+# sizes of the traced example; all differ because the exporter would merge equal ones into one axis
 SIZES = {"batch": 3, "time": 5, "past": 7, "total": 12, "source": 11}
 WHOLE, ENCODER, DECODER = "model.onnx", "encoder.onnx", "decoder.onnx"
 
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a graph: its axes, dynamic ones by name, and its dtype."""
+    """A graph input: its axes (a name if dynamic, else a size) and dtype."""
 
     axes: tuple[str | int, ...]
     dtype: torch.dtype = torch.int64
@@ -35,12 +35,12 @@ class Input:
         return torch.ones(shape, dtype=self.dtype)
 
     def named(self) -> dict[int, str]:
-        """Return the dynamic axes by number."""
+        """Return axis index -> name for the dynamic axes."""
         return {place: axis for place, axis in enumerate(self.axes) if isinstance(axis, str)}
 
 
 class Graph(nn.Module):
-    """One file: maps tensors in the order of `inputs` to tensors in the order of `outputs`."""
+    """The module exported to one file; `inputs` and `outputs` fix the order of its tensors."""
 
     def __init__(self, model: Model, file: str, inputs: Mapping[str, Input], outputs: list[str]) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class StepGraph(Graph):
         held = {name.partition(".")[2]: one for name, one in inputs.items() if "." in name}
         past = next((one.shape[2] for name, one in inputs.items() if name.startswith("past.")), 0)
         mask = torch.ones(1, past + ids.shape[1], dtype=torch.int64) if mask is None else mask
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # [batch total], padding does not count
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)  # [batch total], padding is not counted
         real = mask.bool() if "attention_mask" in inputs else None
         state = TracedState(stack, held, past, positions, real)
         memory = None if source is None else source[..., None].expand(-1, -1, stack.plan.memory_width or 1).float()
@@ -130,7 +130,7 @@ class StepGraph(Graph):
 
 
 def graphs_of(model: Model) -> list[Graph]:
-    """Return the graphs of a model: a decode step if the state is keys and values alone, else the whole model."""
+    """Return the graphs of a model: decode-step graphs if its state is only keys and values, else one whole graph."""
     if not steps(model):
         return [WholeGraph(model)]
     source = None if model.blueprint.encoder is None else EncoderGraph(model)
@@ -165,7 +165,7 @@ def _read_by(plan: StackPlan, axis: str) -> dict[str, Input]:
 
 
 def _marks(model: Model, axis: str) -> dict[str, Input]:
-    """Return the inputs that masks need."""
+    """Return the inputs required by the model's mask rules."""
     inputs = {"global_attention_mask": Input(("batch", axis)), "prefix_length": Input(("batch",))}
     return {name: one for name, one in inputs.items() if name in model.special_inputs}
 

@@ -1,4 +1,4 @@
-"""int8 weights: linear layers by onnxruntime's dynamic quantization, tables with a scale per row."""
+"""int8 weights in ONNX: onnxruntime's dynamic quantization for linear layers, a scale per row for tables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from tfkit.interop.onnx.tracing import LARGEST, need, quiet
 
-SMALL = 1 << 12  # values; smaller tables, such as relative positions, remain in float32
-ZERO = 128  # unsigned: products of signed bytes saturate on CPUs without VNNI
+SMALL = 1 << 12  # number of values; smaller tables, such as relative positions, remain in float32
+ZERO = 128  # zero point of uint8; int8 products saturate on CPUs without VNNI
 
 
 def quantize_file(source: Path, target: Path) -> None:
-    """Write `source` to `target` with int8 weights. An intermediate file is left in the folder of `source`."""
+    """Write `source` to `target` with int8 weights. Leaves an intermediate file next to `source`."""
     onnx, quantization = need("--quantize needs", "onnx", "onnxruntime.quantization")
     linear = source.with_name(f"linear.{source.name}")
     held = sum(path.stat().st_size for path in source.parent.glob(f"{source.name}*"))
@@ -38,7 +38,7 @@ def quantize_file(source: Path, target: Path) -> None:
 
 
 def _tables(graph: Any) -> Iterator[Any]:
-    """Yield the large two-dimensional float weights used in row look-ups."""
+    """Yield the large float matrices from which Gather nodes read rows."""
     rows = (node for node in graph.node if node.op_type == "Gather" and not any(one.i for one in node.attribute))
     read = {node.input[0] for node in rows}
     for one in graph.initializer:
@@ -47,7 +47,7 @@ def _tables(graph: Any) -> Iterator[Any]:
 
 
 def _quantize_table(onnx: Any, graph: Any, table: Any) -> None:
-    """Store a table as bytes with a scale per row, and rewrite look-ups and products with its transpose."""
+    """Store a table as bytes with a scale per row, and rewrite the nodes that read its rows or its transpose."""
     name, values = table.name, onnx.numpy_helper.to_array(table)  # [rows, dim]
     scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), 1e-12) / 127
     held = {"bytes": np.rint(values / scale + ZERO).astype(np.uint8), "scale": scale.astype(np.float32)}
@@ -85,7 +85,7 @@ def _lookup(make: Any, name: str, node: Any) -> list[Any]:
 
 
 def _product(make: Any, name: str, node: Any) -> list[Any]:
-    """Return nodes for an integer product of activations with the transpose, which onnxruntime transposes once."""
+    """Return nodes that multiply quantized activations by the table's transpose, which onnxruntime computes once."""
     (out,), x = node.output, node.input[0]
     return [
         make("DynamicQuantizeLinear", [x], [f"{out}.x", f"{out}.step", f"{out}.zero"]),

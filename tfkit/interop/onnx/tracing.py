@@ -20,11 +20,11 @@ from tfkit.core.extras import optional
 from tfkit.interop.onnx import OPSETS
 from tfkit.interop.onnx.graphs import Graph
 
-LARGEST = 1 << 30  # bytes of weights in a file; larger weights get a separate file
+LARGEST = 1 << 30  # maximum bytes of weights in the graph file; larger weights go to a separate file
 
 
 def need(purpose: str, *modules: str) -> list[Any]:
-    """Import modules of the extra. Raise UsageError with installation instructions."""
+    """Import modules of the `onnx` extra. Raise UsageError with install instructions if one is missing."""
     return [optional(module, "onnx", purpose) for module in modules]
 
 
@@ -75,14 +75,14 @@ def quiet() -> Iterator[None]:
 
 
 def _why(error: BaseException) -> str:
-    """Return the innermost message; the outer ones are pages of advice."""
+    """Return the message of the innermost cause; the outer messages are pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return shortened(error) or type(error).__name__
 
 
 def _where(error: BaseException) -> str:
-    """Return a description of the part that was being traced when an error occurred."""
+    """Name the part that was being traced when the error occurred."""
     place = ""
     walked: BaseException | None = error
     while walked is not None:

@@ -1,4 +1,4 @@
-"""`tfkit verify` for ONNX folders: differences, greedy tokens, and int8 next to float32."""
+"""`tfkit verify` for ONNX folders: differences, greedy tokens, and int8 compared with float32."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tfkit.run import Run
 from tfkit.storage.files import read_json
 from tfkit.training.setup import longest_example
 
-ROWS = 16  # validation rows for a perplexity
+ROWS = 16  # validation rows used for perplexity
 DECISIVE = ("graphs", "start", "ends", "max_length")  # metadata keys that must match
-TIMED = 64  # tokens of a timed text
+TIMED = 64  # tokens in the speed measurement
 
 
 def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float = TOLERANCE) -> FilesVerdict:
-    """Compare `run` with its files in `folder`. Raise DataError for files of another architecture."""
+    """Compare `run` with its ONNX export in `folder`. Raise DataError if the architectures differ."""
     model = as_float32(run.model)
     graphs = graphs_of(model)
     facts = _facts(folder, metadata_of(run, graphs))
@@ -58,7 +58,7 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
 
 
 def _facts(folder: Path, expected: Mapping[str, object]) -> JsonObject:
-    """Read the metadata. Raise DataError unless it matches the architecture."""
+    """Read metadata.json. Raise DataError unless it matches the architecture."""
     facts: JsonObject = read_json(folder / METADATA)
     matches = isinstance(facts, dict) and all(facts.get(name, "") == expected[name] for name in DECISIVE)
     if not matches or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
@@ -104,7 +104,7 @@ def _raw(sessions: Mapping[str, GraphSession]) -> list[Any]:
 
 
 def _perplexity(run: Run, data: Data, graph: Graph, session: GraphSession) -> float:
-    """Return the perplexity on the first rows of the validation texts."""
+    """Return the perplexity on the first validation rows."""
     examples = dict(data.splits())["valid"].build().examples()
     items = run.objective.rows.prepare(examples, run.tokenizer, longest_example(run.blueprint, data))
     nats, count = 0.0, 0

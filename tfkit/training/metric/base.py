@@ -1,4 +1,4 @@
-"""Base classes of metrics, computed from the loss or from generated texts and references."""
+"""Base classes of metrics, computed from the loss or by comparing texts with references."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfkit.core.slots import MetricFacts
 
 def _ascending(bounds: tuple[int, ...]) -> tuple[int, ...]:
     if any(first >= second for first, second in pairwise(bounds)):
-        raise ValueError(f"write the lengths in ascending order, not {', '.join(map(str, bounds))}")
+        raise ValueError(f"lengths must be in ascending order, got {', '.join(map(str, bounds))}")
     return bounds
 
 
@@ -27,7 +27,7 @@ Bounds = Annotated[tuple[PositiveInt, ...], BeforeValidator(as_tuple), AfterVali
 
 
 class Metric(MetricFacts):
-    """Base class of metrics; `reads` selects the method it implements."""
+    """Base class of metrics. `reads` determines which method a metric implements."""
 
     class Config(MetricFacts.Config, RecipeConfig):
         """Options of all metrics."""
@@ -43,22 +43,22 @@ class Metric(MetricFacts):
         return "characters" if cls.per_character else "likelihood"
 
     def check_reference(self, reference: str) -> None:
-        """Raise UsageError for an unusable reference; called before training starts."""
+        """Raise UsageError if the metric cannot use this reference. Called before training starts."""
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """Score generated texts against the references in order. Raise UsageError for metrics of the loss."""
+        """Score texts against their references. Raise UsageError for metrics that are computed from the loss."""
         raise UsageError(f"{self.part_name} is computed from the {self.reads}, not from texts")
 
     def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
-        """Return additional scores by length range; none by default."""
+        """Return additional scores by length range. There are none by default."""
         return {}
 
     def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return additional scores of a baseline that copies from the sources; none by default."""
+        """Return additional scores of a baseline that copies from the sources. There are none by default."""
         return {}
 
     def from_loss(self, nats_per_target: float) -> float:
-        """Convert a loss in nats per target to a score. Raise UsageError for metrics of texts."""
+        """Convert a loss in nats per target to a score. Raise UsageError for metrics that compare texts."""
         raise UsageError(f"{self.part_name} is computed from {self.reads}s, not from the loss")
 
 
@@ -76,14 +76,14 @@ class TextMetric(Metric):
     class Config(Metric.Config):
         """Options of all text metrics."""
 
-        by_length: Bounds = Field((), description="also score ranges of lengths: [4, 8] adds 1-4, 5-8 and 9+")
+        by_length: Bounds = Field((), description="also score length ranges separately: [4, 8] adds 1-4, 5-8 and 9+")
 
         def scores(self) -> tuple[str, ...]:
             name = self.part.part_name
             return (name, *(f"{name}.{part}" for part in ranges(self.by_length)))
 
     def by_length(self, outputs: Sequence[str], references: Sequence[str], lengths: Sequence[int]) -> dict[str, float]:
-        """Return the scores of the nonempty ranges in `by_length`."""
+        """Return the scores of the nonempty length ranges."""
         bounds = self.config.by_length if isinstance(self.config, TextMetric.Config) else ()
         groups: dict[int, list[int]] = defaultdict(list)
         for row, length in enumerate(lengths if bounds else ()):
@@ -95,7 +95,7 @@ class TextMetric(Metric):
         }
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """Compute the corpus-level score. Raise UsageError if the numbers of texts differ or are zero."""
+        """Compute the corpus-level score. Raise UsageError if there are no texts, or if their numbers differ."""
         if len(outputs) != len(references):
             raise UsageError(
                 f"{self.part_name} compares each output with its reference: got {len(outputs)} and {len(references)}"
@@ -105,27 +105,27 @@ class TextMetric(Metric):
         return self.compare(list(outputs), list(references))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Score outputs against references of equal number, at least one."""
+        """Score at least one output against an equal number of references."""
         raise NotImplementedError(f"{type(self).__name__} has no compare")
 
 
 def ranges(bounds: Sequence[int]) -> tuple[str, ...]:
-    """Name the length ranges with these upper bounds, plus the open one: 1-4, 5-8, 9+; () without bounds."""
+    """Name the length ranges with these upper bounds, such as 1-4, 5-8 and 9+. Return () without bounds."""
     firsts = [1, *(bound + 1 for bound in bounds)]
     inner = [f"{first}-{last}" if first < last else str(last) for first, last in zip(firsts, bounds, strict=False)]
     return (*inner, f"{firsts[-1]}+") if bounds else ()
 
 
 def as_compared(metric: Metric, example: Mapping[str, str], text: str) -> str:
-    """Prefix an output or reference with its source if the metric compares continuations."""
+    """Prepend the source to an output or reference if the metric compares continuations."""
     return f"{example['source']} {text}".strip() if metric.compares == "continuations" and "source" in example else text
 
 
 def length_of(example: Mapping[str, str], fields: Sequence[str]) -> int:
-    """Return the length (or difficulty) of an example: `length`, set by probes, or the words in these fields."""
+    """Return the field `length` of an example, set by probes, or else the number of words in these fields."""
     return int(example["length"]) if "length" in example else sum(len(example[field].split()) for field in fields)
 
 
 def sacrebleu_metrics(metric: str) -> Any:
-    """Import `sacrebleu.metrics`. Raise UsageError with installation instructions."""
+    """Import `sacrebleu.metrics`. If it is missing, raise UsageError with installation instructions."""
     return optional("sacrebleu.metrics", "train", f"{metric} needs")

@@ -16,7 +16,7 @@ from tfkit.training.metric.base import TextMetric
 
 @register("metric", "accuracy")
 class Accuracy(TextMetric):
-    """100 * (words equal to the reference's word at the same position) / words; a label or tag is one word."""
+    """100 * (words equal to the reference's word at the same position) / words. A label or tag counts as one word."""
 
     class Config(TextMetric.Config):
         """Options of accuracy."""
@@ -32,7 +32,7 @@ class Accuracy(TextMetric):
 class MacroF1(TextMetric):
     """100 * mean over classes of 2 * true positives / (predicted + expected) (van Rijsbergen 1979).
 
-    Classes are all words in outputs and references: labels or tags.
+    The classes are all words (labels or tags) in outputs and references.
     """
 
     class Config(TextMetric.Config):
@@ -57,10 +57,10 @@ Entity = tuple[str, int, int]  # (type, first word, last word)
 
 @register("metric", "entity_f1")
 class EntityF1(TextMetric):
-    """100 * 2 * correct / (predicted + expected) entities, correct as a whole (Tjong Kim Sang and De Meulder 2003).
+    """100 * 2 * correct / (predicted + expected) entities, compared as a whole (Tjong Kim Sang and De Meulder 2003).
 
-    Tags B-type, I-type, O (also E- and S-) are parsed as in conlleval and seqeval: an entity ends at the first tag that
-    cannot continue it, and I-type starts one unless it continues an entity of this type.
+    Tags B-type, I-type and O (also E- and S-) are parsed as in conlleval and seqeval: an entity ends before the first
+    tag that cannot continue it, and I-type starts an entity unless it continues one of the same type.
     """
 
     samples = (
@@ -77,7 +77,7 @@ class EntityF1(TextMetric):
         entities(reference.split(" "))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the F1 over all entities in percent; 0 if there are none."""
+        """Return the F1 over all entities in percent, or 0 if there are no entities."""
         predicted, wanted, right = 0, 0, 0
         for output, reference in zip(outputs, references, strict=True):
             one, other = entities(output.split(" ")), entities(reference.split(" "))
@@ -86,7 +86,7 @@ class EntityF1(TextMetric):
 
 
 def entities(tags: list[str]) -> set[Entity]:
-    """Decode tags to entities."""
+    """Parse tags into entities."""
     found: set[Entity] = set()
     start, before, kind = 0, "O", ""
     for place, tag in enumerate([*tags, "O"]):
@@ -101,7 +101,7 @@ def entities(tags: list[str]) -> set[Entity]:
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """Split a tag into prefix and type. Raise UsageError for an invalid tag."""
+    """Split a tag into prefix and type. Raise UsageError if it is invalid."""
     prefix, _, kind = tag.partition("-")
     if prefix not in ("B", "I", "E", "S", "O") or (prefix == "O" and kind):
         raise UsageError(
@@ -115,20 +115,20 @@ SAMPLES = (("0.5", "-2", "3"), ("1", "3", "-1e1"))
 
 
 def numbers(texts: Sequence[str], metric: str) -> Floats:
-    """Parse texts as numbers. Raise UsageError for other texts."""
+    """Parse texts as numbers. Raise UsageError if one is not a finite number."""
     values = np.asarray([_number(text, metric) for text in texts], dtype=np.float64)
     return values
 
 
 def correlation(one: Floats, other: Floats) -> float:
-    """Compute Pearson's r in percent; 0 if undefined because one side is constant."""
+    """Compute Pearson's r in percent. Return 0 if one side is constant, where r is undefined."""
     one, other = one - one.mean(), other - other.mean()
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))
     return 100.0 * float(np.clip((one * other).sum() / size, -1, 1)) if size else 0.0
 
 
 def ranks(values: Floats) -> Floats:
-    """Rank values from 1; ties share their mean rank."""
+    """Rank values from 1. Ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     shared: Floats = (last - (counts - 1) / 2)[place]
@@ -147,7 +147,7 @@ def _number(text: str, metric: str) -> float:
 
 @register("metric", "pearson")
 class Pearson(TextMetric):
-    """100 * covariance / (standard deviations multiplied) of outputs and references (Pearson 1895)."""
+    """100 * covariance / product of the standard deviations of outputs and references (Pearson 1895)."""
 
     samples = SAMPLES
     compares: ClassVar = "numbers"
@@ -159,13 +159,13 @@ class Pearson(TextMetric):
         numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the correlation, -100 to 100; 0 if one side is constant."""
+        """Return the correlation, from -100 to 100, or 0 if one side is constant."""
         return correlation(numbers(outputs, self.part_name), numbers(references, self.part_name))
 
 
 @register("metric", "spearman")
 class Spearman(TextMetric):
-    """100 * Pearson's r of the ranks of outputs and references; ties share their mean rank (Spearman 1904)."""
+    """100 * Pearson's r of the ranks of outputs and references, where ties share their mean rank (Spearman 1904)."""
 
     samples = SAMPLES
     compares: ClassVar = "numbers"
@@ -177,5 +177,5 @@ class Spearman(TextMetric):
         numbers([reference], self.part_name)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the correlation, -100 to 100; 0 if one side is constant."""
+        """Return the correlation, from -100 to 100, or 0 if one side is constant."""
         return correlation(*(ranks(numbers(texts, self.part_name)) for texts in (outputs, references)))

@@ -1,4 +1,4 @@
-"""Loss-based metrics."""
+"""Metrics computed from the loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Perplexity(LossMetric):
         """Options of perplexity."""
 
     def from_loss(self, nats_per_target: float) -> float:
-        """Compute the perplexity, or inf on overflow."""
+        """Return the perplexity, or inf on overflow."""
         try:
             return math.exp(nats_per_target)
         except OverflowError:
@@ -28,7 +28,7 @@ class Perplexity(LossMetric):
 
 @register("metric", "bits_per_character")
 class BitsPerCharacter(LossMetric):
-    """Nats of the whole text / (ln 2 * its characters) (Graves 2013, arXiv 1308.0850)."""
+    """Loss of a text in nats / (ln 2 * number of its characters) (Graves 2013, arXiv 1308.0850)."""
 
     higher_is_better: ClassVar = False
     per_character: ClassVar = True

@@ -1,4 +1,4 @@
-"""Metrics for generated texts."""
+"""Metrics of generated texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfkit.training.metric.base import TextMetric, sacrebleu_metrics
 
 @register("metric", "exact_match")
 class ExactMatch(TextMetric):
-    """100 * (outputs equal to their reference) / outputs."""
+    """100 * (outputs equal to their reference) / (number of outputs)."""
 
     class Config(TextMetric.Config):
         """Options of exact_match."""
@@ -45,7 +45,7 @@ class Bleu(TextMetric):
 
         lowercase: bool = Field(False, description="ignore case")
         tokenize: Literal["13a", "intl", "char", "zh"] | None = Field(
-            "13a", description="tokenization into words; none: already tokenized, split at spaces"
+            "13a", description="tokenization into words; none: texts are already tokenized, split at spaces"
         )
 
     def __init__(self, config: Config) -> None:
@@ -55,14 +55,14 @@ class Bleu(TextMetric):
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Compute corpus BLEU, 0 to 100."""
-        # force: suppress sacrebleu's warning about tokenized texts, which are intended
+        # `force` suppresses sacrebleu's warning about tokenized texts
         bleu = sacrebleu_metrics("bleu").BLEU(lowercase=self.lowercase, tokenize=self.tokenize, force=True)
         return float(bleu.corpus_score(outputs, [references]).score)
 
 
 @register("metric", "chrf")
 class Chrf(TextMetric):
-    """F-score of character n-grams, with recall weighted beta = 2 times (Popovic 2015, aclanthology.org/W15-3049)."""
+    """F-score of character n-grams, with recall weighted twice (Popovic 2015, aclanthology.org/W15-3049)."""
 
     package: ClassVar = "sacrebleu"
 
@@ -90,7 +90,7 @@ _WRITTEN = {"1": 1, "2": 2, "l": "L"}
 
 
 def _as_written(value: Any) -> Any:
-    """Normalize a quoted or lowercase order; reject `true`, which equals 1 in Python."""
+    """Normalize a quoted or lowercase order. Reject `true`, which equals 1 in Python."""
     if isinstance(value, (bool, float)):
         raise ValueError(f"expected 1, 2 or 'L', got {str(value).lower()}")
     return _WRITTEN.get(value, value) if isinstance(value, str) else value
@@ -106,7 +106,7 @@ class Rouge(TextMetric):
     """100 * mean over texts of the F1 of common n-grams, or of the longest common subsequence (Lin 2004: W04-1013).
 
     Words are runs of a-z and digits, lowercased and unstemmed, as in the package rouge_score. The score is named
-    `rouge`, `rouge_1` for of: 1, `rouge_2` for of: 2; that of the lead baseline is `rouge.lead`.
+    `rouge`, or `rouge_1` and `rouge_2` for of: 1 and of: 2. The score of the lead baseline is named `rouge.lead`.
     """
 
     class Config(TextMetric.Config):
@@ -136,7 +136,7 @@ class Rouge(TextMetric):
         return {self.config.scores()[-1]: self.score(leads, references)}
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the mean F1 in percent; texts without words score 0."""
+        """Return the mean F1 in percent. Texts without words score 0."""
         pairs = zip(outputs, references, strict=True)
         return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
 
@@ -173,9 +173,9 @@ def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
 
 @register("metric", "grammatical")
 class Grammatical(TextMetric):
-    """100 * (outputs that complete their source to a sentence of the corpus `lano`) / outputs, ignoring references.
+    """100 * (outputs that complete their source to a sentence of the corpus `lano`) / (number of outputs).
 
-    The options define the same grammar as those of the corpus (Allen-Zhu and Li 2023, arXiv 2305.13673).
+    References are ignored. The options must equal those of the corpus (Allen-Zhu and Li 2023, arXiv 2305.13673).
     """
 
     compares: ClassVar = "continuations"

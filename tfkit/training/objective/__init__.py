@@ -1,14 +1,14 @@
-"""Objectives: from example tokens to the training loss.
+"""Objectives: conversion of examples to batches, and the training loss.
 
 | type | choose it when |
 |---|---|
 | seq2seq | texts are mapped to texts: an encoder-decoder predicts the target from the source (the original) |
 | completion | texts are mapped to texts: a decoder continues the source with the target (instructions, answers) |
-| chat | conversations: a decoder writes the assistant's turns, by a chat template |
+| chat | conversations: a decoder generates the assistant's turns, formatted with a chat template |
 | causal_lm | text is generated: a decoder predicts the next token (GPT-style) |
 | masked_lm | text is encoded: an encoder predicts masked tokens (BERT-style) |
-| next_sentence | text pairs are encoded: as masked_lm, and the encoder predicts if one text follows the other (BERT) |
-| replaced_token | compute is scarce: an encoder detects tokens that a generator replaced (ELECTRA) |
+| next_sentence | text pairs are encoded: masked_lm, plus a prediction of whether one text follows the other (BERT) |
+| replaced_token | compute is limited: an encoder detects tokens that a generator replaced (ELECTRA) |
 | span_corruption | an encoder-decoder is pretrained on plain text: it predicts masked spans (T5) |
 | denoising | an encoder-decoder is pretrained on plain text: it restores corrupted text (BART) |
 | classification | texts or text pairs have a class |

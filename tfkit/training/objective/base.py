@@ -1,4 +1,4 @@
-"""Base classes of objectives (the loss on a batch) and of answers (predictions for texts, and their references)."""
+"""Base classes of objectives, which compute losses, and of answers, which predict outputs and return references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows
 
 @dataclass(frozen=True)
 class Loss:
-    """Differentiable sum of nats, `total`, over `count` targets."""
+    """Loss `total` in nats, a differentiable sum over `count` targets."""
 
     total: Tensor
     count: int
@@ -31,7 +31,7 @@ Prediction = dict[str, Any]  # JSON-serializable answer to one example
 
 
 class Answers(AnswersFacts):
-    """Base class of answers: computed by `predict` if `predicts`, else generated."""
+    """Base class of answers to examples, computed by `predict` if `predicts` is set, else generated as text."""
 
     rows: Rows
 
@@ -41,19 +41,19 @@ class Answers(AnswersFacts):
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Answer each example without reading its reference. Raise UsageError or DataError for unusable examples."""
-        raise UsageError(f"a model trained with {self.objective.part_name} makes no predictions for texts")
+        raise UsageError(f"models trained with {self.objective.part_name} make no predictions for texts")
 
     def text(self, prediction: Prediction) -> str:
-        """Convert a prediction to the text compared by metrics."""
+        """Convert a prediction to the text that metrics compare."""
         raise UsageError(f"{self.objective.part_name} makes no predictions")
 
     def wanted(self, example: Example) -> str:
-        """Return the reference of an example, as the text compared by metrics."""
+        """Return the reference of an example as the text that metrics compare."""
         return example[self.reference] if self.reference is not None else ""
 
 
 class Objective(ObjectiveFacts):
-    """Base class of objectives: subclasses define `loss`, and `rows_type` for data preparation."""
+    """Base class of objectives. Subclasses define `loss`, and set `rows_type` to their data preparation."""
 
     class Config(ObjectiveFacts.Config, RecipeConfig):
         """Options of all objectives."""
@@ -63,7 +63,7 @@ class Objective(ObjectiveFacts):
             return 1
 
         def source_roles(self) -> tuple[str, ...]:
-            """Return the special tokens around a source, required of a separate source tokenizer."""
+            """Return the roles of special tokens that a separate source tokenizer must have."""
             return ()
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
@@ -101,7 +101,7 @@ class Objective(ObjectiveFacts):
 
     rows_type: ClassVar[type[Rows]] = Rows
     answers_type: ClassVar[type[Answers] | None] = None
-    # `likelihood`: the loss is -log p of the targets; objectives with other losses override this
+    # `likelihood` means that the loss is -log p of the targets
     capabilities = frozenset({"likelihood"})
 
     def __init__(self, config: Config) -> None:
@@ -111,32 +111,32 @@ class Objective(ObjectiveFacts):
         self.module: nn.Module | None = None  # trained together with the model
 
     def attach(self, model: Model) -> None:
-        """Bind to the model to be trained. Raise UsageError if it is unsuitable."""
+        """Prepare to train this model. Raise UsageError if it is unsuitable."""
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the loss of `model` on `batch`, with label smoothing and auxiliary losses only in training."""
+        """Compute the loss of `model` on `batch`. Label smoothing and auxiliary losses apply only in training."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Return the result of a simple method on the same targets, for comparison."""
+        """Return the loss of a simple baseline on the same targets, or None."""
         return None
 
 
 def text_fields(objective: Objective) -> list[str]:
-    """Return the input fields of a trained model: all fields but the reference."""
+    """Return the input fields of the objective: all fields except the reference."""
     reference = None if objective.answers is None else objective.answers.reference
     return [field for field in objective.rows.fields if field != reference]
 
 
 def predicts(objective: Objective) -> bool:
-    """True if models trained with this objective make predictions."""
+    """True if models trained with this objective predict answers without generating text."""
     return objective.answers is not None and objective.answers.predicts
 
 
 def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
     """Compute the loss of a decoder at the predicted positions.
 
-    No attention mask is needed: right padding is hidden by the causal mask.
+    No attention mask is needed, because the causal mask hides padding on the right.
     """
     out = model(
         input_ids=batch["input_ids"],
@@ -148,18 +148,18 @@ def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
 
 
 def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """Sum the nats over `labels`, computing logits only at positions `predicted`; `hidden` is [batch time d_model].
+    """Sum the loss in nats over `labels`. `hidden` is [batch time d_model].
 
-    Raise UsageError if the model has no token head.
+    Logits are computed only at the positions `predicted`. Raise UsageError if the model has no token head.
     """
     total: Tensor = _token_head(model).loss(_predicted(hidden, batch), batch["labels"], smoothing)
     return total
 
 
 def token_logits(model: Model, hidden: Tensor, batch: Batch) -> Tensor:
-    """Return the logits [n vocab_size] that predict `labels` [n], in float32 or float64.
+    """Return the logits [n vocab_size] that predict `labels` [n], in at least float32.
 
-    Used by losses that need all logits at once. `hidden` is [batch time d_model]. Raise UsageError without token head.
+    For losses that need all logits at once. `hidden` is [batch time d_model]. Raise UsageError without a token head.
     """
     logits: Tensor = _token_head(model)(_predicted(hidden, batch))
     return wide(logits)

@@ -21,12 +21,12 @@ from tfkit.training.objective.rows import Batch, Example, Item, Items, TextRows,
 
 
 class CausalRows(TextRows):
-    """Blocks of the concatenated texts, or one row per text."""
+    """Rows that are blocks of the concatenated texts, or one row per text."""
 
     config: CausalLm.Config
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, one token longer than their row: blocks of the stream, or framed texts."""
+        """Return items `text`: blocks of the stream, or framed texts. Each is one token longer than its row."""
         self.bind(tokenizer)
         ids = self._ids(examples, "text", tokenizer)
         self._left_out(int((ids.lengths == 0).sum()), len(ids), "the text is empty")
@@ -34,7 +34,7 @@ class CausalRows(TextRows):
             return self._rows(ids, max_length)
         items = blocks(self._stream(ids), self._block(max_length))
         size = int(sizes(items, "text").sum()) if len(items) else int(ids.offsets[-1])
-        return self._usable(items, len(ids), f"a next token needs a stream of two tokens or more, got {size}")
+        return self._usable(items, len(ids), f"predicting the next token requires at least two tokens, got {size}")
 
     def _block(self, max_length: int | None) -> int:
         if self.config.block is None and max_length is None:
@@ -51,9 +51,7 @@ class CausalRows(TextRows):
         """Concatenate the texts, separated by the end token."""
         stream = Stream(texts, self.tokens.special.get("end"))
         if stream.end is None and len(stream.full) > 1:
-            logger.warning(
-                "causal_lm: the tokenizer has no end token, so nothing shows where one text ends and the next begins"
-            )
+            logger.warning("causal_lm: the tokenizer has no end token, so texts are joined without a separator")
         return stream
 
     def _rows(self, texts: TokenIds, max_length: int | None) -> Sequence[Item]:
@@ -63,7 +61,7 @@ class CausalRows(TextRows):
         return self._usable(fitting, full, why)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Pack as in TextRows. Raise UsageError for blocks, which are full."""
+        """Pack texts as TextRows does. Raise UsageError for blocks, which are already full."""
         if self.config.join:
             raise UsageError(
                 "blocks of joined texts are already full and cannot be packed; set join: false or pack: false"
@@ -71,7 +69,7 @@ class CausalRows(TextRows):
         return super().collate_packed(rows, length, rng)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Return a prefix to continue; an empty one starts with the start token, or with end if texts are joined."""
+        """Prepend the start token to a prefix. With joined texts, prepend end, and only to an empty prefix."""
         first = self.tokens.special.get("start" if not self.config.join else "end")
         return list(ids) if first is None or (self.config.join and ids) else [first, *ids]
 
@@ -102,7 +100,7 @@ class CausalLm(Objective):
                 yield Problem("block", "with join: false each text is a separate row; remove block")
 
         def _blocks(self, facts: RecipeFacts) -> Iterator[Problem]:
-            """Check that the block length is defined and fits the model and a batch."""
+            """Check that the block length is known, and fits the model and a batch."""
             longest, block = facts.longest, self.block
             if block is None and longest is None and facts.reads_data and facts.blueprint is not None:
                 text = "joined texts are split into rows; set block, the tokens per row, or model.max_length"
@@ -124,7 +122,7 @@ class CausalLm(Objective):
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Return the loss of an n-gram model; joined texts are evaluated as one stream, with context across blocks."""
+        """Return the loss of an n-gram model. Joined texts are scored as one stream, with context across blocks."""
         train, valid = column(train_items, "text"), column(valid_items, "text")
         if not self.config.join:
             return ngram_baseline(train, valid, self.rows.tokens.size)
@@ -133,9 +131,9 @@ class CausalLm(Objective):
 
 
 def blocks(stream: Stream, block: int) -> Items:
-    """Split into rows of block + 1 tokens with stride `block`, so that each token but the first is a target once.
+    """Split a stream into rows of block + 1 tokens with stride `block`. The last row may be shorter.
 
-    The last row may be shorter.
+    Each token except the first is the target of exactly one row.
     """
     starts = np.arange(0, max(0, len(stream) - 1), block)
     lengths = np.minimum(starts + block + 1, len(stream)) - starts
@@ -143,7 +141,7 @@ def blocks(stream: Stream, block: int) -> Items:
 
 
 def rejoined(rows: Iterable[Ids], limit: int) -> Ids:
-    """Invert `blocks`, as far as `limit` tokens need it."""
+    """Invert `blocks` for about the first `limit` tokens."""
     pieces, size = [np.zeros(0, np.int32)], 0
     for row in rows:
         pieces[-1:] = [pieces[-1][:-1], row]

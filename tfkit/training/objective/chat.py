@@ -23,7 +23,7 @@ from tfkit.training.objective.rows import Batch, Example, Item, PackableRows, pa
 
 
 class ChatRows(PackableRows):
-    """One row per conversation, written by the template; a plain source is a message of the user."""
+    """One row per conversation, formatted with the chat template. A plain source counts as a user message."""
 
     fields = ("source", "target")
     required = ("start", "end")
@@ -34,22 +34,22 @@ class ChatRows(PackableRows):
         return _compiled(DEFAULT if self.config.template is None else self.config.template)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer, whose special tokens the template writes."""
+        """Bind to the tokenizer, whose special tokens the template inserts."""
         super().bind(tokenizer)
         self.special = {role: tokenizer.token(id_) for role, id_ in tokenizer.special_ids.items()}
 
     def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
-        """Return the conversation as the template writes it, without special tokens."""
+        """Return the formatted conversation without special tokens."""
         return [self.template().render(_conversation(example), {})]
 
     def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-        """Return the ids of conversations (a text, or messages as JSON) up to the beginning of a reply."""
+        """Encode conversations (a text, or messages as JSON) as prompts that end where the reply starts."""
         self.bind(tokenizer)
         template = self.template()
         return tokenizer.encode_batch([template.render(read(text), self.special, True) for text in texts], special=True)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, and `reply`: 1 for its tokens that have a loss."""
+        """Return items `text`, and `reply`, a mask of the tokens with a loss."""
         self.bind(tokenizer)
         self._column(examples, "source")
         self._column(examples, "target")
@@ -74,13 +74,13 @@ class ChatRows(PackableRows):
         *parts, whole = tokenizer.encode_batch([*texts, template.render(messages, self.special)], special=True)
         for part in parts:
             if whole[: len(part)] != part:
-                text = "the tokens of a conversation do not begin with those of its prompts under this chat template"
-                raise DataError(f"{text}; let it only append turns, with a special token before and after a reply")
+                text = "with this chat template, a conversation's tokens do not start with the tokens of its prompts"
+                raise DataError(f"{text}; a template may only append turns, with special tokens around each reply")
         end, count = self.tokens.special["end"], len(places)
         reply = np.zeros(len(whole), np.int32)
         for before, after in zip(parts[:count], parts[count:], strict=True):
             if end not in after[len(before) :]:
-                raise DataError(f"the chat template ends a reply without the end token {self.special['end']}; write it")
+                raise DataError(f"the chat template ends a reply without the end token {self.special['end']}; add it")
             reply[len(before) : len(after) - after[::-1].index(end)] = 1
         return {"text": np.asarray(whole, np.int32), "reply": reply}
 
@@ -125,7 +125,7 @@ class Chat(Objective):
         """Options of chat."""
 
         template: str | None = Field(
-            None, description="chat template in Jinja, as in transformers; none: start and end token around each turn"
+            None, description="Jinja chat template, as in transformers; none: start and end token around each turn"
         )
 
         @model_validator(mode="after")

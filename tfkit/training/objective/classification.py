@@ -35,16 +35,16 @@ class LabelledRows(ReadingRows):
         return [example["label"]] if example.get("label") else []
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` and `label`; texts are truncated to the model's maximum length.
+        """Return items `text` and `label`. Texts are truncated to the model's maximum length.
 
-        Examples with a label unknown to the training corpus have no loss, but metrics include them.
+        Examples whose label is not in the training corpus have no loss, but metrics count them.
         """
         labels = self._column(examples, "label")
         learn(self, examples)
         items = self._texts(examples, tokenizer, max_length)
         numbers = {label: number for number, label in enumerate(self.labels)}
         texts = [
-            (label, item) for label, item, there in zip(labels, items, map(is_text, examples), strict=True) if there
+            (label, item) for label, item, usable in zip(labels, items, map(is_text, examples), strict=True) if usable
         ]
         self._left_out(len(items) - len(texts), len(items), "the text is empty")
         kept = [
@@ -55,7 +55,7 @@ class LabelledRows(ReadingRows):
         return self._usable(kept, len(items), why)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate inputs, and `labels` [rows]."""
+        """Collate inputs and `labels` [rows]."""
         labels = np.concatenate([item["label"] for item in items]).astype(np.int64)
         return super().collate(items, rng) | {"labels": torch.from_numpy(labels)}
 
@@ -90,7 +90,7 @@ class Labels(ReadingAnswers):
 
 @register("objective", "classification")
 class Classification(Reading):
-    """Loss = -log p(label | text), or of two texts if the corpus has `second` (Devlin et al. 2018: 1810.04805)."""
+    """Loss = -log p(label | text), or given two texts if the corpus has `second` (Devlin et al. 2018: 1810.04805)."""
 
     rows_type = LabelledRows
     answers_type = Labels
@@ -101,13 +101,13 @@ class Classification(Reading):
         """Options of classification."""
 
         label_smoothing: Share = Field(
-            0.0, description="fraction of the target distributed over all classes, in training only"
+            0.0, description="fraction of the target probability spread over all classes, in training only"
         )
 
     config: Config
 
     def attach(self, model: Model) -> None:
-        """Check that the head has enough classes."""
+        """Check that the head has enough classes, and that they are exclusive."""
         head = head_of(model, self.config.head)
         check_classes(head, self.rows.labels)
         if head.config.has_independent_classes():
@@ -121,7 +121,7 @@ class Classification(Reading):
         return cross_entropy(logits, batch["labels"], smoothing), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score the label frequencies of the training examples."""
+        """Score predictions by label frequency in the training examples."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent label", found.loss, found.accuracy)

@@ -34,7 +34,7 @@ class CompletionRows(PackableRows):
     required = ("start", "end")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `source` and `target` (start, tokens, end); a row is one token shorter than both together."""
+        """Return items `source` and `target` (start, tokens, end). A row is one token shorter than both together."""
         self.bind(tokenizer)
         sources = self._ids(examples, "source", tokenizer)
         targets = self._ids(examples, "target", tokenizer)
@@ -55,7 +55,7 @@ class CompletionRows(PackableRows):
         return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return positions in the model, [items]."""
+        """Return the row length of each item, [items]."""
         return sizes(items, "source") + sizes(items, "target") - 1
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
@@ -108,7 +108,7 @@ class Completion(Objective):
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over real target tokens; the source has no loss."""
+        """Compute the cross-entropy over target tokens. The source has no loss."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:

@@ -19,7 +19,7 @@ SENTENCE_ENDS = (".", "!", "?")
 
 
 class DenoisingRows(RewritingRows):
-    """Texts, with spans masked and sentences shuffled in the source."""
+    """Rows whose source is the text with masked spans and shuffled sentences."""
 
     required = ("start", "end", "mask")
     config: Denoising.Config
@@ -29,7 +29,7 @@ class DenoisingRows(RewritingRows):
         self._ends = np.zeros(0, dtype=np.bool_)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer and find tokens that end a sentence."""
+        """Bind to the tokenizer and find the tokens that end a sentence."""
         super().bind(tokenizer)
         self._ends = np.zeros(self.tokens.size, dtype=np.bool_)
         if self.config.shuffle:
@@ -41,7 +41,7 @@ class DenoisingRows(RewritingRows):
         return round(length * self.config.probability)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """Return positions [items 2]; masks never outnumber hidden tokens, so the source fits the framed text."""
+        """Return row lengths [items 2]. The corrupted source is never longer than the framed text."""
         return np.asarray([(len(item["text"]) + 2, len(item["text"]) + 1) for item in items])
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
@@ -55,7 +55,7 @@ class DenoisingRows(RewritingRows):
         return np.concatenate([sentences[place] for place in rng.permutation(len(sentences))])
 
     def _hidden(self, text: Ids, rng: np.random.Generator) -> Ids:
-        """Replace spans by one mask each until the budget is spent, never lengthening the text."""
+        """Replace spans with one mask each until the budget is spent, without lengthening the text."""
         mask, budget = self.tokens.special["mask"], self._budget(len(text))
         lost = np.zeros(len(text), dtype=np.bool_)
         masks = np.zeros(len(text), dtype=np.bool_)  # insert a mask before this token
@@ -65,7 +65,7 @@ class DenoisingRows(RewritingRows):
             place = int(rng.integers(len(text)))
             span = slice(place, min(place + length, len(text)))
             if (length == 0 and not spare) or masks[place] or lost[span].any():
-                budget -= 1  # would lengthen the text, or overlap a span: skip, hiding slightly less
+                budget -= 1  # would lengthen the text or overlap a span: hide slightly less instead
                 continue
             masks[place] = True
             lost[span] = True
@@ -81,7 +81,7 @@ class DenoisingRows(RewritingRows):
 
 @register("objective", "denoising")
 class Denoising(Rewriting):
-    """Loss = -log p(text | corrupted text): spans are masked, sentences are shuffled (Lewis et al. 2019: BART).
+    """Loss = -log p(text | corrupted text), with masked spans and shuffled sentences (Lewis et al. 2019: BART).
 
     Span lengths are Poisson distributed; a span of length 0 inserts a mask. A sentence ends with a token that ends in a
     full stop, a question mark or an exclamation mark. arXiv 1910.13461.

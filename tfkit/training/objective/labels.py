@@ -1,4 +1,4 @@
-"""Labels of a training corpus, in the order of a head's logits."""
+"""Labels of the training corpus, in the order of the head's logits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def ordered(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def learn(rows: Rows, examples: Sequence[Example]) -> None:
-    """Learn the labels from the training examples, unless already known."""
+    """Collect the labels of the training examples, unless they are already known."""
     if rows.labelled and not rows.labels:
         rows.labels = ordered(label for example in examples for label in rows.labels_in(example))
 
 
 def unknown(labels: Iterable[str], known: Sequence[str]) -> str:
-    """Explain why validation examples are excluded: their labels are unknown."""
+    """Explain that validation examples are excluded because their labels are unknown."""
     others = sorted(set(labels) - set(known))
     return f"the training corpus lacks {', '.join(map(repr, others[:6]))}" + ", ..." * (len(others) > 6)
 
@@ -38,10 +38,10 @@ def check_classes(head: Any, labels: Sequence[str]) -> None:
 
 
 def one_word(label: str) -> str:
-    """Replace spaces by no-break spaces, since metrics compare words."""
+    """Replace spaces with no-break spaces, because metrics compare words."""
     return label.replace(" ", "\u00a0")
 
 
 def named(labels: Sequence[str], classes: int) -> list[str]:
-    """Return the names of the classes: labels, or numbers if unknown."""
+    """Return a name for each class: its label, or its index if it has none."""
     return [labels[number] if number < len(labels) else str(number) for number in range(classes)]

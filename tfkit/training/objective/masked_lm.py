@@ -28,11 +28,11 @@ from tfkit.training.fills import FILLS, filled
 from tfkit.training.objective.base import Answers, Loss, Objective, Prediction, finished, token_loss
 from tfkit.training.objective.rows import Batch, Example, Item, Items, Rows, column, packed_places, padded, sizes
 
-PIECES = 2**16  # pieces of texts that are looked through at once
+PIECES = 2**16  # number of pieces scanned at once
 
 
 class MaskedRows(Rows):
-    """Framed texts, masked differently in each batch."""
+    """Framed texts, masked anew in each batch."""
 
     fields = ("text",)
     required = ("mask",)
@@ -40,12 +40,12 @@ class MaskedRows(Rows):
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.maskable = np.zeros(0, dtype=np.bool_)  # True for all but special tokens
+        self.maskable = np.zeros(0, dtype=np.bool_)  # by token id; False for special tokens
         self._inside = np.zeros(0, dtype=np.bool_)
         self._ordinary = np.zeros(0, dtype=np.int64)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer. Special tokens (including unknown) are neither masked nor used as replacements."""
+        """Bind to the tokenizer. Special tokens, unknown included, are neither masked nor used as replacements."""
         super().bind(tokenizer)
         self.maskable = np.ones(self.tokens.size, dtype=np.bool_)
         self.maskable[list(self.tokens.special.values())] = False
@@ -54,7 +54,7 @@ class MaskedRows(Rows):
             self._inside = continuations(tokenizer)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`: tokens with available start and end; long texts are split."""
+        """Return items `text`, framed with the start and end tokens that exist. Long texts are split."""
         self.bind(tokenizer)
         ids, room = self._ids(examples, "text", tokenizer), self._room(max_length)
         starts, owners = _cut(ids, room)
@@ -72,7 +72,7 @@ class MaskedRows(Rows):
         return self._usable(items, len(ids), why)
 
     def _has_target(self, ids: TokenIds, starts: Ids) -> NDArray[np.bool_]:
-        """True for each piece with a token that may be masked; pieces follow one another."""
+        """Mask of the pieces that contain a maskable token. Pieces are consecutive."""
         found = [np.zeros(0, np.bool_)]
         for first in range(0, len(starts), PIECES):
             some = starts[first : first + PIECES]
@@ -81,7 +81,7 @@ class MaskedRows(Rows):
         return np.concatenate(found)
 
     def _room(self, max_length: int | None) -> int | None:
-        """Return the number of text tokens that fit in a row, excluding start and end."""
+        """Return the number of text tokens that fit in a row between start and end."""
         if max_length is None:
             return None
         room = max_length - ("start" in self.tokens.special) - ("end" in self.tokens.special)
@@ -94,7 +94,7 @@ class MaskedRows(Rows):
         return sizes(items, "text")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate masked `input_ids`, `labels`, `predicted`, and `attention_mask` if there is padding."""
+        """Collate masked `input_ids`, `labels`, their positions `predicted`, and `attention_mask` if padded."""
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch = self._hide(ids, real, rng)
         if not real.all():
@@ -102,16 +102,16 @@ class MaskedRows(Rows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Pack several texts per row: `position_ids` restart, `segment_ids` separate texts and padding."""
+        """Pack several texts per row. `position_ids` restart per text, `segment_ids` separate texts and padding."""
         positions, segments = packed_places([[len(item["text"]) for item in row] for row in rows], length)
         ids, real = padded([np.concatenate([item["text"] for item in row]) for row in rows], self.tokens.pad, length)
         places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
         return self._hide(ids, real, rng) | places
 
     def _hide(self, ids: Ids, real: NDArray[np.bool_], rng: np.random.Generator) -> Batch:
-        """Choose positions, at least one per row, and corrupt them. `ids` and `real` are [rows length]."""
+        """Choose at least one position per row and corrupt the chosen tokens. `ids` and `real` are [rows length]."""
         draw: NDArray[np.float64] = np.asarray(rng.random(ids.shape))
-        if self.config.whole_words:  # all tokens of a word share its first token's draw
+        if self.config.whole_words:  # all tokens of a word share the draw of its first token
             begins = np.where(self._inside[ids], 0, np.arange(ids.shape[1]))
             draw = np.take_along_axis(draw, np.maximum.accumulate(begins, axis=1), axis=1)
         draw[~(real & self.maskable[ids])] = 2.0
@@ -127,18 +127,18 @@ class MaskedRows(Rows):
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Frame a text with masks."""
+        """Add the start and end tokens that exist."""
         text = np.asarray(ids, dtype=np.int32)
         return [int(id_) for id_ in self.tokens.framed(text)]
 
 
 class Fills(Answers):
-    """Most likely tokens for each mask in a text."""
+    """The most likely tokens for each mask of a text."""
 
     rows: MaskedRows
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Return for each text the ranked `fills` of its masks (with `probability`) and the `filled` text.
+        """Return for each text the ranked `fills` of its masks, with probabilities, and the `filled` text.
 
         Raise UsageError for texts that are too long or have no mask.
         """
@@ -164,8 +164,8 @@ class Fills(Answers):
         """Encode text `number` with its masks."""
         parts = text.split(mask)
         if len(parts) < 2:
-            raise PromptError("text", number, f"has no mask: write {mask} in place of a word, got {text[:60]!r}")
-        # if tokens include the preceding space, the mask replaces both; otherwise spaces are not tokens
+            raise PromptError("text", number, f"has no mask; replace a word with {mask}, got {text[:60]!r}")
+        # if tokens include the preceding space, the mask replaces both the word and the space
         joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
         parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
         parts = parts[:1] + [part.removeprefix(" ") if joins else part for part in parts[1:]]
@@ -209,12 +209,12 @@ class MaskedLm(Objective):
         """Options of masked_lm."""
 
         probability: PositiveFloat = Field(0.15, le=1, description="fraction of the tokens to predict")
-        mask_share: float = Field(0.8, ge=0, le=1, description="fraction of those that the mask token replaces")
+        mask_share: float = Field(0.8, ge=0, le=1, description="fraction of them replaced by the mask token")
         random_share: float = Field(
-            0.1, ge=0, le=1, description="fraction of those that a random token replaces; the rest is unchanged"
+            0.1, ge=0, le=1, description="fraction of them replaced by a random token; the rest is unchanged"
         )
 
-        whole_words: bool = Field(False, description="choose whole words: all tokens of a word or none")
+        whole_words: bool = Field(False, description="predict all tokens of a word or none")
 
         def shortest(self, facts: RecipeFacts) -> int:
             return 1 + bool(facts.token("start")) + bool(facts.token("end"))
@@ -230,7 +230,7 @@ class MaskedLm(Objective):
     rows: MaskedRows
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy at the chosen positions; logits are computed only there."""
+        """Compute the cross-entropy at the chosen positions. Logits are not computed elsewhere."""
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),
@@ -242,7 +242,7 @@ class MaskedLm(Objective):
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score unigrams: token frequencies of the training texts."""
+        """Score predictions by token frequency in the training texts."""
         train = np.concatenate(evenly(column(train_items, "text"), TRAIN_LIMIT)[:])
         valid = np.concatenate(evenly(column(valid_items, "text"), VALID_LIMIT)[:])
         return unigram_baseline(
@@ -251,15 +251,15 @@ class MaskedLm(Objective):
 
 
 def _cut(texts: TokenIds, room: int | None) -> tuple[Ids, Ids]:
-    """Cut texts into pieces of at most `room` ids; return where each begins, and the number of its text."""
+    """Split texts into pieces of at most `room` ids. Return the offset and the text index of each piece."""
     pieces = (texts.lengths > 0).astype(np.int64) if room is None else -(-texts.lengths // room)
     owners = np.repeat(np.arange(len(texts)), pieces)
-    first = np.cumsum(pieces) - pieces  # number of a text's first piece
+    first = np.cumsum(pieces) - pieces  # index of each text's first piece
     return texts.offsets[owners] + (np.arange(len(owners)) - first[owners]) * (room or 0), owners
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
-    """Return tokens as text, with id and probability."""
+    """Return tokens with their text, id and probability."""
     texts = (tokenizer.decode([id_]).strip() or tokenizer.readable_token(id_) for id_ in ids)
     named = zip(texts, ids, probabilities, strict=True)
     return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

@@ -25,10 +25,10 @@ NEXT, OTHER = 0, 1  # BERT's class indices
 
 
 class NextSentenceRows(MaskedRows):
-    """Pairs of consecutive or random texts, masked."""
+    """Masked pairs of consecutive or random texts."""
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `first`, its successor `second`, and a random `other` text, without special tokens."""
+        """Return items `first`, `second` (the next text) and `other` (a random text), without special tokens."""
         self.bind(tokenizer)
         found = self._encoded(examples, "text", tokenizer)
         texts = [text for text in found if len(text) and self.maskable[text].any()]
@@ -46,7 +46,7 @@ class NextSentenceRows(MaskedRows):
         return items
 
     def _free(self, longest: int) -> int:
-        """Return the number of text tokens of a pair in a row of `longest`."""
+        """Return the number of text tokens that a pair may have in a row of `longest`."""
         free = longest - len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         if free < 2:
             raise DataError(f"rows of {longest} tokens are too short for two texts; allow more")
@@ -60,7 +60,7 @@ class NextSentenceRows(MaskedRows):
         return np.concatenate((before, after)), np.repeat([0, 1], [len(before), len(after)]).astype(np.int32)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """Return upper bounds of positions in the model, [items]."""
+        """Return upper bounds of the row lengths, [items]."""
         extra = len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         return np.asarray([extra + len(item["first"]) + max(len(item["second"]), len(item["other"])) for item in items])
 
@@ -89,7 +89,7 @@ class NextSentenceRows(MaskedRows):
 
 @register("objective", "next_sentence")
 class NextSentence(MaskedLm):
-    """Loss = masked_lm's, and per token -log p(second text follows the first) (Devlin et al. 2018, arXiv 1810.04805).
+    """Loss = masked_lm - log p(next or random | both texts) (Devlin et al. 2018, arXiv 1810.04805).
 
     The corpus must consist of consecutive texts, such as sentences. In half of the pairs, the second text is random.
     Besides `head`, it trains the two-class classifier `heads.next_sentence`.
@@ -118,13 +118,13 @@ class NextSentence(MaskedLm):
                 yield Problem("independent", text, at="model.heads.next_sentence")
 
     def attach(self, model: Model) -> None:
-        """Check that the classifier has at least two classes."""
+        """Raise UsageError if the classifier has fewer than two classes."""
         classes = head_of(model, "next_sentence").output.out_features
         if classes < 2:
             raise UsageError(f"next_sentence has two classes, but model.heads.next_sentence has {classes}")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Sum the mean cross-entropies of masked tokens and of pairs."""
+        """Compute the loss: the mean cross-entropy of masked tokens plus that of pairs, times the number of tokens."""
         real = batch.get("attention_mask")
         out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
         total, count = token_loss(model, out.hidden, batch), len(batch["labels"])
@@ -133,11 +133,11 @@ class NextSentence(MaskedLm):
         return finished(total, out.auxiliary_loss, count, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Return None, since the loss is a sum of two."""
+        """Return None, because the loss is a sum of two terms."""
         return None
 
 
 def _cut(item: Item, free: int) -> Item:
-    """Truncate the texts so that the first fits with either of the others."""
+    """Truncate the texts so that `first` fits in a row with either `second` or `other`."""
     first = min((cut_pair(item["first"], item[name], free)[0] for name in ("second", "other")), key=len)
     return {"first": first} | {name: item[name][: free - len(first)] for name in ("second", "other")}

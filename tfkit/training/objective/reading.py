@@ -1,4 +1,4 @@
-"""Base classes of objectives that train one head on the hidden states of a text."""
+"""Base classes of objectives that train a head on the hidden states of a text."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, pa
 
 
 class ReadingRows(Rows):
-    """Base class of rows with one or two framed texts; subclasses add targets to items and batches.
+    """Base class of rows with one or two framed texts. Subclasses add targets to items and batches.
 
-    Items hold `text` (ids), `types` (0 and 1, for pairs) and `marked` (mask of tokens with global attention).
+    Items hold `text` (ids), `types` (0 or 1 per token, for pairs) and `marked` (mask of tokens with global attention).
     """
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.template: Frame | None = None  # template of an imported tokenizer; None: derived from the special tokens
+        self.template: Frame | None = None  # of an imported tokenizer; None: derived from the special tokens
 
     @property
     def _frame(self) -> Frame:
-        """Special tokens around a text and between two."""
+        """Special tokens around a text and between two texts."""
         return Frame.of_roles(self.tokens.special) if self.template is None else self.template
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """Return positions in the model, [items]."""
+        """Return the number of positions of each item, [items]."""
         return np.asarray([item_length(item) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
@@ -52,7 +52,7 @@ class ReadingRows(Rows):
         return [*self._frame.before, *ids, *self._frame.after]
 
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> Sequence[Item]:
-        """Return items without targets, each with at least one token. Log truncations."""
+        """Return items without targets, with at least one token each. Log how many texts are truncated."""
         if self.plan is not None:
             return self.vectors(examples)
         self.bind(tokenizer)
@@ -69,7 +69,7 @@ class ReadingRows(Rows):
         return items
 
     def _pairs(self, examples: Sequence[Example], tokenizer: Tokenizer) -> Iterator[tuple[Ids, Ids | None]]:
-        """Yield the tokens of `text`, and of `second` if present."""
+        """Yield the tokens of `text` and of `second`, or None without `second`."""
         seconds = [example for example in examples if "second" in example]
         pairs = iter(self._encoded(seconds, "second", tokenizer)) if seconds else iter(())
         for example, text in zip(examples, self._encoded(examples, "text", tokenizer), strict=True):
@@ -84,11 +84,11 @@ class ReadingAnswers(Answers):
     of_tokens: ClassVar[bool] = False  # True if the head has an output per token
 
     def _text_items(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> Sequence[Item]:
-        """Return items of the examples, truncated to the model's maximum length."""
+        """Return the items of the examples, truncated to the model's maximum length."""
         return self.rows._texts(examples, tokenizer, model.blueprint.last.max_length)
 
     def _logits(self, model: Model, items: Sequence[Item]) -> list[Tensor]:
-        """Compute the head's output for each item, on the CPU; per-token outputs exclude padding."""
+        """Compute the head's output for each item, on the CPU. Per-token outputs exclude padding."""
         outputs: list[Tensor] = [torch.empty(0)] * len(items)
         rows, device = self.rows, next(model.parameters()).device
         with torch.inference_mode():
@@ -102,7 +102,7 @@ class ReadingAnswers(Answers):
 
 
 class Reading(Objective):
-    """Base class of objectives that train one head over one or two texts."""
+    """Base class of objectives that train a head on one or two texts."""
 
     rows_type: ClassVar[type[ReadingRows]] = ReadingRows
     answers_type: ClassVar[type[ReadingAnswers] | None] = ReadingAnswers
@@ -114,7 +114,7 @@ class Reading(Objective):
         """Options of the reading objectives."""
 
         head: str | None = Field(
-            None, description="name of the trained head among the model's `heads`; none: its `head`"
+            None, description="name of the head to train among the model's `heads`; none: its `head`"
         )
 
         def trained_head(self) -> str | None:
@@ -135,7 +135,7 @@ class Reading(Objective):
     rows: ReadingRows
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Return the summed loss of the head's output, and its number of targets."""
+        """Return the summed loss of the head's output and the number of targets."""
         raise NotImplementedError(f"{type(self).__name__} has no head_loss")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
@@ -146,14 +146,14 @@ class Reading(Objective):
 
 
 def item_length(item: Item) -> int:
-    """Return the positions of an item in the model."""
+    """Return the number of positions of an item in the model."""
     return int(item["positions"][0]) if "vectors" in item else len(item["text"])
 
 
 def text_batch(items: Sequence[Item], pad: int) -> Batch:
-    """Collate `input_ids`, `marked`, and `attention_mask` and `token_type_ids` if needed.
+    """Collate `input_ids`, `marked`, and, if needed, `attention_mask` and `token_type_ids`.
 
-    Vectors give `inputs_embeds` instead of ids.
+    For vectors, collate `inputs_embeds` in place of ids.
     """
     if "vectors" in items[0]:
         marks, _ = padded([first_of(item_length(item)) for item in items], 0)
@@ -169,9 +169,9 @@ def text_batch(items: Sequence[Item], pad: int) -> Batch:
 
 
 def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) -> Item:
-    """Create an item of one text, or of two with a separator, truncating the longer one to fit `longest` tokens.
+    """Create an item from one text, or from two with a separator, truncated to `longest` tokens.
 
-    The first token is marked, as a possible text representation. Raise DataError if no text fits.
+    The first token is marked, because it may represent the text. Raise DataError if no text fits.
     """
     room = None if longest is None else room_in(frame, longest)
     if second is None:
@@ -185,7 +185,7 @@ def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) ->
 
 
 def room_in(frame: Frame, longest: int) -> int:
-    """Count the text tokens that fit in a row of `longest` besides start and end. Raise DataError if below 2."""
+    """Return the number of text tokens that fit in a row between start and end. Raise DataError if it is below 2."""
     free = longest - frame.around
     if free < 2:
         raise DataError(f"rows of {longest} tokens are too short for a text between start and end; allow more")
@@ -193,7 +193,7 @@ def room_in(frame: Frame, longest: int) -> int:
 
 
 def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Return the output of the named head for a batch, and the auxiliary loss."""
+    """Return the output of the named head for a batch, and the model's auxiliary loss."""
     real = batch.get("attention_mask")
     read = {name: batch[name] for name in ("input_ids", "inputs_embeds") if name in batch}
     out = model(**read, attention_mask=real, with_heads=False, **inputs_of(model, batch))
@@ -201,7 +201,7 @@ def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, T
 
 
 def joined(*pieces: Sequence[int] | Ids) -> Ids:
-    """Concatenate pieces of a row."""
+    """Concatenate the pieces of a row."""
     return np.concatenate([np.asarray(piece, dtype=np.int32) for piece in pieces])
 
 
@@ -211,12 +211,12 @@ def alone(id_: int) -> Item:
 
 
 def is_text(example: Example) -> bool:
-    """True if there is anything to read."""
+    """True if the example has a nonempty text or vectors."""
     return "vectors" in example or bool(example["text"].strip() or example.get("second", "").strip())
 
 
 def texts_of(example: Example) -> dict[str, str]:
-    """Return the input fields copied to a prediction."""
+    """Return the input fields of an example, which predictions repeat."""
     return {field: example[field] for field in ("vectors", "text", "second") if field in example}
 
 
@@ -231,14 +231,14 @@ def cut_pair(first: Ids, second: Ids, free: int | None) -> tuple[Ids, Ids]:
 
 
 def first_of(length: int) -> Ids:
-    """Return the mask of the first of `length` tokens."""
+    """Return a mask of `length` tokens in which only the first is set."""
     marks = np.zeros(length, dtype=np.int32)
     marks[:1] = 1
     return marks
 
 
 def head_of(model: Model, name: str | None) -> Any:
-    """Return the head called `name`, or the model's `head`. Raise UsageError if missing."""
+    """Return the head called `name`, or the model's `head` if None. Raise UsageError if it is missing."""
     if name is None and model.head is not None:
         return model.head
     if name is not None and name in model.heads:
@@ -248,7 +248,7 @@ def head_of(model: Model, name: str | None) -> Any:
 
 
 def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """Return the additional model inputs besides ids and mask."""
+    """Return the model's inputs other than ids and attention mask."""
     if model.blueprint.encoder is not None and model.blueprint.decoder is not None:
         return read_again(model, batch)
     plan = model.blueprint.last
@@ -261,10 +261,10 @@ def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
 
 
 def read_again(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """Repeat the text in the decoder, after the start token, for its hidden states (Lewis et al. 2019: BART)."""
+    """Return the text as decoder input, shifted after the start token (Lewis et al. 2019: BART)."""
     ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
     if start is None:
         raise UsageError("the decoder starts with model.special_ids.start, which the recipe does not set")
     again = {"decoder_input_ids": torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)}
-    # a position is real if the token it represents is
+    # position t of the decoder represents token t, so the masks are equal
     return again | ({"decoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {})

@@ -28,7 +28,7 @@ class NumberedRows(ReadingRows):
     tokenized = ("text", "second")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` and numeric `label`; texts are truncated to the model's maximum length."""
+        """Return items `text` and numeric `label`. Texts are truncated to the model's maximum length."""
         labels = self._column(examples, "label")
         items = self._texts(examples, tokenizer, max_length)
         kept = [
@@ -40,7 +40,7 @@ class NumberedRows(ReadingRows):
         return self._usable(kept, len(items), "the texts are empty")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate inputs, and numeric `labels` [rows]."""
+        """Collate inputs and numeric `labels` [rows]."""
         labels = np.concatenate([item["label"] for item in items])
         return super().collate(items, rng) | {"labels": torch.from_numpy(labels)}
 
@@ -67,7 +67,7 @@ class Numbers(ReadingAnswers):
 
 @register("objective", "regression")
 class Regression(Reading):
-    """Loss = (value - label)^2 of a text, or of two if the corpus has `second` (Devlin et al. 2018: STS-B)."""
+    """Loss = (value - label)^2 for a text, or for two texts if the corpus has `second` (Devlin et al. 2018: STS-B)."""
 
     rows_type = NumberedRows
     answers_type = Numbers
@@ -75,11 +75,11 @@ class Regression(Reading):
     capabilities = frozenset({"numbers"})  # no likelihood: squared error
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Sum the squared error of `logits` [rows]: twice the NLL of a unit normal, up to a constant."""
+        """Sum the squared errors of `logits` [rows]: twice the NLL of a unit normal, up to a constant."""
         return F.mse_loss(logits, batch["labels"].to(logits.dtype), reduction="sum"), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score the mean label of the training examples."""
+        """Score the mean label of the training examples as a constant prediction."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         return Baseline("mean label", float(((valid - train.mean()) ** 2).mean()))
 

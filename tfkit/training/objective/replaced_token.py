@@ -30,10 +30,10 @@ from tfkit.training.objective.rows import Batch, Example, Item, Rows, padded
 
 
 class ReplacedRows(MaskedRows):
-    """Rows of masked_lm, with original tokens and random numbers for sampling replacements."""
+    """Rows of masked_lm, with the original tokens and random numbers for sampling replacements."""
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate as masked_lm, adding `original` ids, mask `real`, and a uniform number per masked token (`draws`)."""
+        """Collate as masked_lm, adding `original` ids, the mask `real`, and uniform `draws` for the masked tokens."""
         batch = super().collate(items, rng)
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
         batch |= {"original": torch.from_numpy(ids), "real": torch.from_numpy(real)}
@@ -41,15 +41,15 @@ class ReplacedRows(MaskedRows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Raise UsageError: packing is not supported."""
+        """Raise UsageError, because packing is not supported."""
         return Rows.collate_packed(self, rows, length, rng)
 
 
 class Replacements(Answers):
-    """Probability of each token of being a replacement."""
+    """Probability that each token of a text was replaced."""
 
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
-        """Return the `tokens` of each text with their probabilities of being `replaced`."""
+        """Return the `tokens` of each text, and in `replaced` the probability that each was replaced."""
         rows = [self.rows.prompt(ids) for ids in tokenizer.encode_batch([example["text"] for example in examples])]
         longest = model.blueprint.last.max_length
         rows = [row[:longest] or [self.rows.tokens.pad] for row in rows]
@@ -71,8 +71,8 @@ class Replacements(Answers):
 class ReplacedToken(MaskedLm):
     """Loss = weight * -log p(replaced or not) of every token + the generator's masked_lm loss (Clark et al. 2020).
 
-    The generator, a separate masked language model (a `model:` without vocab_size, which is shared), samples tokens for
-    masked positions; the model's head, a discriminator, detects them. arXiv 2003.10555 (ELECTRA).
+    The generator is a separate masked language model, written as a `model:` without vocab_size. It samples tokens for
+    masked positions, and the trained model's discriminator head detects them. arXiv 2003.10555 (ELECTRA).
     """
 
     rows_type = ReplacedRows
@@ -98,10 +98,8 @@ class ReplacedToken(MaskedLm):
     class Config(MaskedLm.Config):
         """Options of replaced_token."""
 
-        mask_share: float = Field(
-            1.0, ge=0, le=1, description="fraction of the chosen tokens that the mask token replaces"
-        )
-        random_share: float = Field(0.0, ge=0, le=1, description="fraction of those that a random token replaces")
+        mask_share: float = Field(1.0, ge=0, le=1, description="fraction of chosen tokens replaced by the mask token")
+        random_share: float = Field(0.0, ge=0, le=1, description="fraction of chosen tokens replaced by a random token")
         generator: dict[str, Any] = Field(
             description="`model:` of a smaller encoder with a masked_lm head, without vocab_size"
         )
@@ -112,7 +110,7 @@ class ReplacedToken(MaskedLm):
         @classmethod
         def _right(cls, model: dict[str, Any]) -> dict[str, Any]:
             if "vocab_size" in model:
-                raise ValueError("the generator's vocab_size is the model's; remove it")
+                raise ValueError("the generator uses the model's vocab_size; remove it")
             try:
                 found = blueprint_of({**model, "vocab_size": 8})
             except RecipeError as error:
@@ -155,7 +153,7 @@ class ReplacedToken(MaskedLm):
     config: Config
 
     def attach(self, model: Model) -> None:
-        """Build the generator. Raise UsageError if it cannot share the token table."""
+        """Build the generator. Raise UsageError if it cannot share the model's token table."""
         vocab_size = model.blueprint.last.vocab_size
         blueprint = blueprint_of({**self.config.generator, "vocab_size": vocab_size})
         parameter = next(model.parameters())
@@ -168,7 +166,7 @@ class ReplacedToken(MaskedLm):
         self.module = generator
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Sum the weighted discriminator loss per real token and the generator loss per masked token."""
+        """Return the weighted discriminator loss per real token plus the generator loss per masked token."""
         if self.module is None:
             self.attach(model)
         generator: Any = self.module
@@ -188,7 +186,7 @@ class ReplacedToken(MaskedLm):
         return Loss(total + sum(auxiliary) * count if training and auxiliary else total, count)
 
     def _replaced(self, generator: Any, hidden: Tensor, batch: Batch) -> Tensor:
-        """Return the original ids with generator samples at masked positions."""
+        """Return the original ids with samples of the generator at masked positions."""
         features = hidden.flatten(0, 1)[batch["predicted"]]  # [m d_model]
         totals = wide(generator.head(features)).softmax(-1).cumsum(-1)  # [m vocab_size]
         points = batch["draws"][:, None].to(totals.dtype) * totals[:, -1:]
@@ -198,7 +196,7 @@ class ReplacedToken(MaskedLm):
         return ids.view_as(batch["original"])
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Return None, since the loss is a sum of two."""
+        """Return None, because the loss is a sum of two terms."""
         return None
 
 

@@ -18,20 +18,20 @@ from tfkit.training.objective.seq2seq import pair_batch
 
 
 class RewritingRows(Rows):
-    """Source and target, both derived from one text in each batch.
+    """Source and target rows derived from the same text, with new randomness in each batch.
 
-    Subclasses implement `spoiled` to create them, and `lengths` [items 2] as upper bounds of their positions.
+    Subclasses implement `spoiled`, which creates both, and `lengths` [items 2], upper bounds of their row lengths.
     """
 
     fields = ("text",)
     required: ClassVar[tuple[str, ...]] = ("start", "end")
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Return encoder input and decoder target (start, tokens, end)."""
+        """Return the encoder's input and the decoder's target (start, tokens, end)."""
         raise NotImplementedError(f"{type(self).__name__} has no spoiled")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, unframed; long texts are split, single tokens dropped."""
+        """Return items `text` without special tokens. Long texts are split, and texts of a single token dropped."""
         self.bind(tokenizer)
         texts = self._encoded(examples, "text", tokenizer)
         room = max(map(len, texts), default=0) if max_length is None else self._room(max_length)
@@ -42,7 +42,7 @@ class RewritingRows(Rows):
         return self._usable(items, len(texts), why)
 
     def _room(self, longest: int) -> int:
-        """Return the maximum text length that fits on both sides."""
+        """Return the maximum text length for which both source and target fit."""
         room = longest
         while room > 1 and self.lengths([{"text": np.zeros(room, np.int32)}]).max() > longest:
             room -= 1
@@ -61,21 +61,21 @@ class RewritingRows(Rows):
 
 
 class Rewriting(Objective):
-    """Loss = -sum log p(target_t | target_<t, source), both derived from one text in each batch."""
+    """Loss = -sum log p(target_t | target_<t, source), with source and target derived from the same text."""
 
     reads = "encoder_decoder"
     gives = frozenset({"attention_mask"})
     capabilities = frozenset({"likelihood", "soft_targets"})
 
     class Config(Objective.Config):
-        """Options of corrupting objectives."""
+        """Options of objectives that corrupt texts."""
 
         def shortest(self, facts: RecipeFacts) -> int:
-            return 4  # both sides of a text of two tokens, with start and end
+            return 4  # a text of two tokens, with start and end
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over real target tokens."""
-        # No decoder mask: right padding is hidden by the causal mask.
+        """Compute the cross-entropy over target tokens."""
+        # no decoder mask is needed, because the causal mask hides padding on the right
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),

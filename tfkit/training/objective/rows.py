@@ -1,4 +1,4 @@
-"""Base classes of rows: conversion of examples to items (token ids) and of items to batches."""
+"""Base classes of rows, which convert examples to items (token ids) and items to batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfkit.training.baseline import Ids, ItemColumn
 logger = logging.getLogger("tfkit")
 
 Item = dict[str, Ids]  # token ids of one training example, by name
-Batch = dict[str, Tensor]  # inputs of the loss, on the CPU until the training loop moves them
+Batch = dict[str, Tensor]  # inputs of the loss; collated on the CPU
 Example = Mapping[str, str]
 
 ENCODED_AT_ONCE = 10_000  # maximum texts per call, to bound the tokenizer's memory
@@ -33,7 +33,7 @@ ENCODED_AT_ONCE = 10_000  # maximum texts per call, to bound the tokenizer's mem
 
 @dataclass(frozen=True)
 class TokenFacts:
-    """Special token ids by role, and vocabulary size."""
+    """Special token ids by role, and the vocabulary size."""
 
     special: Mapping[str, int] = field(default_factory=dict)
     size: int = 0
@@ -45,16 +45,16 @@ class TokenFacts:
 
     @property
     def pad(self) -> int:
-        """Padding id; any id works, since padding has no loss and is not attended to."""
+        """Padding id. Any id works, because padding is not attended to and has no loss."""
         return self.special.get("pad", 0)
 
     def framed(self, text: Ids) -> Ids:
-        """Add the start and end tokens, if defined."""
+        """Add the start and end tokens that the tokenizer defines."""
         return wrapped(text, self.special.get("start"), self.special.get("end"))
 
 
 class Encoded(Sequence[dict[str, str]]):
-    """Examples of which only the ids of each field are there: those of token shards."""
+    """Examples read from token shards, of which only the ids of each field are available."""
 
     def __init__(self, texts: Mapping[str, TokenIds]) -> None:
         self.texts = texts
@@ -63,11 +63,11 @@ class Encoded(Sequence[dict[str, str]]):
         return len(next(iter(self.texts.values())))
 
     def __getitem__(self, place: object) -> NoReturn:
-        raise UsageError("the examples are in token shards: read them by _ids, or leave out the capability 'shards'")
+        raise UsageError("the examples are in token shards; read them with _ids, or remove the capability 'shards'")
 
 
 class Items(Sequence[Item]):
-    """Items made on access, item n by `make(n)`; `sizes` are their numbers of ids by name."""
+    """Lazy items: item n is created by `make(n)`. `sizes` maps each name to its number of ids per item."""
 
     def __init__(self, make: Callable[[int], Item], sizes: Mapping[str, Ids]) -> None:
         self.make, self.sizes = make, sizes
@@ -90,30 +90,30 @@ class Items(Sequence[Item]):
 
 
 def sizes(items: Sequence[Item], name: str) -> Ids:
-    """Numbers of ids called `name` of all items."""
+    """Return how many ids called `name` each item has."""
     return items.sizes[name] if isinstance(items, Items) else np.asarray([len(item[name]) for item in items])
 
 
 def column(items: Sequence[Item], name: str) -> ItemColumn:
-    """The ids called `name` of all items."""
+    """Return the ids called `name` of all items as a lazy sequence."""
     return ItemColumn(items, name, int(sizes(items, name).sum()))
 
 
 class Rows(RowsFacts):
-    """Base class of data preparation for objectives. Call `bind` (or `prepare`, which does) first.
+    """Base class of data preparation for objectives. Call `bind` first, or `prepare`, which calls it.
 
-    A `prepare` that reads the examples by `_ids` works on token shards too.
+    `prepare` supports token shards if it reads the examples with `_ids`.
     """
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         """Store the objective's options."""
         self.config = config
         self.tokens = TokenFacts()
-        self.labels: tuple[str, ...] = ()  # of the training corpus, if `labelled`
-        self.plan: StackPlan | None = None  # the stack reading vectors, if any
+        self.labels: tuple[str, ...] = ()  # labels of the training corpus, if `labelled`
+        self.plan: StackPlan | None = None  # the stack that reads vectors, if any
 
     def read_model(self, blueprint: Blueprint) -> None:
-        """Switch to vector inputs if the model's first stack reads them."""
+        """Switch to vector inputs if the model's first stack reads vectors."""
         plan = next(blueprint.stacks())
         if self.vectors_for is not None and plan.reads_vectors:
             self.plan, self.fields = plan, self.read_fields(("vectors",))  # type: ignore[misc]
@@ -126,9 +126,9 @@ class Rows(RowsFacts):
     def _check_roles(self, tokenizer: Tokenizer, required: Sequence[str]) -> None:
         missing = [role for role in required if role not in tokenizer.special_ids]
         if missing:
-            there = ", ".join(tokenizer.special_ids) or "none"
+            present = ", ".join(tokenizer.special_ids) or "none"
             raise DataError(
-                f"{self._name} requires a special token for {' and '.join(missing)}; the tokenizer has {there}. "
+                f"{self._name} requires a special token for {' and '.join(missing)}; the tokenizer has {present}. "
                 f"Add one to the tokenizer's special_tokens, such as {{{missing[0]}: <{missing[0]}>}}"
             )
 
@@ -140,20 +140,20 @@ class Rows(RowsFacts):
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Convert examples to items of at most the model's maximum length.
 
-        Log dropped examples with the reason. Raise DataError if none are left or a field is missing.
+        Log why examples are dropped. Raise DataError if no example is left, or if a field is missing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no prepare")
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return the positions of each item in the model, [items] or [items sides]."""
+        """Return the number of positions of each item in the model: [items] or [items sides]."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate one row per item; all randomness comes from `rng`."""
+        """Collate a batch with one row per item. All randomness comes from `rng`."""
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Collate several items per row of `length`, separated by segments. Raise UsageError if unsupported."""
+        """Collate several items per row of `length` tokens, as separate segments. Raise UsageError if unsupported."""
         raise UsageError(f"batches of {self._name} cannot be packed; set data.batch.pack: false")
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
@@ -161,11 +161,11 @@ class Rows(RowsFacts):
         return list(ids)
 
     def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-        """Encode texts for a trained model, with the special tokens that it expects."""
+        """Encode texts as inputs of a trained model, with special tokens."""
         return [self.prompt(ids) for ids in tokenizer.encode_batch(texts)]
 
     def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
-        """Return the texts of an example for training a tokenizer."""
+        """Return the texts of an example that the tokenizer is trained on."""
         return [example[field] for field in fields if field in example]
 
     def labels_in(self, example: Example) -> Sequence[str]:
@@ -176,14 +176,14 @@ class Rows(RowsFacts):
         """Return one field of all examples. Raise ExampleError if it is missing."""
         for number, example in enumerate(examples, 1):
             if field not in example:
-                there = ", ".join(example) or "nothing"
+                present = ", ".join(example) or "nothing"
                 raise ExampleError(
-                    number, f"{self._name} requires {' and '.join(self.fields)}; the example has {there}"
+                    number, f"{self._name} requires {' and '.join(self.fields)}; the example has {present}"
                 )
         return [example[field] for example in examples]
 
     def _ids(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> TokenIds:
-        """Return the ids of one field of all examples, from token shards if given; raise as `_encoded` does."""
+        """Return the ids of one field of all examples, encoded or read from token shards."""
         if isinstance(examples, Encoded):
             return examples.texts[field]
         return TokenIds.of(self._encoded(examples, field, tokenizer))
@@ -196,7 +196,7 @@ class Rows(RowsFacts):
             return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
 
     def vectors(self, examples: Sequence[Example]) -> Sequence[Item]:
-        """Return items `vectors` and their number of `positions`. Raise ExampleError for unsuitable arrays."""
+        """Return items with `vectors` and the number of `positions`. Raise ExampleError for unsuitable arrays."""
         plan = self.plan
         if plan is None:
             raise UsageError(f"{self._name} requires a model whose first stack reads vectors")
@@ -214,49 +214,49 @@ class Rows(RowsFacts):
             except ValueError as error:
                 raise ExampleError(number, str(error)) from None
             longest = positions if plan.max_length is None else plan.max_length
-            if positions > longest or (pictures and positions != longest):  # another size gives another patch grid
+            if positions > longest or (pictures and positions != longest):  # patches must fill the grid
                 text = f"requires {positions:,} positions, but the {plan.side}'s max_length is {plan.max_length:,}"
                 raise ExampleError(number, f"{text}; set max_length: {positions}")
             items.append({"vectors": array, "positions": np.asarray([positions])})
         return items
 
     def _usable(self, items: Sequence[Item], examples: int, why: str) -> Sequence[Item]:
-        """Return `items`. Raise DataError if empty."""
+        """Return `items`. Raise DataError if there are none."""
         if not len(items):
             raise DataError(f"{self._name}: none of {counted(examples, 'example')} can be used: {why}")
         return items
 
     def _left_out(self, number: int, of: int, why: str) -> None:
-        """Log the number of dropped examples."""
+        """Log the number of dropped examples and the reason, if any."""
         if number:
             logger.warning("%s: %s of %s dropped: %s", self._name, f"{number:,}", counted(of, "example"), why)
 
 
 class PackableRows(Rows):
-    """Rows that are collated alike with one item or several."""
+    """Rows that consist of one item, or of several if packed, and are collated by the same code."""
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """Collate `input_ids` [rows longest], `labels` [n], and their positions `predicted` [n]."""
         return self._batch([[item] for item in items], None)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Pack several items per row: `position_ids` restart, `segment_ids` separate them."""
+        """Pack several items per row. `position_ids` restart for each item, `segment_ids` separate items."""
         positions, segments = packed_places([self.lengths(row).tolist() for row in rows], length)
         places = {"position_ids": torch.from_numpy(positions), "segment_ids": torch.from_numpy(segments)}
         return {**self._batch(rows, length), **places}
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
-        """Collate rows of several items, without the positions that packing needs."""
+        """Collate rows of one or more items, without position and segment ids."""
         raise NotImplementedError(f"{type(self).__name__} has no _batch")
 
 
 class TextRows(Rows):
-    """One row per text with available start and end tokens; each token predicts the next."""
+    """One row per text, framed with the start and end tokens that exist. Each token predicts the next."""
 
     fields = ("text",)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, one token longer than their row."""
+        """Return items `text`, one token longer than the row."""
         self.bind(tokenizer)
         texts = self._ids(examples, "text", tokenizer)
         why = "the text is empty, or has a single token"
@@ -267,13 +267,13 @@ class TextRows(Rows):
         return self._usable(items, len(texts), why)
 
     def _rows_of(self, texts: TokenIds, max_length: int | None) -> Items:
-        """Items of the framed texts that have a next token and fit."""
+        """Return items of the framed texts that have at least two tokens and fit."""
         framed = texts.lengths + len(self.tokens.framed(np.zeros(0, np.int32)))
         kept = np.flatnonzero((texts.lengths > 0) & (framed >= 2) & (framed <= (max_length or 2**62) + 1))
         return Items(lambda place: {"text": self.tokens.framed(texts[kept[place]])}, {"text": framed[kept]})
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return positions in the model, [items]."""
+        """Return the row length of each item, [items]."""
         return sizes(items, "text") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
@@ -281,7 +281,7 @@ class TextRows(Rows):
         return next_tokens([item["text"] for item in items], self.tokens.pad)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Pack several texts per row: `position_ids` restart, `segment_ids` separate them."""
+        """Pack several texts per row. `position_ids` restart for each text, `segment_ids` separate texts."""
         positions, segments = packed_places([[len(item["text"]) - 1 for item in row] for row in rows], length)
         ids, real = padded(
             [np.concatenate([item["text"][:-1] for item in row]) for row in rows], self.tokens.pad, length
@@ -293,14 +293,14 @@ class TextRows(Rows):
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Return a prefix to continue, after the start token if defined."""
+        """Return a prefix to continue, after the start token if there is one."""
         start = self.tokens.special.get("start")
         return list(ids) if start is None else [start, *ids]
 
 
 @contextlib.contextmanager
 def located(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[None]:
-    """Convert an encoding failure within the block to ExampleError for the first text that fails."""
+    """Convert an encoding error to an ExampleError that names the first text that cannot be encoded."""
     try:
         yield
     except DataError:
@@ -313,7 +313,7 @@ def located(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[None]:
 
 
 def length_of(plan: StackPlan, sizes: Sequence[int]) -> int:
-    """Return the positions of an array of these sizes in a stack. Raise ValueError if it is unsuitable."""
+    """Return the number of positions of an array of this shape in a stack. Raise ValueError if it is unsuitable."""
     if plan.embedding is not None:
         return plan.embedding.length_of(sizes, plan.shape())
     if len(sizes) != 2 or sizes[1] != plan.d_model:
@@ -322,7 +322,7 @@ def length_of(plan: StackPlan, sizes: Sequence[int]) -> int:
 
 
 def vector_batch(arrays: Sequence[Array]) -> Batch:
-    """Collate `inputs_embeds`, and `attention_mask` if lengths differ."""
+    """Collate `inputs_embeds` and, if lengths differ, `attention_mask`."""
     batch = {"inputs_embeds": pad_sequence([torch.from_numpy(array) for array in arrays], batch_first=True)}
     lengths = torch.tensor([len(array) for array in arrays])
     if lengths.min() < lengths.max():
@@ -340,7 +340,7 @@ def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:
 def padded(
     rows: Sequence[Ids], fill: int, length: int | None = None
 ) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Right-pad rows to [rows longest]; also return the mask of real positions."""
+    """Pad rows on the right to [rows longest] or [rows length]. Return them with the mask of real positions."""
     lengths = np.asarray([len(row) for row in rows])
     width = int(lengths.max(initial=0)) if length is None else length
     real = np.arange(width)[None, :] < lengths[:, None]
@@ -350,9 +350,9 @@ def padded(
 
 
 def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
-    """Shift rows for teacher forcing: `input_ids` [rows longest] without last tokens, next tokens as `labels` [n].
+    """Collate rows for teacher forcing: `input_ids` [rows longest], and the next tokens as `labels` [n].
 
-    `predicted` [n] holds the label positions in the flattened input_ids; it is omitted if that is all of them.
+    `predicted` [n] holds the positions of the labels in the flattened input_ids. It is omitted without padding.
     """
     ids, real = padded([row[:-1] for row in rows], pad)
     labels = np.concatenate([row[1:] for row in rows]).astype(np.int64)
@@ -363,7 +363,7 @@ def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
 
 
 def packed_places(rows: Sequence[Sequence[int]], length: int) -> tuple[Ids, Ids]:
-    """Return position and segment ids [rows length] for pieces of these lengths; padding is segment 0."""
+    """Return position ids and segment ids [rows length] for pieces of these lengths. Padding is segment 0."""
     positions = np.zeros((len(rows), length), dtype=np.int64)
     segments = np.zeros((len(rows), length), dtype=np.int64)
     for row, pieces in enumerate(rows):

@@ -32,7 +32,7 @@ from tfkit.training.objective.rows import (
 
 
 class Seq2SeqRows(Rows):
-    """Separate source and target rows."""
+    """Separate rows for source and target."""
 
     fields = ("source", "target")
     required = ("start", "end")
@@ -40,13 +40,13 @@ class Seq2SeqRows(Rows):
     config: Seq2Seq.Config
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to both tokenizers. Raise DataError for a missing special token."""
+        """Bind to both tokenizers. Raise DataError if a required special token is missing."""
         super().bind(tokenizer)
         self._check_roles(tokenizer.source, self.config.source_roles())
         self.source = TokenFacts.of(tokenizer.source)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `source`, framed as configured, and `target` (start, tokens, end: one longer than its row)."""
+        """Return items `source`, framed as configured, and `target` (start, tokens, end), one longer than its row."""
         self.bind(tokenizer)
         if self.plan is not None:
             return self._of_vectors(examples, tokenizer, max_length)
@@ -82,7 +82,7 @@ class Seq2SeqRows(Rows):
         return self._usable(found, len(examples), why)
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return positions in encoder and decoder, [items 2]."""
+        """Return the number of positions in encoder and decoder, [items 2]."""
         vectors = self.plan is not None
         read = np.asarray([int(item["positions"][0]) for item in items]) if vectors else sizes(items, "source")
         return np.stack((read, sizes(items, "target") - 1), axis=1)
@@ -127,9 +127,9 @@ class Seq2Seq(Objective):
         """Options of seq2seq."""
 
         label_smoothing: Share = Field(
-            0.0, description="probability moved from the target token to the whole vocabulary, in training only"
+            0.0, description="fraction of the target probability spread over the vocabulary, in training only"
         )
-        source_start: bool = Field(False, description="start the source with the start token, like the target")
+        source_start: bool = Field(False, description="begin the source with the start token, like the target")
         source_end: bool = Field(True, description="end the source with the end token, like the target")
 
         def source_roles(self) -> tuple[str, ...]:
@@ -141,8 +141,8 @@ class Seq2Seq(Objective):
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over real target tokens; labels are smoothed only in training."""
-        # No decoder mask: right padding is hidden by the causal mask, and kernels have a fast path without one.
+        """Compute the cross-entropy over target tokens, with label smoothing only in training."""
+        # no decoder mask: the causal mask hides padding on the right, and kernels are faster without a mask
         out = model(
             input_ids=batch.get("input_ids"),
             inputs_embeds=batch.get("inputs_embeds"),
@@ -160,7 +160,7 @@ class Seq2Seq(Objective):
 
 
 def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int, source_pad: int | None = None) -> Batch:
-    """Collate source and target rows for an encoder-decoder with teacher forcing."""
+    """Collate source and target rows for teacher forcing of an encoder-decoder."""
     ids, real = padded(sources, pad if source_pad is None else source_pad)
     batch = next_tokens(targets, pad)
     batch["decoder_input_ids"] = batch.pop("input_ids")

@@ -25,14 +25,14 @@ Places = list[tuple[int, int]]  # character span of each token
 
 
 class SpanRows(ReadingRows):
-    """Questions with windows of their contexts, and answer positions."""
+    """Questions with windows of their contexts and the positions of the answers."""
 
     fields = ("question", "context", "answer")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` (question and context), with token masks `inside` (context) and `answer`.
+        """Return items `text` (question and context) with the token masks `inside` (context) and `answer`.
 
-        Examples whose answer is not in the context are dropped, as are windows without it.
+        Examples and windows that do not contain the answer are dropped.
         """
         answers = self._column(examples, "answer")
         items: list[Item] = []
@@ -53,7 +53,7 @@ class SpanRows(ReadingRows):
     def _windows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
     ) -> Iterator[tuple[int, Item, Places, int]]:
-        """Yield (example index, window, character spans of its context tokens, their number)."""
+        """Yield (example index, window, character spans of the context tokens, number of context tokens)."""
         self.bind(tokenizer)
         questions = self._encoded(examples, "question", tokenizer)
         texts = self._column(examples, "context")
@@ -73,12 +73,12 @@ class SpanRows(ReadingRows):
                 inside = np.zeros(len(item["text"]), dtype=np.int32)
                 first = len(inside) - len(piece) - len(self._frame.after)
                 inside[first : first + len(piece)] = 1
-                # question tokens have global attention, if supported by the model
+                # question tokens have global attention if the model supports it
                 marked = np.asarray(item["types"] == 0, dtype=np.int32)
                 yield number, item | {"inside": inside, "marked": marked}, places[start : start + room], len(piece)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate inputs, `labels` [rows 2] (start and end positions), and `inside` [rows width], the context mask."""
+        """Collate inputs, `labels` [rows 2] (start and end position) and the context mask `inside` [rows width]."""
         answers = [np.flatnonzero(item["answer"]) for item in items]
         labels = np.asarray([(answer[0], answer[-1]) for answer in answers], dtype=np.int64)
         inside = padded([item["inside"] for item in items], 0)[0].astype(np.bool_)
@@ -86,7 +86,7 @@ class SpanRows(ReadingRows):
 
 
 class AnswerSpans(ReadingAnswers):
-    """Most likely span of the context."""
+    """The most likely span of the context."""
 
     objective: SpanObjective
     rows: SpanRows
@@ -97,7 +97,7 @@ class AnswerSpans(ReadingAnswers):
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Return the `answer` to each question with its character offsets `begin` and `end` in the context.
 
-        `probability` is relative to all spans of the window; an empty context has an empty answer.
+        `probability` is relative to the spans of one window. The answer to an empty context is empty.
         """
         windows = list(self.rows._windows(examples, tokenizer, model.blueprint.last.max_length))
         per_window = self._logits(model, [item for _, item, _, _ in windows])
@@ -129,7 +129,8 @@ class AnswerSpans(ReadingAnswers):
 class SpanObjective(Reading):
     """Loss = -log p(begin | question, context) - log p(end | question, context) (Devlin et al. 2018: SQuAD).
 
-    The answer is its first occurrence in the context. Long contexts are split into windows that overlap by half.
+    The first occurrence of the answer in the context is the target. Long contexts are split into windows that overlap
+    by half.
     """
 
     rows_type: ClassVar[type[SpanRows]] = SpanRows
@@ -140,11 +141,11 @@ class SpanObjective(Reading):
     class Config(Reading.Config):
         """Options of span."""
 
-        longest_answer: PositiveInt = Field(30, description="maximum tokens of an answer")
+        longest_answer: PositiveInt = Field(30, description="maximum number of tokens of an answer")
 
         def shortest(self, facts: RecipeFacts) -> int:
             between = facts.token("separator") or facts.token("end")
-            return super().shortest(facts) + 1 + bool(between)  # a question token and the separator
+            return super().shortest(facts) + 1 + bool(between)  # plus a question token and the separator
 
     config: Config
     rows: SpanRows
@@ -157,7 +158,7 @@ class SpanObjective(Reading):
 
 
 def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token covering characters begin..end, or None if some are not covered."""
+    """Return the first and last of the tokens that cover characters begin..end, or None if some are not covered."""
     touching = [token for token, (first, last) in enumerate(places) if first < end and last > begin]
     if not touching or places[touching[0]][0] > begin or places[touching[-1]][1] < end:
         return None

@@ -21,7 +21,7 @@ from tfkit.training.objective.rows import Item, wrapped
 
 
 class SpanCorruptionRows(RewritingRows):
-    """Sources with a sentinel for each hidden span; targets of sentinels and hidden spans."""
+    """Rows whose source has a sentinel in place of each hidden span, and whose target lists sentinels and spans."""
 
     config: SpanCorruption.Config
 
@@ -37,19 +37,19 @@ class SpanCorruptionRows(RewritingRows):
             found.append(tokenizer.id(name))
         if len(found) < 2:
             raise DataError(
-                "span_corruption replaces spans by the tokens <extra_id_0>, <extra_id_1>, ..., but the tokenizer has "
+                "span_corruption replaces spans with the tokens <extra_id_0>, <extra_id_1>, ..., but the tokenizer has "
                 f"{len(found)} of them; set data.tokenizer.special_tokens: {{sentinels: 100}}"
             )
         self._sentinels = tuple(found)
 
     def _sizes(self, length: int) -> tuple[int, int]:
-        """Return the numbers of hidden tokens and spans; each span is preceded by a visible token."""
+        """Return the number of hidden tokens and of spans. A visible token precedes each span."""
         hidden = min(max(round(length * self.config.probability), 1), length - 1)
         spans = max(round(hidden / self.config.mean_span), 1)
         return hidden, min(spans, hidden, length - hidden, len(self._sentinels) - 1)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """Return positions [items 2], independent of the choice of spans."""
+        """Return row lengths [items 2], which do not depend on the choice of spans."""
         return np.asarray([self._positions(len(item["text"])) for item in items])
 
     def _positions(self, length: int) -> tuple[int, int]:
@@ -59,7 +59,7 @@ class SpanCorruptionRows(RewritingRows):
         return length - hidden + spans + 1, hidden + spans + 2
 
     def spoiled(self, text: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Alternate visible and hidden spans, starting visible; the target ends with an extra sentinel."""
+        """Split the text into alternating visible and hidden spans. The target ends with one more sentinel."""
         hidden, spans = self._sizes(len(text))
         sizes = np.stack(
             (random_split(len(text) - hidden, spans, rng), random_split(hidden, spans, rng)), axis=1
@@ -79,7 +79,7 @@ class SpanCorruptionRows(RewritingRows):
 class SpanCorruption(Rewriting):
     """Loss = -log p(<0> span <1> span ... | text with <0>, <1>, ... for the spans) (Raffel et al. 2019: 1910.10683).
 
-    Sentinels are the tokens <extra_id_0>, ... of the vocabulary; a text has fewer spans than there are sentinels.
+    Sentinels are the tokens <extra_id_0>, <extra_id_1>, ...; a text has fewer hidden spans than there are sentinels.
     """
 
     rows_type = SpanCorruptionRows

@@ -1,4 +1,4 @@
-"""Token classification: a tag for each word."""
+"""Token classification: prediction of a tag for each word."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_ENTITY = "O"
 
 
 class TaggedRows(ReadingRows):
-    """Texts with tag indices per word."""
+    """Texts with a tag index for each word."""
 
     fields = ("text", "tags")
     tokenized = ("text",)
@@ -45,9 +45,9 @@ class TaggedRows(ReadingRows):
         return words_of(example.get("tags", ""))
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, `firsts` (mask of word-initial tokens) and `tags`; long texts are split.
+        """Return items `text`, `firsts` (mask of the first token of each word) and `tags`. Long texts are split.
 
-        Words with a tag unknown to the training corpus have no loss, but metrics include them.
+        Words whose tag is not in the training corpus have no loss, but metrics count them.
         """
         tags = self._column(examples, "tags")
         learn(self, examples)
@@ -66,7 +66,7 @@ class TaggedRows(ReadingRows):
         )
 
     def _tell_unknown(self, tags: Sequence[str]) -> None:
-        """Warn about words excluded from the loss because of unknown tags."""
+        """Warn about words that have no loss because their tag is unknown."""
         every = [tag for line in tags for tag in words_of(line)]
         number = sum(tag not in self.labels for tag in every)
         if number:
@@ -83,7 +83,7 @@ class TaggedRows(ReadingRows):
     def _pieces(
         self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
     ) -> Iterator[tuple[int, Item, Ids]]:
-        """Yield (example index, piece, indices of the words that start in it); words are not split."""
+        """Yield (example index, piece, indices of the words in the piece). Words are not split."""
         self.bind(tokenizer)
         frame = self._frame
         room = None if longest is None else room_in(frame, longest)
@@ -100,7 +100,7 @@ class TaggedRows(ReadingRows):
                 yield number, {"text": row, "firsts": marks, "marked": first_of(len(row))}, words[inside]
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate inputs, `labels` [words], and their positions `predicted` [words] in the flattened rows."""
+        """Collate inputs, `labels` [words] and their positions `predicted` [words] in the flattened rows."""
         batch = super().collate(items, rng)
         width = batch["input_ids"].shape[1]
         places = [np.flatnonzero(item["firsts"]) + row * width for row, item in enumerate(items)]
@@ -110,7 +110,7 @@ class TaggedRows(ReadingRows):
 
 
 class Tags(ReadingAnswers):
-    """Most likely tag of each word."""
+    """The most likely tag of each word."""
 
     rows: TaggedRows
     reference = "tags"
@@ -124,7 +124,7 @@ class Tags(ReadingAnswers):
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Return the `words` of each text with their `tags` and `probabilities`.
 
-        Words without tokens get tag O if it exists, else the first tag, with probability 0.
+        Words without tokens get the tag O if it exists, else the first tag, with probability 0.
         """
         texts = [words_of(example["text"]) for example in examples]
         pieces = [
@@ -154,7 +154,7 @@ class Tags(ReadingAnswers):
 
 @register("objective", "token_classification")
 class TokenClassification(Reading):
-    """Loss = -sum log p(tag | text) over the words, each read at its first token (Devlin et al. 2018: 1810.04805)."""
+    """Loss = -sum log p(tag | text) over words, predicted at their first token (Devlin et al. 2018: 1810.04805)."""
 
     rows_type: ClassVar[type[TaggedRows]] = TaggedRows
     answers_type = Tags
@@ -165,7 +165,7 @@ class TokenClassification(Reading):
         """Options of token_classification."""
 
         label_smoothing: Share = Field(
-            0.0, description="fraction of the target distributed over all tags, in training only"
+            0.0, description="fraction of the target probability spread over all tags, in training only"
         )
 
     config: Config
@@ -182,24 +182,24 @@ class TokenClassification(Reading):
         return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score the tag frequencies of the training texts."""
+        """Score predictions by tag frequency in the training texts."""
         train, valid = (np.concatenate([item["tags"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent tag", found.loss, found.accuracy)
 
 
 def words_of(text: str) -> list[str]:
-    """Split words or tags at spaces, tabs and line ends only, as tagged corpora do."""
+    """Split words or tags at spaces, tabs and newlines only, as tagged corpora do."""
     return [word for word in text.replace("\t", " ").replace("\n", " ").split(" ") if word]
 
 
 def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids]:
-    """Return the indices of words in `text` (single-spaced) that have tokens, and of their first tokens."""
+    """Return the indices of the words of a single-spaced text that have tokens, and of their first tokens."""
     starts = np.cumsum([0] + [len(word) + 1 for word in text.split(" ")])
     words: list[int] = []
     firsts: list[int] = []
     for token, (begin, stop) in enumerate(places):
-        # a token may include the preceding space; a space alone belongs to no word
+        # a token may include the preceding space; a single space is not part of a word
         last = begin + len(text[begin:stop].rstrip(" ")) - 1
         word = int(np.searchsorted(starts, last, side="right")) - 1
         if last >= begin and (not words or word > words[-1]):
@@ -209,7 +209,7 @@ def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids
 
 
 def cuts(length: int, firsts: Ids, room: int | None) -> Iterator[tuple[int, int]]:
-    """Split `length` tokens into pieces of at most `room`, at word boundaries unless a word is longer."""
+    """Split `length` tokens into pieces of at most `room` tokens, at word boundaries unless a word is longer."""
     begin = 0
     while begin < length:
         stop = length if room is None else min(length, begin + room)

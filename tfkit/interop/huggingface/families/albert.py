@@ -15,7 +15,7 @@ from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
-# checkpoint names of layers: several in one group, or one in each of several groups
+# checkpoint names of layers: several layers in one group, or several groups of one layer
 INSIDE = "encoder.albert_layer_groups.0.albert_layers.{}"
 APART = "encoder.albert_layer_groups.{}.albert_layers.0"
 NAMES = {
@@ -30,7 +30,7 @@ NAMES = {
 }
 ORDER = "heads.sentence_order"
 SENTENCE_ORDER: Tree = {"heads": {"sentence_order": {"type": "classifier", "activation": "tanh"}}}
-GROUP = "group"  # layer kind of checkpoints with several groups
+GROUP = "group"  # prefix of layer kinds in checkpoints with several groups
 
 
 @register("family", "albert")
@@ -70,7 +70,7 @@ class Albert(BertLike):
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """Number groups and inner layers; tfkit stores shared weights under the first layer that uses them."""
+        """Return rules with group and layer numbers; tfkit stores shared weights in the first layer that uses them."""
         entries = blueprint.last.entries
         first = [entries.index(entry) for entry in dict.fromkeys(entries)]
         inside, apart = (_layer_rules(place, first) for place in (INSIDE, APART))
@@ -112,7 +112,7 @@ class Albert(BertLike):
 
 
 def _layer_rules(place: str, layers: Sequence[int]) -> tuple[Rule, ...]:
-    """Return the rules of the given tfkit layers; checkpoint names use the template `place`."""
+    """Return the rules for the given tfkit layers, with checkpoint names from the template `place`."""
     names = {
         f"{place.format(number)}.{checkpoint}": f"encoder.layers.{layer}.{own}"
         for number, layer in enumerate(layers)

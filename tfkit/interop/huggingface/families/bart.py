@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2019), and encoder-decoders that differ from it in their positions and norms."""
+"""BART (Lewis et al. 2019) and encoder-decoders that differ from it in positions and norms."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TWO_TABLES = (
 )
 
 
-# the decoder reads the text again, after its start token
+# for text classification, the decoder reads the text again after its start token
 OF_TEXTS: Mapping[str, ModelSection] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},
@@ -207,7 +207,7 @@ class Pegasus(Bart):
 
 
 def _join(model: Tree) -> None:
-    """Merge equal layer settings of both sides into `layer`."""
+    """Move layer settings that both sides share into `layer`."""
     encoder, decoder = model["encoder"], model["decoder"]
     if encoder["layer"] == decoder["layer"]:
         model["layer"] = merged(model["layer"], encoder.pop("layer"))

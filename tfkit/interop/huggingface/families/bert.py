@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), and encoders that differ from it in a few settings."""
+"""BERT (Devlin et al. 2018) and encoders that differ from it in a few settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 
 
 
 def heads_of(name: str, answers: bool = True) -> dict[str, ModelSection]:
-    """Return the model classes of an encoder: masked LM, text and token classification, headless, and `answers`."""
+    """Return the classes of an encoder: masked LM, classification, headless, and question answering if `answers`."""
     heads: dict[str, Mapping[str, object]] = {
         f"{name}ForMaskedLM": {"head": MASKED_LM},
         f"{name}ForSequenceClassification": {"head": CLASSIFIER},
@@ -37,7 +37,7 @@ def heads_of(name: str, answers: bool = True) -> dict[str, ModelSection]:
 
 
 def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
-    """Return the rules for the tables of tokens, positions and token types, and their norm."""
+    """Return the rules for the token, position and token type tables and their norm."""
     return (
         Rule("embeddings.word_embeddings.weight", "encoder.embedding.tokens.weight"),
         Rule("embeddings.position_embeddings.weight", "encoder.position.0.table.weight"),
@@ -49,7 +49,7 @@ def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
 def layer_rules(
     attention: str = "attention.output.LayerNorm", feedforward: str = "output.LayerNorm"
 ) -> tuple[Rule, ...]:
-    """Return the rules for a layer's projections and norms, the latter under the given names."""
+    """Return the rules for a layer's projections and its two norms, named by the arguments."""
     names = {
         "attention.self.query": "attention.query",
         "attention.self.key": "attention.key",
@@ -64,7 +64,7 @@ def layer_rules(
 
 
 def renamed(names: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Return rules that rename weights and biases: checkpoint name -> tfkit name."""
+    """Return rules that rename weights and biases. `names`: checkpoint name -> tfkit name."""
     return tuple(Rule(f"{checkpoint}.{{kind}}", f"{own}.{{kind}}") for checkpoint, own in names.items())
 
 
@@ -75,7 +75,7 @@ MASKED_LM_RULES = (
 )
 POOLER_RULES = renamed({"pooler.dense": "heads.pooler.dense"})
 CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.output"})
-# token-level outputs have the same names everywhere, without a prefix
+# output layers per token; all families name them alike, without a prefix
 OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 
 
@@ -116,11 +116,11 @@ class BertLike(Family):
     )
     ignored: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
     untyped: ClassVar[bool] = False  # True if the implementation runs without a token type table
-    head_activation: ClassVar[str | None] = None  # of masked_lm; None: the feed-forward's
+    head_activation: ClassVar[str | None] = None  # activation of the masked_lm head; None: as in the feed-forward
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """Return the rules of a model, token-level outputs first."""
+        """Return the rules of a model, starting with the output layers per token."""
         head = "none" if blueprint.head is None else blueprint.head.part.part_name
         output = OF_TOKENS.get(head)
         rules = super().rules_of(blueprint)

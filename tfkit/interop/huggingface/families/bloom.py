@@ -171,7 +171,7 @@ class MPT(ClassicDecoder):
         Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
         Setting("initializer_range", "init.std", 0.02),
     )
-    # ignored by the implementation, so other values are rejected
+    # the implementation ignores these keys, so other values are rejected
     fixed = (
         Fixed("expansion_ratio", (4,)),
         Fixed("no_bias", (True,)),
@@ -200,4 +200,4 @@ class MPT(ClassicDecoder):
         if look(model, INNER) != 4 * model["d_model"]:
             raise DataError("config.json cannot express a feed-forward other than 4 * d_model")
         if not config["attn_config"]["attn_pdrop"]:
-            config["attn_config"]["attn_pdrop"] = 0  # the class accepts only integers
+            config["attn_config"]["attn_pdrop"] = 0  # the config class accepts only integers

@@ -1,4 +1,4 @@
-"""Base of Llama-like families with different rotary settings for windowed and full layers."""
+"""Base of Llama-like families whose rotary settings differ between windowed and full layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfkit.interop.huggingface.settings import ConfigJson, look
 
 
 class ByType(Llama):
-    """Rotary settings differ between layer types: rope_parameters has an entry for each."""
+    """Base with rotary settings per layer type: rope_parameters has an entry for each type."""
 
     listed = True
-    local: ClassVar[Rope] = Rope()  # of layers with a window
-    thetas: ClassVar[Mapping[str, str]] = {}  # layer type -> key of theta in older files
-    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # layer types to which rope_scaling of older files applies
+    local: ClassVar[Rope] = Rope()  # rotary settings of windowed layers
+    thetas: ClassVar[Mapping[str, str]] = {}  # layer type -> key of its theta in older files
+    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # layer types to which older files apply rope_scaling
 
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:

@@ -30,7 +30,7 @@ OLD_END = 2  # placeholder end token id in early CLIP files; the actual one is t
 
 @register("family", "clip_text")
 class ClipText(BertLike):
-    """CLIP's text encoder: causal; the text embedding is the end token's state."""
+    """CLIP's text encoder: causal; the end token's state is the text embedding."""
 
     model_types: ClassVar[tuple[str, ...]] = ("clip_text_model",)
     base: ClassVar[ModelSection] = merged(BertLike.base, {**PRE_NORM, "mask": "causal"})
@@ -73,7 +73,7 @@ class ClipText(BertLike):
 
 @register("family", "siglip_text")
 class SiglipText(ClipText):
-    """SigLIP's text encoder: bidirectional; the text embedding is the last position's state, padding included."""
+    """SigLIP's text encoder: bidirectional; the last position's state, even of padding, is the text embedding."""
 
     model_types = ("siglip_text_model",)
     base: ClassVar = merged(BertLike.base, PRE_NORM)

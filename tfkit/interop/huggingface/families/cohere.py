@@ -92,7 +92,7 @@ class Cohere2(Cohere):
 
 
 def each_head(model: Tree) -> None:
-    """Add query and key norms with separate weights per head, as grouped norms over all heads."""
+    """Add query and key norms with separate weights per head, expressed as group norms over all heads."""
     width = model["d_model"] // model["layer"]["attention"]["num_heads"]
     norm = {"type": model["layer"]["norm"]["type"], "bias": False, "group_size": width}
     override(model, {"layer.attention": {"qk_norm": norm, "qk_norm_at": "width"}})

@@ -89,5 +89,5 @@ class Dbrx(Sparse):
 
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:
-        theta = look(config, "attn_config.rope_theta")  # as in DBRX's own files
+        theta = look(config, "attn_config.rope_theta")  # used by DBRX's published files
         return cls.rope.read(config if look(config, "rope_parameters") or theta is None else {"rope_theta": theta})

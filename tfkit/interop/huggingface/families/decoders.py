@@ -1,4 +1,4 @@
-"""Base of the classic decoders: pre-norm layers with a plain feed-forward of 4 * d_model."""
+"""Base of the classic decoders: pre-norm layers with an ungated feed-forward of 4 * d_model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INNER = "layer.feedforward.d_ff"
 
 
 def named(checkpoint: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
-    """Return rules that map tfkit names in a layer (__ for a dot) to checkpoint names below `checkpoint`."""
+    """Return rules for names in a layer: tfkit name (__ for a dot) = checkpoint name below `checkpoint`."""
     return tuple(
         Rule(f"{checkpoint}.{name}.{{kind}}", f"{LAYER}.{own.replace('__', '.')}.{{kind}}", layout)
         for own, name in names.items()
@@ -39,7 +39,7 @@ def heads_of(
 
 
 class ClassicDecoder(Family):
-    """Base of the decoders between GPT-2 and Llama."""
+    """Base of GPT-style decoders that are neither GPT-2 nor Llama."""
 
     base: ClassVar = {
         "type": "decoder",

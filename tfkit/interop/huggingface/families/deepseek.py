@@ -31,7 +31,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # eps is in no config
+LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # no config.json states eps
 RANKS = (
     Setting("q_lora_rank", "layer.attention.query_rank", None),
     Setting("kv_lora_rank", "layer.attention.kv_rank", 512),
@@ -39,7 +39,7 @@ RANKS = (
     Setting("qk_rope_head_dim", "layer.attention.rotary_head_dim", 64),
     Setting("v_head_dim", "layer.attention.value_head_dim", 128),
 )
-# per-head keys of the base settings
+# per-head keys in Llama's settings, which latent attention replaces
 BY_HEAD = ("num_key_value_heads", "head_dim", "attention_bias")
 LATENT_RULES = tuple(
     Rule(f"{CHECKPOINT}.self_attn.{checkpoint}.{{kind}}", f"{LAYER}.attention.{own}.{{kind}}")
@@ -61,12 +61,12 @@ GROUPS = (
 )
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", True)
 ROUTED = expert_settings("n_routed_experts")
-EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # among layers after the first
+EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # experts in every layer after the dense ones
 MIXTURE_RULES = (*GATED, *expert_rules(), *shared_rules(), *selection_rules("mlp.gate"))
 
 
 class LatentShell(Llama):
-    """Llama's base with latent attention."""
+    """Llama with latent attention."""
 
     rope = Rope(layout="interleaved", scores=True)
     derived = ("num_key_value_heads", "head_dim", "qk_head_dim")
@@ -101,13 +101,13 @@ class LatentShell(Llama):
 
 
 def latent_bias(config: ConfigJson) -> object:
-    """Return the projections with a bias if `attention_bias` is set."""
+    """Return the names of the projections that have a bias, or False."""
     down = ["query_down"] if config.get("q_lora_rank") is not None else []
     return [*down, "key_value_down", "output"] if config.get("attention_bias") else False
 
 
 def write_latent(config: Tree, model: ModelSection) -> None:
-    """Write the config keys of latent attention that no setting covers."""
+    """Write the config keys of latent attention that `settings` cannot express."""
     config["attention_bias"] = bool(value_of(model, "layer.attention.bias"))
     config["num_key_value_heads"] = config["num_attention_heads"]
     config["q_lora_rank"] = value_of(model, "layer.attention.query_rank")
@@ -115,7 +115,7 @@ def write_latent(config: Tree, model: ModelSection) -> None:
 
 
 class Grouped(FirstDense):
-    """DeepSeek's experts: grouped, with a limited number of groups per token, plus shared experts."""
+    """DeepSeek's experts: each token selects from a limited number of expert groups; shared experts are added."""
 
     shared_key = "n_shared_experts"
 
@@ -129,7 +129,7 @@ class Grouped(FirstDense):
 
     @classmethod
     def is_grouped(cls, config: ConfigJson) -> bool:
-        """True if there is more than one group."""
+        """True if experts are divided into several groups."""
         return (config.get("n_group") or 1) > 1
 
     @classmethod
@@ -182,7 +182,7 @@ class DeepseekV3(LatentExperts):
 
 @register("family", "glm4_moe_lite")
 class Glm4MoeLite(DeepseekV3):
-    """GLM-4.7-Flash: DeepSeek-V3 with a list of the dense layers."""
+    """GLM-4.7-Flash: DeepSeek-V3 whose dense layers are listed."""
 
     model_types = ("glm4_moe_lite",)
     heads = heads_of("Glm4MoeLite")

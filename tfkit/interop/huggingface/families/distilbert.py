@@ -27,7 +27,7 @@ NAMES = {
 
 @register("family", "distilbert")
 class DistilBert(BertLike):
-    """DistilBERT: BERT without token types and pooler."""
+    """DistilBERT: BERT without token types or a pooler."""
 
     model_types = ("distilbert",)
     base: ClassVar = merged(BertLike.base, {"layer.norm.eps": 1e-12})

@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020), RoFormer (Su et al. 2021), RemBERT (Chung et al. 2020): factorised token tables."""
+"""ELECTRA (Clark et al. 2020), RoFormer (Su et al. 2021), RemBERT (Chung et al. 2020): factorized token tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROJECTION = renamed({"embeddings_project": "encoder.embedding.projection"})
 
 
 class Narrow(BertLike):
-    """Base with tables of `embedding_size`, projected to d_model if the sizes differ."""
+    """Base with token tables of width `embedding_size`, projected to d_model if the widths differ."""
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
@@ -42,7 +42,7 @@ class Narrow(BertLike):
 
 @register("family", "electra")
 class Electra(Narrow):
-    """ELECTRA: a discriminator of replaced tokens, and the small generator that replaces them."""
+    """ELECTRA: a discriminator that detects replaced tokens, and the small generator that produces them."""
 
     model_types = ("electra",)
     heads: ClassVar = {
@@ -74,7 +74,7 @@ class Electra(Narrow):
     prefix = "electra."
     unprefixed = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.")
     tied: ClassVar = {"generator_lm_head.weight": "embeddings.word_embeddings.weight"}
-    head_activation = "gelu"  # of masked_lm, independent of the layers
+    head_activation = "gelu"  # activation of the masked_lm head, whatever the layers use
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:

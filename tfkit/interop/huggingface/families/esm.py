@@ -1,4 +1,4 @@
-"""ESM (Rives et al. 2021; Lin et al. 2022): encoders of proteins."""
+"""ESM (Rives et al. 2021; Lin et al. 2022): protein encoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
 
 @register("family", "esm")
 class Esm(Offset):
-    """ESM: a pre-norm encoder of proteins; mask tokens have a zero embedding."""
+    """ESM: a pre-norm protein encoder; mask tokens have a zero embedding."""
 
     model_types = ("esm",)
     base: ClassVar = merged(Offset.base, PRE_NORM)
@@ -41,9 +41,9 @@ class Esm(Offset):
     )
     head_rules: ClassVar = {**Roberta.head_rules, "none": POOLER_RULES}
     prefix, unprefixed, tied = "esm.", Roberta.unprefixed, Roberta.tied
-    ignored = ("embeddings.position_ids", INV_FREQ, INV_FREQ.replace("{layer}", "*"))  # a literal star
+    ignored = ("embeddings.position_ids", INV_FREQ, INV_FREQ.replace("{layer}", "*"))  # some files have a star
     dropped = (
-        "embeddings.position_embeddings.weight",  # files with rotary positions contain it as well
+        "embeddings.position_embeddings.weight",  # present, but unused, with rotary positions
         "pooler.dense.{kind}",
         "contact_head.regression.{kind}",
     )

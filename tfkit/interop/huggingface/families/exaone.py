@@ -41,7 +41,7 @@ class Exaone4(Olmo2):
     def types(cls, config: ConfigJson, count: int) -> list[str]:
         types = super().types(config, count)
         is_pattern = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
-        return [*types[:-1], FULL] if is_pattern else types  # the last layer is always full
+        return [*types[:-1], FULL] if is_pattern else types  # the last layer is never windowed
 
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:

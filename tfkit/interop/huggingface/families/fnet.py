@@ -56,4 +56,4 @@ class FNet(BertLike):
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         super().to_recipe(model, config)
-        model["embedding"]["d_embedding"] = model["d_model"]  # equal width, yet projected
+        model["embedding"]["d_embedding"] = model["d_model"]  # FNet projects even at equal width

@@ -1,4 +1,4 @@
-"""Variants of Llama by settings alone: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
+"""Llama variants that differ only in settings: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class Helium(Llama):
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
-            raise DataError("config.json cannot express heads whose total width differs from hidden_size")
+            raise DataError("config.json cannot express heads whose combined width differs from hidden_size")
 
 
 @register("family", "seed_oss")
 class SeedOSS(Llama):
-    """Seed-OSS (ByteDance 2025): one flag for the biases of queries, keys and values, another for the output's."""
+    """Seed-OSS (ByteDance 2025): one flag for query, key and value biases, another for the output bias."""
 
     model_types = ("seed_oss",)
     heads = heads_of("SeedOss")
@@ -136,7 +136,7 @@ class CWM(Llama):
 
 @register("family", "bitnet")
 class BitNet(Llama):
-    """BitNet b1.58 (Ma et al. 2025), with unpacked weights: norms before output and down, squared ReLU."""
+    """BitNet b1.58 (Ma et al. 2025), weights not packed: norms before the output and down projections, squared ReLU."""
 
     model_types = ("bitnet",)
     base = merged(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})

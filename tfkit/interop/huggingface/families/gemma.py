@@ -21,7 +21,7 @@ from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Power, Setting, amended
 
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first name is written
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # export writes the first name of a value
 FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # early Gemma files use gelu for gelu_tanh
 
 
@@ -104,7 +104,7 @@ class VaultGemma(Gemma2):
 
 @register("family", "gemma3")
 class Gemma3(ByType, Gemma2):
-    """Gemma 3, text model: norms of queries and keys, five windowed layers per full layer, a theta for each type."""
+    """Gemma 3, text model: query and key norms, five windowed layers per full layer, a theta for each layer type."""
 
     model_types = ("gemma3_text",)
     base = merged(Gemma2.base, {"layer.attention.qk_norm": True})
@@ -120,6 +120,6 @@ class Gemma3(ByType, Gemma2):
 
 
 def every(config: ConfigJson, default: int) -> tuple[str, ...]:
-    """Return windowed layer types, except for the last of each `sliding_window_pattern` layers."""
+    """Return a period of layer types: windowed, except for the last of each `sliding_window_pattern` layers."""
     count = int(first(config.get("sliding_window_pattern"), default))
     return (*[SLIDING] * (count - 1), FULL)

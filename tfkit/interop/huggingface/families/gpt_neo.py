@@ -22,7 +22,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, S
 from tfkit.interop.huggingface.tensors import Rule
 
 CHECKPOINT = "h.{layer}"
-# GPT's "gelu" is the tanh approximation
+# in GPT's files, "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 SIZES = (
     Setting("vocab_size", "vocab_size"),
@@ -79,7 +79,7 @@ class CTRL(ClassicDecoder):
         },
     )
     heads: ClassVar = heads_of("CTRL", "LMHeadModel", bias=True)
-    # layer_norm_epsilon applies to the final norm only
+    # only the final norm uses layer_norm_epsilon
     settings = amended(
         SIZES,
         Setting("dff", INNER),
@@ -177,7 +177,7 @@ class GPTNeo(ClassicDecoder):
         masks = [layer["mask"] for layer in layers_of(model)]
         sizes = {mask["size"] for mask in masks if mask}
         if len(sizes) > 1:
-            raise DataError("config.json cannot express windows of several sizes")
+            raise DataError("config.json cannot express windows of different sizes")
         config["attention_types"] = [[["local" if mask else "global" for mask in masks], 1]]
         config["window_size"] = next(iter(sizes), 256)
 
@@ -219,7 +219,7 @@ class GPTBigCode(ClassicDecoder):
         super().to_config(config, model)
         groups = look(model, "layer.attention.num_kv_heads") or config["n_head"]
         if groups not in (1, config["n_head"]):
-            raise DataError(f"config.json cannot express {groups} key-value heads; only 1, or as many as num_heads")
+            raise DataError(f"config.json cannot express {groups} key-value heads; use 1 or num_heads")
         config["multi_query"] = groups == 1
 
 

@@ -71,7 +71,7 @@ class GPTNeoX(ClassicDecoder):
 
     @classmethod
     def side_by_side(cls, config: ConfigJson) -> bool:
-        """True if attention and feed-forward read the same input."""
+        """True if attention and feed-forward are computed in parallel from the same input."""
         return bool(config.get("use_parallel_residual", True))
 
     @classmethod
@@ -83,7 +83,7 @@ class GPTNeoX(ClassicDecoder):
 
 @register("family", "gpt_neox_japanese")
 class GPTNeoXJapanese(GPTNeoX):
-    """GPT-NeoX Japanese: sequential sublayers, without biases except that of the last attention's output."""
+    """GPT-NeoX Japanese: sequential sublayers; the only bias is the attention output bias of the last layer."""
 
     model_types = ("gpt_neox_japanese",)
     base: ClassVar = merged(

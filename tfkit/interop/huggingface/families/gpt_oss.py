@@ -37,7 +37,7 @@ class GptOss(Sparse):
         Setting("intermediate_size", "layer.feedforward.expert.d_ff"),
         Setting("swiglu_limit", "layer.feedforward.expert.limit", 7.0),
     )
-    fixed = (Fixed("swiglu_alpha", (1.702,)), Fixed("hidden_act", ("silu",)))  # never read
+    fixed = (Fixed("swiglu_alpha", (1.702,)), Fixed("hidden_act", ("silu",)))  # ignored by the implementation
     rules = (
         *(*ENDS, *NORMS, *ATTENTION),
         Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks"),

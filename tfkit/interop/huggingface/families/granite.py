@@ -19,9 +19,9 @@ MULTIPLIERS = (
 
 
 def write_scale(config: Tree, model: ModelSection) -> None:
-    """Write the factor on the scores, which a recipe may omit for the default by head width.
+    """Write the attention scale, which a recipe may omit if it is the default for the head width.
 
-    Raises DataError for a head without a factor, as the implementation always divides by one.
+    Raises DataError if the head has no logit scale, as the implementation always divides by one.
     """
     if config.get("logits_scaling", 1) is None:
         raise DataError("config.json cannot express logits without a scale")

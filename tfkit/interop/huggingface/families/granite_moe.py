@@ -57,7 +57,7 @@ class GraniteMoe(Sparse):
 
 @register("family", "granitemoeshared")
 class GraniteMoeShared(GraniteMoe):
-    """Granite with routed experts and a shared one."""
+    """Granite with routed experts and a shared expert."""
 
     model_types = ("granitemoeshared",)
     heads = heads_of("GraniteMoeShared")

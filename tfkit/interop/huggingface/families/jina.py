@@ -16,7 +16,7 @@ from tfkit.interop.huggingface.tensors import Rule
 LAYER = "encoder.layers.{layer}"
 QUERY_KEY_VALUE = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
 UP_GATE = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("up", "gate"))
-FIRST_FILES = {  # layer names in the original files
+FIRST_FILES = {  # layer names in the first published files
     "encoder.layers.{layer}.norm1": f"{LAYER}.attention_norm",
     "encoder.layers.{layer}.norm2": f"{LAYER}.feedforward_norm",
     "emb_ln": "encoder.embedding.norm",

@@ -18,7 +18,7 @@ LAYER, CHECKPOINT = "decoder.layers.{layer}", "layers.{layer}"
 
 
 def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k_norm")) -> tuple[Rule, ...]:
-    """Return the rules for the four projections, and the query and key norms, if any."""
+    """Return the rules for the four projections and, unless `norms` is empty, the query and key norms."""
     names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": output}
     names |= dict(zip(("query_norm", "key_norm"), norms, strict=False))
     return tuple(
@@ -28,7 +28,7 @@ def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k
 
 
 def feedforward_rules(**names: str) -> tuple[Rule, ...]:
-    """Return the rules for the feed-forward's projections: tfkit name = checkpoint name."""
+    """Return the rules for the feed-forward's projections. `names`: tfkit name = checkpoint name."""
     return tuple(
         Rule(f"{CHECKPOINT}.mlp.{checkpoint}.{{kind}}", f"{LAYER}.feedforward.{own}.{{kind}}")
         for own, checkpoint in names.items()
@@ -36,7 +36,7 @@ def feedforward_rules(**names: str) -> tuple[Rule, ...]:
 
 
 def norm_rules(**names: str) -> tuple[Rule, ...]:
-    """Return the rules for a layer's norms: tfkit name = checkpoint name."""
+    """Return the rules for a layer's norms. `names`: tfkit name = checkpoint name."""
     return tuple(
         Rule(f"{CHECKPOINT}.{checkpoint}.{{kind}}", f"{LAYER}.{own}.{{kind}}") for own, checkpoint in names.items()
     )
@@ -52,7 +52,7 @@ def end_rules(norm: str = "norm") -> tuple[Rule, ...]:
 
 
 def heads_of(name: str) -> dict[str, ModelSection]:
-    """Return the model classes of a decoder with and without a head."""
+    """Return the classes of a decoder, with and without a language model head."""
     return {f"{name}ForCausalLM": {"head": {"type": "language_model"}}, f"{name}Model": {"head": "none"}}
 
 
@@ -67,7 +67,7 @@ ENDS = end_rules()
 class Llama(Family):
     """Llama: RMS norms, rotary positions, a gated feed-forward, few key-value heads, no biases.
 
-    Similar families set positions and layer types in class variables.
+    Similar families override class variables and methods for positions and layer types.
     """
 
     model_types = ("llama",)
@@ -109,8 +109,8 @@ class Llama(Family):
     rope: ClassVar[Rope] = Rope()
     stretched: ClassVar[ConfigJson] = {}  # default of rope_parameters
     ties: ClassVar[bool] = False  # default of tie_word_embeddings
-    period: ClassVar[tuple[str, ...]] = (FULL,)  # repeating layer types, unless listed
-    once: ClassVar[int] = 0  # leading layers before the repeating ones
+    period: ClassVar[tuple[str, ...]] = (FULL,)  # repeating layer types, if config.json does not list them
+    once: ClassVar[int] = 0  # number of leading layers before the period starts
     listed: ClassVar[bool] = False  # True if config.json may list the layer types
     window: ClassVar[int | None] = None  # default of sliding_window
 
@@ -159,18 +159,18 @@ class Llama(Family):
 
     @classmethod
     def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
-        """Return the repeating layer types of a config that does not list them."""
+        """Return the repeating layer types, for a config that does not list them."""
         return cls.period
 
     @classmethod
     def over_layer(cls, config: ConfigJson, name: str) -> Tree:
-        """Return the overrides of `layer` for a type, without its position."""
+        """Return the overrides of `layer` for a layer type, except its position."""
         size = config.get("sliding_window", cls.window)
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:
-        """Return the position part or parts for a layer type, or None."""
+        """Return the position part or parts of a layer type, or None."""
         return cls.rope.read(config, look(config, "rope_parameters") or look(config, "rope_scaling") or cls.stretched)
 
     @classmethod
@@ -185,12 +185,12 @@ class Llama(Family):
         elif len(set(types)) > 1:
             raise DataError("config.json can express a window only for all layers or none")
         if cls.listed or cls.period != (FULL,):
-            # the implementation creates a window mask if types are listed, even if none is windowed
+            # the implementation builds a window mask whenever types are listed, even if no layer is windowed
             config["sliding_window"] = next(iter(sizes), cls.window if cls.listed else None)
 
     @classmethod
     def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        """Write the layers' positions; reading them back checks that all layers agree."""
+        """Write the rotary settings of the first layer; the family matches only if the others agree with them."""
         config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
 
 
@@ -201,12 +201,12 @@ def head_width(model: ModelSection) -> int:
 
 
 def types_of(layers: Sequence[Tree]) -> list[str]:
-    """Return the layer types of spelled-out layers in config.json's terms."""
+    """Return the config.json layer types of spelled-out layers."""
     return [SLIDING if layer["mask"] else FULL for layer in layers]
 
 
 def _leave_out_defaults(model: Tree) -> None:
-    """Drop head counts and widths that equal the defaults, as config files always state them."""
+    """Drop head counts and widths that config files state even if they equal the defaults."""
     attention = model["layer"]["attention"]
     if attention.get("num_kv_heads") == attention["num_heads"]:
         del attention["num_kv_heads"]

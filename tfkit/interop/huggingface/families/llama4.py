@@ -31,7 +31,7 @@ PARTS = ("gate", "up", "down")
 
 @register("family", "llama4")
 class Llama4(Sparse):
-    """Llama 4: three chunked rotary layers for each full layer without positions; weights scale the experts' inputs."""
+    """Llama 4: three chunked rotary layers for each full layer without positions; router weights scale expert input."""
 
     model_types = ("llama4_text",)
     base = merged(BASE, {"layer.feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}})
@@ -65,7 +65,7 @@ class Llama4(Sparse):
         words = [CHUNKED if turn else FULL for turn in turns]
         if (config.get("layer_types") or words) != words:
             raise DataError(
-                "config.json: layer_types, no_rope_layers: expected a chunk in layers that turn, and in no others"
+                "config.json: layer_types, no_rope_layers: expected chunks exactly in the layers with rotary positions"
             )
         return [SLIDING if turn else FULL for turn in turns]
 

@@ -45,19 +45,19 @@ class Longformer(Roberta):
 
 
 def window_sizes(masks: Sequence[Sequence[Options]]) -> list[int]:
-    """Return the layers' window sizes. Raise DataError unless each divides the largest, to which texts are padded."""
+    """Return the window size of each layer. Raise DataError unless each divides the largest, as padding requires."""
     sizes: list[int] = [mask[0]["size"] for mask in masks]
     odd = [size for size in sizes if max(sizes) % size]
     if odd:
-        raise DataError(f"attention_window cannot express {odd[0]} besides {max(sizes)}, to which texts are padded")
+        raise DataError(f"attention_window cannot express {odd[0]}; sizes must divide the largest, {max(sizes)}")
     return sizes
 
 
 def windows_of(config: ConfigJson, count: int) -> list[Tree]:
-    """Return the masks of `count` layers: a window, of one size or one per layer, and global tokens."""
+    """Return the masks of `count` layers: windows, of one size or one per layer, and global tokens."""
     sizes = config.get("attention_window", 512)
     if isinstance(sizes, list):
         if len(sizes) != count:
-            raise DataError(f"config.json: attention_window: {len(sizes)} windows for {count} layers; one each")
+            raise DataError(f"config.json: attention_window: {len(sizes)} windows for {count} layers; set one each")
         sizes = sizes[0] if len(set(sizes)) == 1 else {"per_layer": list(sizes)}
     return [{"type": "window", "size": sizes}, {"type": "global_tokens"}]

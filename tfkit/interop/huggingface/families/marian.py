@@ -56,7 +56,7 @@ class Marian(Bart):
 
 @register("family", "m2m_100")
 class M2M100(Bart):
-    """M2M-100, NLLB: pre-norm, sinusoidal positions that skip padding."""
+    """M2M-100 and NLLB: pre-norm, sinusoidal positions that skip padding."""
 
     model_types = ("m2m_100",)
     base: ClassVar = merged(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
@@ -78,7 +78,7 @@ class M2M100(Bart):
 
 @register("family", "fsmt")
 class FSMT(M2M100):
-    """FSMT: the original Transformer of fairseq, with two vocabularies and an untied output."""
+    """FSMT: fairseq's original Transformer, with two vocabularies and an untied output."""
 
     model_types = ("fsmt",)
     base: ClassVar = merged(PLAIN, {"embedding": {"shared": False}, "position": FAIRSEQ})

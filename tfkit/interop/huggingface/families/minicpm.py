@@ -12,7 +12,7 @@ from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
-DIGITS = 12  # decimals preserved by a root times its inverse
+DIGITS = 12  # decimals to which a square root multiplied back is exact
 
 
 @register("family", "minicpm3")

@@ -31,7 +31,7 @@ class Mistral(Llama):
 
 @register("family", "ministral")
 class Ministral(Mistral):
-    """Ministral: Mistral with a list of the windowed layers."""
+    """Ministral: Mistral that lists its windowed layers."""
 
     model_types = ("ministral",)
     heads = heads_of("Ministral")

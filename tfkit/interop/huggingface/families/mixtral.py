@@ -27,7 +27,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", False)
 NO_JITTER = Fixed("router_jitter_noise", (0.0, 0, None))
-BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # gate, up and down in Mixtral's files
+BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # Mixtral's names of gate, up and down
 
 
 @register("family", "mixtral")
@@ -48,7 +48,7 @@ class Mixtral(Sparse):
 
 
 class QwenMoe(Sparse):
-    """Base of Qwen2-MoE and Qwen3-MoE: dense layers at a regular step, or listed."""
+    """Base of Qwen2-MoE and Qwen3-MoE: dense layers at regular intervals or listed."""
 
     fixed = (Fixed("use_sliding_window", (False,)),)
     derived = ("sliding_window", "max_window_layers", "layer_types")
@@ -89,7 +89,7 @@ class Qwen2Moe(QwenMoe):
 
 @register("family", "qwen3_moe")
 class Qwen3Moe(QwenMoe):
-    """Qwen3-MoE: per-head norms of queries and keys; many small experts, none of them shared."""
+    """Qwen3-MoE: per-head norms of queries and keys; many small experts, no shared expert."""
 
     model_types = ("qwen3_moe",)
     base = merged(BASE, {"layer.attention.qk_norm": True})
@@ -99,13 +99,13 @@ class Qwen3Moe(QwenMoe):
 
 @register("family", "olmoe")
 class Olmoe(Sparse):
-    """OLMoE: norms of queries and keys over all heads together."""
+    """OLMoE: one norm over all heads of the queries, and one of the keys."""
 
     model_types = ("olmoe",)
     base = merged(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
-    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # clipped after the norm, in tfkit before it
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("clip_qkv", (None,)),)  # OLMoE clips after the norm, tfkit before it
     rules = (*ENDS, *NORMS, *ATTENTION, *expert_rules())
 
 
@@ -151,7 +151,7 @@ class MiniMaxM2(Sparse):
     def position(cls, config: ConfigJson, name: str) -> Any:
         position, turned = super().position(config, name), config.get("rotary_dim")
         fractions = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
-        if turned is not None and not any(fractions):  # published files give the number of rotary channels per head
+        if turned is not None and not any(fractions):  # published files state the rotary channels per head instead
             heads = config["num_attention_heads"]
             position["fraction"] = turned / (config.get("head_dim") or config["hidden_size"] // heads)
         return position

@@ -1,4 +1,4 @@
-"""The decoder of ModernBERT's recipe: Ettin (Weller et al. 2025)."""
+"""The decoder counterpart of ModernBERT: Ettin (Weller et al. 2025)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-FIRST = "first"  # kind of the first layer, without an attention norm: the embeddings are normalized
+FIRST = "first"  # kind of the first layer, which has no attention norm because the embeddings are normalized
 GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
 
 
@@ -94,7 +94,7 @@ class ModernBertDecoder(ByType):
     def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         if name == FIRST:
             return {**cls.over_layer(config, cls._listed(config, 1)[0]), "attention_norm": None}
-        size = config.get("local_attention", 128) // 2  # the future half is masked
+        size = config.get("local_attention", 128) // 2  # a causal window covers only the past half
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod

@@ -26,7 +26,7 @@ NAMES = {
 
 @register("family", "mpnet")
 class MPNet(Offset):
-    """MPNet: RoBERTa without token types, with relative position buckets besides learned positions."""
+    """MPNet: RoBERTa without token types, with relative position buckets in addition to learned positions."""
 
     model_types = ("mpnet",)
     base: ClassVar[ModelSection] = {
@@ -38,7 +38,7 @@ class MPNet(Offset):
     }
     heads: ClassVar = heads_of("MPNet")
     settings = amended(BertLike.settings, without=("type_vocab_size",))
-    # only the table size depends on the number of buckets
+    # the implementation uses 32 buckets in any case; the key only sets the size of the table
     fixed = (
         Fixed("tie_word_embeddings", (True,)),
         Fixed("relative_attention_num_buckets", (32,)),

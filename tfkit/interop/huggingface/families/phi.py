@@ -33,7 +33,7 @@ DROPOUTS = (
 
 @register("family", "phi3")
 class Phi3(Llama):
-    """Phi-3: Llama with query, key and value in one matrix, gate and up in another; a window in all layers."""
+    """Phi-3: Llama with one matrix for query, key and value, another for gate and up; a window in all layers."""
 
     model_types = ("phi3",)
     heads = heads_of("Phi3")

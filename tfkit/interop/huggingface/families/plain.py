@@ -1,4 +1,4 @@
-"""Llama-like decoders with a plain feed-forward: StarCoder 2, Nemotron, Arcee, Apertus, Jais 2."""
+"""Llama-like decoders with an ungated feed-forward: StarCoder 2, Nemotron, Arcee, Apertus, Jais 2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # the first name is written
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # export writes the first name of a value
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
 
@@ -71,7 +71,7 @@ class Apertus(Llama):
         Rule(f"{CHECKPOINT}.mlp.act_fn.alpha_p", f"{LAYER}.feedforward.activation.positive"),
         Rule(f"{CHECKPOINT}.mlp.act_fn.alpha_n", f"{LAYER}.feedforward.activation.negative"),
     )
-    # two constants; "beta" would be taken for the old spelling of a bias
+    # beta and eps are constants; "beta" would be mistaken for an old suffix of bias
     ignored = (*Llama.ignored, *(f"{CHECKPOINT}.mlp.act_fn.{name}" for name in ("beta", "bias", "eps")))
     rope = Rope(theta=12000000.0)
     stretched = {

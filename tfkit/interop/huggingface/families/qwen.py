@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
 @register("family", "qwen2")
 class Qwen2(Llama):
-    """Qwen 2: Llama with biases of queries, keys and values; the upper layers may have a window."""
+    """Qwen 2: Llama with query, key and value biases; the upper layers may have a window."""
 
     model_types = ("qwen2",)
     base = merged(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})
@@ -44,7 +44,7 @@ class Qwen2(Llama):
 
 @register("family", "qwen3")
 class Qwen3(Qwen2):
-    """Qwen 3: norms of queries and keys in place of the biases."""
+    """Qwen 3: query and key norms instead of biases."""
 
     model_types = ("qwen3",)
     base = merged(Llama.base, {"layer.attention.qk_norm": True})

@@ -25,7 +25,7 @@ FINAL_NORM = "encoder.final_norm"
 
 
 class Offset(BertLike):
-    """A position table that starts after the padding row; max_position_embeddings counts all of its rows."""
+    """Base whose learned positions start after the padding row; max_position_embeddings includes the skipped rows."""
 
     base: ClassVar[ModelSection] = merged(BertLike.base, {"position.skip_padding": True})
 
@@ -36,7 +36,7 @@ class Offset(BertLike):
         if model["max_length"] <= offset:
             raise DataError(
                 f"config.json: max_position_embeddings {model['max_length']} leaves no room after row {offset}, "
-                f"where pad_token_id {offset - 1} lets positions begin"
+                f"the first position with pad_token_id {offset - 1}"
             )
         cls.positions(model)["offset"] = offset
         model["max_length"] -= offset
@@ -50,7 +50,7 @@ class Offset(BertLike):
 
     @classmethod
     def positions(cls, model: ModelSection) -> Tree:
-        """Return the learned position part."""
+        """Return the learned part among the model's position parts."""
         parts = model["position"] if isinstance(model["position"], list) else [model["position"]]
         learned: Tree = next(part for part in parts if part["type"] == "learned")
         return learned
@@ -78,7 +78,7 @@ class Roberta(Offset):
         "lm_head.decoder.bias": "lm_head.bias",
     }
     dropped = ("pooler.dense.{kind}",)
-    head_activation = "gelu"  # of masked_lm, independent of the layers
+    head_activation = "gelu"  # activation of the masked_lm head, whatever the layers use
 
 
 @register("family", "xlm_roberta")
@@ -100,7 +100,7 @@ class Camembert(XLMRoberta):
 
 @register("family", "data2vec_text")
 class Data2VecText(XLMRoberta):
-    """data2vec for text: RoBERTa trained to predict its own states (Baevski et al. 2022)."""
+    """data2vec for text: RoBERTa trained to predict its own hidden states (Baevski et al. 2022)."""
 
     model_types = ("data2vec-text",)
     heads: ClassVar = heads_of("Data2VecText")

@@ -1,4 +1,4 @@
-"""Hunyuan-Large (Tencent 2024), ERNIE 4.5 (Baidu 2025), Aria (Rhymes 2024): a softmax router, and an expert for all."""
+"""Softmax routers with a shared expert: Hunyuan-Large (Tencent 2024), ERNIE 4.5 (Baidu 2025), Aria (Rhymes 2024)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HunyuanMoe(Sparse):
 
 
 def _agreed(value: object, key: str) -> object:
-    """Return a number that may be listed per layer. Raise DataError if layers differ."""
+    """Return a number that may be listed per layer. Raise DataError if it differs between layers."""
     if not isinstance(value, list):
         return value
     if len(set(value)) > 1:
@@ -129,7 +129,7 @@ class AriaText(Sparse):
         *amended(expert_settings("moe_num_experts", "moe_topk", "intermediate_size"), without=("hidden_act",)),
         Setting("moe_num_shared_experts", "layer.feedforward.num_shared", 2),
     )
-    # hidden_act would affect the shared expert only
+    # hidden_act would affect only the shared expert
     fixed = (Fixed("mlp_bias", (False,)), Fixed("hidden_act", ("silu", "swish")))
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),

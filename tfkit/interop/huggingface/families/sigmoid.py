@@ -1,4 +1,4 @@
-"""Decoders with DeepSeek-V3's experts and other attention variants."""
+"""Decoders that combine DeepSeek-V3's experts with other attention variants."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Dots1(Grouped):
 
 
 class LocalTurns(Sparse):
-    """Rotary positions in windowed layers only, if there are windows."""
+    """Base with rotary positions only in windowed layers; in all layers if none is windowed."""
 
     listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
 

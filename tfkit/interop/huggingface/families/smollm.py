@@ -12,7 +12,7 @@ from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, amended
 
-UNPLACED = "_without_position"  # suffix of a layer type
+UNPLACED = "_without_position"  # suffix of layer types without positions
 
 
 @register("family", "smollm3")

@@ -1,4 +1,4 @@
-"""Base of the decoders with experts: Llama's base, experts in all or some layers, and their weights."""
+"""Base of decoders with experts: Llama with experts in all or some layers, and the rules for their weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 FEEDFORWARD = f"{LAYER}.feedforward"
 STACKS = f"{FEEDFORWARD}.experts"
-TOGETHER = "expert (slot inner) width -> slot expert inner width"  # gate and up of an expert in one matrix
+TOGETHER = "expert (slot inner) width -> slot expert inner width"  # an expert's gate and up in one matrix
 APART = "expert inner width -> 1 expert inner width"
-# Llama's settings without the feed-forward's
+# Llama's settings except the feed-forward's
 SHELL = amended(Llama.settings, without=("intermediate_size", "hidden_act", "mlp_bias"))
 EXPERTS: Tree = {"type": "experts", "expert": {"type": "glu", "bias": False}, "router": {"type": "softmax"}}
 BASE = merged(Llama.base, {"layer.feedforward": EXPERTS})
@@ -30,7 +30,7 @@ def expert_settings(
     d_ff: str = "moe_intermediate_size",
     activation: str = "hidden_act",
 ) -> tuple[Setting, ...]:
-    """Return the settings common to all families with experts, under the family's names."""
+    """Return the settings that all families with experts share, with the family's key names."""
     return (
         Setting(num_experts, "layer.feedforward.num_experts", also=("num_experts", "num_local_experts")),
         Setting(active, "layer.feedforward.num_active", also=("num_experts_per_tok",)),
@@ -42,7 +42,7 @@ def expert_settings(
 def expert_rules(
     block: str = "mlp", gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj", router: str = "gate"
 ) -> tuple[Rule, ...]:
-    """Return the rules for the router and its experts, separate or, in memory, stacked with gate and up fused."""
+    """Return the rules for the router and its experts: separate, or stacked with gate and up fused, as in memory."""
     each = f"{CHECKPOINT}.{block}.experts.{{expert}}"
     both = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
     routers = (
@@ -70,7 +70,7 @@ def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
 
 
 def selection_rules(*blocks: str) -> tuple[Rule, ...]:
-    """Return the rules for the selection bias; the first block is written, the others are read only."""
+    """Return the rules for the selection bias. Export writes to the first block; the others are only read."""
     return spellings(
         *(
             Rule(f"{CHECKPOINT}.{block}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias")
@@ -80,13 +80,13 @@ def selection_rules(*blocks: str) -> tuple[Rule, ...]:
 
 
 class Sparse(Llama):
-    """Llama's base with experts; `is_dense` selects layers with a plain feed-forward."""
+    """Llama with experts; `is_dense` selects the layers that have a plain feed-forward instead."""
 
     base = BASE
     settings = SHELL
     rules = (*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules())
     dense_key: ClassVar[str] = "intermediate_size"  # width of a plain feed-forward
-    shared_key: ClassVar[str] = ""  # key of the number of shared experts, which are one expert of multiple width
+    shared_key: ClassVar[str] = ""  # key of the number of shared experts, which form one wide expert
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
@@ -125,16 +125,16 @@ class Sparse(Llama):
 
     @classmethod
     def is_dense(cls, config: ConfigJson, layer: int) -> bool:
-        """True if that layer has a plain feed-forward."""
+        """True if the layer has a plain feed-forward."""
         return False
 
     @classmethod
     def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
-        """Write to `config` which layers have a plain feed-forward."""
+        """Record in `config` which layers have a plain feed-forward."""
 
 
 class FirstDense(Sparse):
-    """The first `first_k_dense_replace` layers have a plain feed-forward, or those listed."""
+    """Base whose first `first_k_dense_replace` layers, or the listed layers, have a plain feed-forward."""
 
     dense_layers: ClassVar[int] = 0  # default of first_k_dense_replace
     listed_dense: ClassVar[bool] = False  # True if config.json may list the dense layers
@@ -149,5 +149,5 @@ class FirstDense(Sparse):
     def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         if cls.listed_dense:
             config["mlp_layer_types"] = ["dense" if each else "sparse" for each in dense]
-        # other dense layers read back as another architecture, so the family does not match
+        # if other layers are dense, the config reads back differently, so the family does not match
         config["first_k_dense_replace"] = list(dense).index(False) if False in dense else len(dense)

@@ -21,14 +21,14 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-JOINED = ("", "(number dim) -> number dim")  # norms of all heads in one tensor
+JOINED = ("", "(number dim) -> number dim")  # norm weights of all heads in one tensor
 PARALLEL = Rule(f"{CHECKPOINT}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}")
 BIASES = {True: ["query", "key", "value"], False: False}
 
 
 @register("family", "stablelm")
 class StableLM(Llama):
-    """StableLM 2: layer norms, rotation of a quarter of each head, optional norms per head."""
+    """StableLM 2: layer norms, rotation of a quarter of each head, optional norms for each head."""
 
     model_types = ("stablelm",)
     base = merged(Llama.base, {"layer.norm.type": "layer_norm"})

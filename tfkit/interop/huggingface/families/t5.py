@@ -28,7 +28,7 @@ DROPPED = (
 )
 ACTIVATION = Setting("dense_act_fn", "layer.feedforward.activation", None, ACTIVATIONS)
 SCALED: Tree = {"scale": "1/sqrt_d_model"}
-GATED_GELU = "gated-gelu"  # its gelu is the tanh approximation
+GATED_GELU = "gated-gelu"  # here gelu is the tanh approximation
 
 
 def sublayer_rules(side: str, place: int, checkpoint: str, own: str, names: Mapping[Names, Names]) -> tuple[Rule, ...]:
@@ -39,7 +39,7 @@ def sublayer_rules(side: str, place: int, checkpoint: str, own: str, names: Mapp
 
 
 def _below(place: str, names: Names) -> Names:
-    """Return the weight names of linear layers below `place`."""
+    """Return the weight names of linear layers under the prefix `place`."""
     return f"{place}.{names}.weight" if isinstance(names, str) else tuple(f"{place}.{name}.weight" for name in names)
 
 
@@ -128,9 +128,9 @@ class T5(Family):
 
     @classmethod
     def output(cls, config: ConfigJson) -> Tree:
-        """Return the head's options: tied and scaled in 1.0, neither in 1.1.
+        """Return the head options: tied and scaled in T5, neither in T5 1.1.
 
-        transformers 5 always writes tie_word_embeddings=true; `to_stored` corrects it from the tensors.
+        transformers 5 always writes tie_word_embeddings=true; `to_stored` corrects that from the tensors.
         """
         if config.get("tie_word_embeddings") is False:
             return {}
@@ -144,7 +144,7 @@ class T5(Family):
         if not tied or own is None or table is None or torch.equal(own, table):
             return []
         del model["head"]["tied"]
-        return ["lm_head.weight is another tensor than the token table, though config.json ties them"]
+        return ["lm_head.weight differs from the token table, although config.json ties them"]
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
@@ -161,7 +161,7 @@ class T5(Family):
 
     @classmethod
     def write_output(cls, config: Tree, head: Mapping[str, object]) -> None:
-        """Write the config keys that `output` reads."""
+        """Write the config keys from which `output` reads."""
         config["tie_word_embeddings"] = bool(head.get("tied", True))
         config["scale_decoder_outputs"] = bool(head.get("scale") if head else True)
 
@@ -200,11 +200,11 @@ class UMT5(MT5):
 
     @classmethod
     def output(cls, config: ConfigJson) -> Tree:
-        return super().output(config) | SCALED  # as in the implementation, regardless of the files
+        return super().output(config) | SCALED  # the implementation scales in any case
 
 
 def _set_feedforward(model: Tree, config: ConfigJson, projection: str) -> None:
-    """Set the type and activation of the feed-forward; stored keys take precedence over `projection`."""
+    """Set the feed-forward's type and activation; explicit config keys take precedence over `projection`."""
     activation = "gelu_new" if projection == GATED_GELU else projection.rpartition("-")[2]
     gated = projection.startswith("gated-")
     activation_name = look(config, "dense_act_fn") or activation

@@ -22,7 +22,7 @@ DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "
 
 @register("family", "t5gemma")
 class T5Gemma(Family):
-    """T5Gemma: Gemma 2's layers on both sides; the decoder's have cross-attention."""
+    """T5Gemma: Gemma 2's layers on both sides, with cross-attention in the decoder."""
 
     model_types = ("t5gemma",)
     base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
@@ -56,7 +56,7 @@ class T5Gemma(Family):
                 raise DataError(f"config.json: {side} is required")
             ties = config.get("tie_word_embeddings", True)
             more = {"tie_word_embeddings": ties, "architectures": ["Gemma2ForCausalLM"]}
-            stack = Gemma2.recipe(ChainMap(more, config[side]))  # a view, so that reads are recorded
+            stack = Gemma2.recipe(ChainMap(more, config[side]))  # not a copy, so that key accesses are recorded
             head, model["init"] = stack.pop("head"), stack.pop("init")
             del stack["type"]
             override(stack, {"layer.attention.dropout": config.get("attention_dropout", 0.0)})
@@ -81,7 +81,7 @@ class T5Gemma(Family):
 
 
 def _scale_windows(stack: Tree, factor: float) -> None:
-    """Scale window sizes: config.json counts one side of the encoder's windows, tfkit both."""
+    """Scale the window sizes: config.json counts one side of an encoder's window, tfkit counts both."""
     if "layers" in stack:
         stack["layers"] = {name: _scaled(kind, factor) for name, kind in stack["layers"].items()}
     stack["layer"] = _scaled(stack["layer"], factor)

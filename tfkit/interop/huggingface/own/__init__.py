@@ -1,4 +1,4 @@
-"""Export of a model that no transformers class covers: a folder with its own code, including tfkit's sources."""
+"""Export of models that no transformers class covers: a folder with its own code, including tfkit's sources."""
 
 from tfkit.interop.huggingface.own.bundle import write_sources
 from tfkit.interop.huggingface.own.config import head_classes, own_config

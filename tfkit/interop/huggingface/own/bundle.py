@@ -13,15 +13,15 @@ from tfkit.core.plugins import is_shipped, source_file
 from tfkit.core.registry import CATALOGUES
 from tfkit.training.needs import parts_of
 
-ROOT = Path(__file__).parents[3]  # of tfkit
+ROOT = Path(__file__).parents[3]  # folder of the tfkit package
 HERE = Path(__file__).parent
 ENTRIES = ("tfkit.recipe.model", "tfkit.models.build")  # imported by tfkit_sources.build
-# pages of the slots of a layer, and catalogues of several pages; pages without a part of the model are left out
+# modules with the parts of a layer: one per slot, or a catalogue of several; unused parts are left out
 SLOTS = {slot: module for slot, module in CATALOGUES.items() if module.startswith("tfkit.components.")}
 
 
 def write_sources(blueprint: Blueprint, folder: Path) -> None:
-    """Write the code that loads a model without tfkit: the transformers classes and their sources."""
+    """Write the code that loads a model without tfkit: the transformers classes and the tfkit modules they need."""
     parts = [part for part in parts_of(blueprint) if part.part_slot in (*SLOTS, "model")]
     sources = {f"{_file(name)}": text for name, text in sorted(_modules(parts).items())} | _own_files(parts)
     text = (HERE / "tfkit_sources.py").read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def write_sources(blueprint: Blueprint, folder: Path) -> None:
 
 
 def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
-    """Return the text of every needed module by name."""
+    """Return the source text of every needed module by module name."""
     parts = list(parts)
     waiting = [*ENTRIES, *filter(_is_catalogue, SLOTS.values())]
     waiting += [part.__module__ for part in parts if is_shipped(part)]
@@ -56,7 +56,7 @@ def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
 
 
 def _imports(text: str, name: str) -> Iterator[str]:
-    """Yield the tfkit modules that a text imports at run time; for names of a catalogue, their source modules."""
+    """Yield the tfkit modules that a text imports at run time; names from a catalogue resolve to their modules."""
     for node in _running(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -68,7 +68,7 @@ def _imports(text: str, name: str) -> Iterator[str]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes of a module except TYPE_CHECKING blocks."""
+    """Yield all nodes of a module, skipping TYPE_CHECKING blocks."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
             continue
@@ -77,7 +77,7 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _homes(catalogue: str) -> dict[str, str]:
-    """Return the source module of each exported name."""
+    """Return exported name -> source module for a catalogue."""
     path = _path(catalogue)
     tree = ast.parse("" if path is None else path.read_text(encoding="utf-8"))
     froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module is not None]
@@ -85,7 +85,7 @@ def _homes(catalogue: str) -> dict[str, str]:
 
 
 def _text(name: str, needed: set[str]) -> str:
-    """Return the text of a module; a catalogue is reduced to the needed names."""
+    """Return the text of a module; catalogues are reduced to the needed names."""
     if not _is_catalogue(name):
         path = _path(name)
         return "" if path is None else path.read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def _text(name: str, needed: set[str]) -> str:
 
 
 def _is_catalogue(name: str) -> bool:
-    """True for the catalogue of a slot of several pages, whose names come from elsewhere."""
+    """True for a package that only re-exports the parts of a slot from its modules."""
     path = _path(name) if name in SLOTS.values() else None
     return path is not None and path.name == "__init__.py"
 
@@ -108,7 +108,7 @@ def _title(name: str) -> str:
 
 
 def _path(name: str) -> Path | None:
-    """Return the file of a tfkit module, None for other modules."""
+    """Return the file of a tfkit module, or None for other modules."""
     if name != "tfkit" and not name.startswith("tfkit."):
         return None
     place = ROOT.joinpath(*name.split(".")[1:])
@@ -126,24 +126,24 @@ def _file(name: str) -> str:
 
 
 def _own_files(parts: Iterable[type[Component]]) -> dict[str, str]:
-    """Return the files of user-defined parts, each once."""
+    """Return the files that define user-defined parts, each once."""
     texts = {source_file(part) or "": _own_text(part) for part in parts if not is_shipped(part)}
     files = {f"parts/{Path(file).stem}_{number}.py": text for number, (file, text) in enumerate(texts.items())}
     return {"parts/__init__.py": "", **files} if files else {}
 
 
 def _own_text(part: type[Component]) -> str:
-    """Return the file that defines a part. Raise UsageError if there is none, as in a notebook."""
+    """Return the text of the file that defines a part. Raise UsageError if there is none, as in a notebook."""
     file = source_file(part)
     try:
         return Path(file or "").read_text(encoding="utf-8")
     except OSError:
         name = f"{part.part_slot} '{part.part_name}'"
-        raise UsageError(f"{name} cannot be exported: its code is not in a file; move it to one") from None
+        raise UsageError(f"{name} cannot be exported: its code is not in a file; move the class to a file") from None
 
 
 def _literal(sources: dict[str, str]) -> str:
-    """Return the texts as Python source."""
+    """Return Python source that assigns the texts to SOURCES."""
     lines = ["SOURCES: dict[str, str] = {}\n"]
     for file, text in sources.items():
         plain = "'''" not in text and not text.endswith(("'", "\\"))

@@ -1,4 +1,4 @@
-"""The config.json of an exported model with its own code."""
+"""The config.json of a model exported with its own code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 
 MODULE = "modeling_tfkit"
-# head type -> its transformers auto class and exported class
+# head type -> auto class of transformers, exported class
 HEADS = {
     "language_model": ("AutoModelForCausalLM", "TfkitForCausalLM"),
     "masked_lm": ("AutoModelForMaskedLM", "TfkitForMaskedLM"),
@@ -27,10 +27,10 @@ PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
 
 
 def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> Tree:
-    """Return config.json with the model classes, the recipe, and the sizes that tools expect.
+    """Return config.json with the model classes, the recipe, and the sizes that other tools expect.
 
-    `labels` are the names of the head's classes, if known; `tied` maps further names of tensors to their owners. Names
-    of buffers are dropped: only shared layers have them.
+    `labels` are the class names of the head, if known; `tied` maps additional tensor names to their owners, of which
+    only parameters are kept, since only shared layers repeat buffers.
     """
     blueprint = net.blueprint
     learned = dict(net.named_parameters(remove_duplicate=False))
@@ -51,7 +51,7 @@ def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> Tr
 
 
 def head_classes(blueprint: Blueprint) -> tuple[str, str] | None:
-    """Return the auto class that loads the model with its head, and the exported class; None for other heads."""
+    """Return the auto class and the exported class that load the model with its head; None if no class has the head."""
     name = "" if blueprint.head is None else blueprint.head.part.part_name
     paired = blueprint.encoder is not None and blueprint.decoder is not None
     return PAIR if paired and name == "language_model" else HEADS.get(name)
@@ -70,7 +70,7 @@ def _sizes(blueprint: Blueprint) -> dict[str, int]:
 
 
 def _outputs(labels: Sequence[str], model: ModelSection) -> Tree:
-    """Return the class names and the problem_type; empty for a head without classes."""
+    """Return the class names and the problem_type; empty if the head has no classes."""
     entries: Tree = {}
     write_classes(entries, model)
     if look(model, "head.independent"):

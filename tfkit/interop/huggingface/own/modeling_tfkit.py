@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-# the sources need einops and pydantic; transformers reports missing imports of this file
+# packages that the sources need; transformers reports any that this file imports and that are missing
 import einops  # noqa: F401
 import pydantic  # noqa: F401
 import torch
@@ -37,22 +37,22 @@ TEXT = ("input_ids", "attention_mask")
 TARGET = ("decoder_input_ids", "decoder_attention_mask")
 MARKS = ("global_attention_mask", "prefix_length")
 TYPED = (*TEXT, "token_type_ids", "position_ids", "inputs_embeds")
-# inputs of the model, besides those that a class computes
+# model inputs except those that a class computes
 INPUTS = {*TYPED, *TARGET, "decoder_inputs_embeds", *MARKS}
 ANSWER = ("output_attentions", "return_dict")
 
 Values = dict[str, Any]  # arguments of a call by name
 Result: TypeAlias = "ModelOutput | tuple[Tensor, ...]"  # a tuple for return_dict=False
-Forward = Callable[[Any, Values, Values], Result]  # of a model: its own arguments, and the rest
+Forward = Callable[[Any, Values, Values], Result]  # (model, named arguments, other keyword arguments)
 
 
 class TfkitOutput(Protocol):
-    """The fields read here of the output of a tfkit model."""
+    """The output fields of a tfkit model that are used here."""
 
-    logits: Tensor  # of the head
+    logits: Tensor  # output of the head
     hidden: Tensor  # [batch time d_model]
     memory: Tensor | None  # [batch source d_model]
-    observed: Mapping[str, Tensor]  # attention weights by place
+    observed: Mapping[str, Tensor]  # attention weights by layer name
 
 
 class TfkitState(Protocol):
@@ -64,7 +64,7 @@ class TfkitState(Protocol):
 
 
 def takes(*names: str) -> Callable[[Forward], Callable[..., Result]]:
-    """Give a forward the arguments `names`, None by default, and **kwargs; it receives both as dicts."""
+    """Declare the arguments `names` (default None) and **kwargs for a forward that receives both as dicts."""
     kind, place = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
     arguments = [kind("self", place), *(kind(name, place, default=None) for name in names)]
     signature = inspect.Signature([*arguments, kind("kwargs", kind.VAR_KEYWORD)])
@@ -85,7 +85,7 @@ def takes(*names: str) -> Callable[[Forward], Callable[..., Result]]:
 
 
 class TfkitConfig(PreTrainedConfig):
-    """Config whose `recipe` is the architecture in tfkit's recipe language, with every value explicit."""
+    """Config whose `recipe` holds the architecture in tfkit's recipe language, every value explicit."""
 
     model_type = "tfkit"
 
@@ -96,27 +96,27 @@ class TfkitConfig(PreTrainedConfig):
 
 
 class Past:
-    """The decode state, as a cache for `generate`."""
+    """A decode state, wrapped as a cache for `generate`."""
 
     def __init__(self, state: TfkitState) -> None:
         self.state = state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of tokens held."""
+        """Return the number of cached tokens."""
         return int(self.state.length)
 
     def reorder_cache(self, beam_idx: Tensor) -> Past:
-        """Keep row `beam_idx[i]` as row i."""
+        """Reorder the rows: row i becomes the former row `beam_idx[i]`."""
         self.state.reorder(beam_idx)
         return self
 
 
 class TfkitPreTrainedModel(PreTrainedModel):
-    """Base class: builds the model from the recipe in a config."""
+    """Base class that builds the model from the recipe in its config."""
 
     config_class = TfkitConfig
     base_model_prefix = "model"
-    accepts_loss_kwargs = False  # losses are means: Trainer divides them by the accumulation steps
+    accepts_loss_kwargs = False  # losses are means, which Trainer divides by the accumulation steps
 
     def __init__(self, config: TfkitConfig, model: nn.Module | None = None) -> None:
         """Wrap `model`, or build it from the config's recipe."""
@@ -126,7 +126,7 @@ class TfkitPreTrainedModel(PreTrainedModel):
         self.post_init()
 
     def _built(self, config: TfkitConfig) -> nn.Module:
-        loading = torch.get_default_device().type == "meta"  # weights are loaded right after
+        loading = torch.get_default_device().type == "meta"  # the checkpoint is loaded right after
         with torch.device("cpu" if loading else torch.get_default_device()):
             built: nn.Module = build(config.recipe, initialised=not loading)
         return built
@@ -135,11 +135,11 @@ class TfkitPreTrainedModel(PreTrainedModel):
         """Do nothing: the recipe defines the initialization."""
 
     def named_non_persistent_buffers(self, *args: object, **kwargs: object) -> Iterator[tuple[str, Tensor]]:
-        """Return none, so that computed buffers are not reported as missing weights."""
+        """Return nothing, so that computed buffers are not reported as missing weights."""
         return iter(())
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the token table of the first stack, or the whole embedding in a model that reads vectors."""
+        """Return the token table of the first stack, or the whole embedding if the model takes vectors."""
         plan = self.model.blueprint.encoder or self.model.blueprint.decoder
         embedding = self.model.stack(plan.side).embedding
         module: nn.Module = embedding if plan.reads_vectors else embedding.tokens
@@ -151,9 +151,9 @@ class TfkitPreTrainedModel(PreTrainedModel):
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def called(self, call: Values, rest: Values, **more: object) -> TfkitOutput:
-        """Return the model's output for its inputs in `call` and `more`, with attention weights if requested.
+        """Run the model on the inputs in `call` and `more`, returning attention weights if requested.
 
-        Arguments that are None are omitted.
+        Inputs that are None are omitted.
         """
         if rest.get("output_hidden_states"):
             raise ValueError(
@@ -167,7 +167,7 @@ class TfkitPreTrainedModel(PreTrainedModel):
 
 
 class TfkitReader(TfkitPreTrainedModel):
-    """Base class of models that read whole texts; subclasses convert the output."""
+    """Base class of models that process whole texts; subclasses convert the output."""
 
     with_heads = True
 
@@ -179,12 +179,12 @@ class TfkitReader(TfkitPreTrainedModel):
         return _as_requested(_with_weights(self.as_output(out, call["labels"]), out), call["return_dict"])
 
     def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
-        """Convert the output to transformers' format, with the loss of `labels`."""
+        """Convert the output to transformers' format and compute the loss from `labels`."""
         raise NotImplementedError
 
 
 class TfkitModel(TfkitReader):
-    """The model without a head: hidden states of the last stack."""
+    """The model without a head; returns the hidden states of the last stack."""
 
     with_heads = False
 
@@ -194,7 +194,7 @@ class TfkitModel(TfkitReader):
 
 
 class TfkitForMaskedLM(TfkitReader):
-    """Masked language modelling."""
+    """The model with a masked language modelling head."""
 
     def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return logits [batch time vocab] and the mean loss of `labels` (-100: ignored)."""
@@ -203,7 +203,7 @@ class TfkitForMaskedLM(TfkitReader):
 
 
 class TfkitForTokenClassification(TfkitReader):
-    """Token classification."""
+    """The model with a token classification head."""
 
     def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return logits [batch time classes] and the mean loss of `labels` (-100: ignored)."""
@@ -212,7 +212,7 @@ class TfkitForTokenClassification(TfkitReader):
 
 
 class TfkitForSequenceClassification(TfkitReader):
-    """Text classification or regression."""
+    """The model with a head for text classification or regression."""
 
     def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
         """Return logits [batch classes] and the mean loss of `labels` for the config's problem_type."""
@@ -230,11 +230,11 @@ class TfkitForSequenceClassification(TfkitReader):
 
 
 class TfkitForQuestionAnswering(TfkitReader):
-    """Extractive question answering."""
+    """The model with a head for extractive question answering."""
 
     @takes(*TYPED, "start_positions", "end_positions")
     def forward(self, call: Values, rest: Values) -> Result:
-        """Run the model and convert its output with `as_output`; the labels are the two positions."""
+        """Run the model; the start and end positions are its labels."""
         places = call.pop("start_positions"), call.pop("end_positions")
         labels = None if places[0] is None or places[1] is None else torch.stack(places, dim=-1)
         result: Result = super().forward(**call, **rest, labels=labels)
@@ -248,24 +248,24 @@ class TfkitForQuestionAnswering(TfkitReader):
 
 
 class TfkitWriter(TfkitPreTrainedModel, GenerationMixin):
-    """Base class of models that generate."""
+    """Base class of models that generate text."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # the model has its own cache
 
     def past(self, past: Past | None, use_cache: bool | None) -> Past | None:
-        """Return the cache, or a new one; None if positions depend on the text length, so that all is recomputed."""
+        """Return the cache, or a new one; None if positions depend on the text length and must be recomputed."""
         serves = use_cache and self.model.caches and not self.model.stack(self.model.blueprint.last.side).moves
         return Past(self.model.new_state()) if past is None and serves else past
 
 
 class TfkitForCausalLM(TfkitWriter):
-    """Causal language modelling and generation."""
+    """The model with a causal language modelling head, which can generate."""
 
     @takes(*TEXT, "position_ids", "past_key_values", "inputs_embeds", *MARKS, "labels", "use_cache", *ANSWER)
     def forward(self, call: Values, rest: Values) -> Result:
-        """Return logits [batch time vocab]; with `labels` (-100: ignored) the mean loss of the next tokens."""
+        """Return logits [batch time vocab] and, with `labels` (-100: ignored), the mean next-token loss."""
         labels, mask, before = call["labels"], call["attention_mask"], call["past_key_values"]
         past = self.past(before, call["use_cache"])
         if call["position_ids"] is None and mask is not None and before is None:
@@ -285,7 +285,7 @@ class TfkitForCausalLM(TfkitWriter):
         use_cache: bool | None = None,
         **kwargs: object,
     ) -> Values:
-        """Return the uncached tokens; positions count from each row's first real token."""
+        """Return the uncached tokens, with positions counted from the first real token of each row."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         places = None if attention_mask is None else _places(attention_mask)[:, seen:]
         return {
@@ -312,14 +312,14 @@ class EncoderOnly(nn.Module):
     def forward(self, call: Values, rest: Values) -> BaseModelOutput:
         """Return hidden states [batch source d_model]."""
         ids = call["input_ids"]
-        first = ids.new_zeros(ids.shape[0], 1)  # a dummy target token; its states are dropped
+        first = ids.new_zeros(ids.shape[0], 1)  # a dummy target token, whose states are dropped
         out = self.whole.called(call, rest, decoder_input_ids=first, with_heads=False)
         weights = [value for place, value in out.observed.items() if place.startswith("encoder.")]
         return BaseModelOutput(last_hidden_state=out.memory, attentions=tuple(weights) or None)
 
 
 class TfkitForSeq2SeqLM(TfkitWriter):
-    """Sequence-to-sequence language modelling and generation."""
+    """An encoder-decoder with a language modelling head, which can generate."""
 
     def get_encoder(self, *args: object, **kwargs: object) -> nn.Module:
         """Return the encoder for `generate`."""
@@ -371,7 +371,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         }
 
     def _shifted(self, labels: Tensor) -> Tensor:
-        """Prepend the start token to the labels and drop the last one."""
+        """Shift labels right: prepend the start token and drop the last label."""
         start = self.config.decoder_start_token_id
         if start is None:
             raise ValueError("config.decoder_start_token_id is not set; set it, or pass decoder_input_ids")
@@ -384,7 +384,7 @@ def _places(attention_mask: Tensor) -> Tensor:
 
 
 def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
-    """Return the marks of uncached tokens; generated tokens are unmarked."""
+    """Return the marks of uncached tokens; generated tokens have none."""
     if marks is None:
         return None
     written = input_ids.shape[1] - marks.shape[1]
@@ -392,7 +392,7 @@ def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
 
 
 def _segments(blueprint: Any, token_type_ids: Tensor | None) -> Tensor | None:
-    """Return the token types if the model has segments; some tokenizers always pass them."""
+    """Return the token types if the model uses them; some tokenizers always pass them."""
     embedding = (blueprint.encoder or blueprint.decoder).embedding
     return token_type_ids if embedding is not None and embedding.num_segments() else None
 
@@ -402,7 +402,7 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _with_weights(output: ModelOutput, out: TfkitOutput) -> ModelOutput:
-    """Add the attention weights, [batch heads query key] per layer, under transformers' names."""
+    """Add the attention weights [batch heads query key] of each layer under transformers' names."""
     fields = output.__dataclass_fields__
     last = "decoder" if any(place.startswith("decoder") for place in out.observed) else "encoder"
     by_name: dict[str, list[Tensor]] = {}

@@ -1,8 +1,8 @@
-"""The sources of tfkit that this model needs, and their import system.
+"""The tfkit sources that this model needs, and the import hook that loads them.
 
-Each text in SOURCES is an unmodified tfkit module; if there are none, the installed tfkit is used. They are imported as
-submodules of this file, so that they conflict neither with an installed tfkit nor with those of another model; in them,
-`tfkit` refers to this copy.
+Each text in SOURCES is an unmodified tfkit module; if SOURCES is empty, the installed tfkit is used. The modules are
+imported as submodules of this file, in which `tfkit` refers to this copy. They conflict neither with an installed tfkit
+nor with the copy in another model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __path__: list[str] = []  # makes this file a package whose modules Finder loads
 
 
 def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
-    """Build the model of a recipe, with weights initialized as the recipe says, or left uninitialized."""
+    """Build the model of a recipe; weights are left uninitialized unless `initialised`."""
     for file in SOURCES:
         # user-defined parts
         if file.startswith("parts/") and not file.endswith("__init__.py"):
@@ -36,7 +36,7 @@ def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
 
 
 def write_code(model: Any, folder: Path) -> None:
-    """Write the code files that load `model` into a folder."""
+    """Write the code files that load `model` to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     if not SOURCES:
         _tfkit("interop.huggingface.own.bundle").write_sources(model.blueprint, folder)
@@ -47,12 +47,12 @@ def write_code(model: Any, folder: Path) -> None:
 
 
 def _tfkit(module: str) -> ModuleType:
-    """Import a module of the copy, or of the installed tfkit."""
+    """Import a tfkit module from this copy, or from the installed tfkit if there is no copy."""
     return importlib.import_module(f"{ROOT if SOURCES else 'tfkit'}.{module}")
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and executes the modules in SOURCES."""
+    """Imports the modules in SOURCES."""
 
     root = ROOT
 
@@ -71,7 +71,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec", dont_inherit=True), module.__dict__)
 
     def get_source(self, fullname: str) -> str:
-        """Return the text of a module, for tracebacks."""
+        """Return the text of a module for tracebacks."""
         return SOURCES[FILES[fullname]]
 
 
@@ -79,7 +79,7 @@ class Renamed(ast.NodeTransformer):
     """Renames `tfkit` to ROOT in imports and in strings that name its modules."""
 
     def visit_Import(self, node: ast.Import) -> Any:
-        """Import this copy; `import tfkit.x` must bind the name tfkit."""
+        """Import from this copy; `import tfkit.x` must also bind the name tfkit."""
         made: list[ast.stmt] = []
         for alias in node.names:
             name, alias_name = _renamed(alias.name), alias.asname
@@ -105,7 +105,7 @@ def _renamed(name: str) -> str:
 
 
 def _module(file: str) -> str:
-    """Return the module name of a file in SOURCES."""
+    """Return the module name for a file in SOURCES."""
     return ".".join([__name__, *file.removesuffix(".py").removesuffix("/__init__").split("/")])
 
 
