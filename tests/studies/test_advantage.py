@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tfkit.studies.advantage import Pair, advantage_of
+from tfkit.studies.advantage import LossPair, advantage_of
 from tfkit.studies.law import Point
 
 LARGEST = (1e6, 1e6)
@@ -19,13 +19,13 @@ def loss(parameters: float, tokens: float, factor: float = 1.0) -> float:
     return 1.2 + 60 / (parameters * math.sqrt(factor)) ** 0.4 + 900 / (tokens * math.sqrt(factor)) ** 0.55
 
 
-def pairs(generator: np.random.Generator, noise: float, shared: float = 0.0, growth: float = 0.0) -> Iterator[Pair]:
+def pairs(generator: np.random.Generator, noise: float, shared: float = 0.0, growth: float = 0.0) -> Iterator[LossPair]:
     """Losses of three sizes on three budgets: the variant is worth 1.3 times the compute at the largest size."""
     for n in (2e4, 6e4, 2e5):
         for d in (2.5e5, 5e5, 1e6):
             both = math.exp(shared * generator.normal())
             ours, theirs = (both * math.exp(noise * generator.normal()) for _ in range(2))
-            yield Pair(Point(n, d, loss(n, d) * ours), loss(n, d, factor(n, growth)) * theirs)
+            yield LossPair(Point(n, d, loss(n, d) * ours), loss(n, d, factor(n, growth)) * theirs)
 
 
 def factor(parameters: float, growth: float) -> float:
@@ -71,7 +71,7 @@ def test_noise_widens_the_interval_and_shared_noise_does_not() -> None:
 def test_too_few_pairs_have_no_advantage() -> None:
     some = list(pairs(np.random.default_rng(2), 0.001))
     assert advantage_of(some[:6]) is None
-    assert advantage_of([*some[:8], Pair(some[8].recipe, 0.0)]) is None
+    assert advantage_of([*some[:8], LossPair(some[8].recipe, 0.0)]) is None
 
 
 def test_the_intervals_hold_nearly_always() -> None:

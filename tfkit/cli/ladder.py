@@ -72,10 +72,8 @@ def command(
     N is the number of parameters in the layers, D the number of tokens read. A smaller size has fewer heads of the same
     width, with d_model and d_ff in proportion, and fewer layers. It is trained on all of the recipe's tokens, on half
     and on a quarter of them, each time with a full learning rate schedule. The prediction and its 95 % interval are
-    written to prediction.json before the largest size is trained.
-
-    With --compare, a variant of RECIPE is trained at the same sizes. Its advantage, a factor of compute, is fitted by
-    size and predicted for the largest size too.
+    written to prediction.json before the largest size is trained, as is the advantage of each --compare VARIANT: a
+    factor of compute, fitted to runs of the variant at the same sizes.
 
     Repeating the command continues an interrupted ladder without repeating finished runs. If standard output is lost,
     training continues, and further output goes to output.log.
@@ -84,7 +82,7 @@ def command(
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
     from tfkit.studies.climb import Climb
-    from tfkit.studies.ladder import LadderOptions, make_ladder, tuned_values
+    from tfkit.studies.ladder import LadderOptions, make_ladder
     from tfkit.studies.page import check_packages
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.watching import announce
@@ -95,14 +93,11 @@ def command(
     folder = out or Path("ladders") / loaded.name
     check_packages()
     with written_to(folder):
-        options["tune"] = tuned_values(options["tune"])
         plan = make_ladder(source, LadderOptions(**options, variants=reading.variants), folder)
         if not dry_run:
             plan = keep_plan(folder, plan)
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
             announce(plan, jobs, Console())
-            for note in plan.notes:
-                echo(f"note: {note}")
             if not dry_run:
                 ctx.exit(_run(Climb(source, plan, folder, jobs, flops, echo)))
 

@@ -13,12 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 
-from tfkit.core.extras import optional
-from tfkit.studies.law import NAMES, Interval, Law, Point, PointArrays, Vector, fitted
+from tfkit.studies.law import NAMES, Interval, Law, Point, PointArrays, Vector, fitted, scipy_module
 from tfkit.studies.statistics import LEVEL
 
 LEAST_PAIRS = len(NAMES) + 2
@@ -29,7 +27,7 @@ STEP = 1e-5  # of numerical derivatives
 
 
 @dataclass(frozen=True)
-class Pair:
+class LossPair:
     """Mean losses of the recipe and a variant at one size on one budget."""
 
     recipe: Point
@@ -42,7 +40,7 @@ class AdvantageFit:
 
     numbers: Vector
     covariance: Vector
-    pairs: tuple[Pair, ...]
+    pairs: tuple[LossPair, ...]
     deviation: float  # standard deviation of the differences of log losses about the fit
     data: PointArrays
 
@@ -76,11 +74,11 @@ class AdvantageFit:
 
         if excess(-most) * excess(most) > 0:
             return None
-        return math.exp(float(_optimize().brentq(excess, -most, most))) / work
+        return math.exp(float(scipy_module("optimize").brentq(excess, -most, most))) / work
 
     @cached_property
     def _quantile(self) -> float:
-        return float(optional("scipy.stats", "study", "intervals need").t.isf(LEVEL / 2, self.freedom))
+        return float(scipy_module("stats").t.isf(LEVEL / 2, self.freedom))
 
     def _interval(self, quantity: Callable[[Vector], float], extra: float = 0.0) -> Interval:
         middle, ends = quantity(self.numbers), (self.numbers + _steps(), self.numbers - _steps())
@@ -89,7 +87,7 @@ class AdvantageFit:
         return Interval(middle, middle - reach, middle + reach)
 
 
-def advantage_of(pairs: Sequence[Pair]) -> AdvantageFit | None:
+def advantage_of(pairs: Sequence[LossPair]) -> AdvantageFit | None:
     """Fit a variant's advantage; None for too few pairs."""
     if len(pairs) < LEAST_PAIRS or any(min(one.loss, one.recipe.loss) <= 0 for one in pairs):
         return None
@@ -99,7 +97,9 @@ def advantage_of(pairs: Sequence[Pair]) -> AdvantageFit | None:
     deviations = (1.0, 1.0)
     for _ in range(ROUNDS):
         residuals = partial(_residuals, data=data, losses=losses, deviations=deviations)
-        numbers = np.asarray(_optimize().least_squares(residuals, numbers, method="lm", max_nfev=4000).x, float)
+        numbers = np.asarray(
+            scipy_module("optimize").least_squares(residuals, numbers, method="lm", max_nfev=4000).x, float
+        )
         deviations = _deviations(residuals(numbers), deviations)
     final = partial(_residuals, data=data, losses=losses, deviations=deviations)
     slopes = np.stack([(final(numbers + step) - final(numbers - step)) / (2 * STEP) for step in _steps()], 1)
@@ -149,7 +149,3 @@ def _steps() -> Vector:
 def _raised(logs: Interval) -> Interval:
     low, high = (None if end is None else math.exp(min(end, 700.0)) for end in (logs.low, logs.high))
     return Interval(math.exp(logs.value), low, high)
-
-
-def _optimize() -> Any:
-    return optional("scipy.optimize", "study", "to fit a law needs")

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import ClassVar
@@ -42,7 +43,12 @@ class LadderOptions:
     span: float = 64.0
     variants: tuple[str, ...] = ()
     compare: tuple[str, ...] = ()  # variants trained at the same sizes
-    tune: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # values by key, tried at each size
+    tune: tuple[str, ...] = ()  # KEY=[VALUE, VALUE], tried at each size
+
+    @cached_property
+    def tuned(self) -> dict[str, tuple[object, ...]]:
+        """Values to try by key. Raise UsageError for a malformed option."""
+        return dict(map(_tuned_values, self.tune))
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,6 @@ class LadderPlan(Plan):
     size_of: Mapping[str, str] = field(default_factory=dict)  # by arm
     compared: Mapping[str, tuple[LadderSize, ...]] = field(default_factory=dict)  # sizes of each variant, as `sizes`
     variant_of: Mapping[str, str] = field(default_factory=dict)  # by arm; arms of the recipe itself are omitted
-    notes: tuple[str, ...] = ()  # warnings about sizes and learning rates
     smallest: Timing = field(default_factory=Timing)
 
     @property
@@ -166,14 +171,14 @@ def make_ladder(source: StudySource, options: LadderOptions, out: Path) -> Ladde
         raise UsageError(f"--budgets {options.budgets}: train.steps: {whole} is too few to be halved that often")
     digests = {arm.name: digest_of(source, arm) for arm in arms}
     seeds = tuple(range(options.seeds))
-    tune = [{key: list(values) for key, values in options.tune.items()}] if options.tune else []
+    tune = [{key: list(values) for key, values in options.tuned.items()}] if options.tune else []
     identity = hashlib.sha256(json.dumps([digests, seeds, *tune], sort_keys=True).encode()).hexdigest()
     plan = LadderPlan(
         name=recipe.name,
         identity=identity,
         arms=tuple(arms),
         seeds=seeds,
-        grid=tuple(dict(zip(options.tune, values, strict=True)) for values in product(*options.tune.values())),
+        grid=tuple(dict(zip(options.tuned, values, strict=True)) for values in product(*options.tuned.values())),
         measure=(LOSS,),
         steps=whole,
         digests=digests,
@@ -184,12 +189,16 @@ def make_ladder(source: StudySource, options: LadderOptions, out: Path) -> Ladde
         variant_of=variant_of,
         notes=(*shape_notes(sizes), *_rate_notes(recipe, options)),
     )
+    return _timed(source, plan, out)
+
+
+def _timed(source: StudySource, plan: LadderPlan, out: Path) -> LadderPlan:
+    """Return the plan with the times of its smallest and largest size, from trials or from an earlier plan."""
     before = begun(out, plan)
     if before is not None:
         return replace(plan, timing=before.timing, smallest=before.smallest)
     check_free(out, plan)
-    smallest = next(arm for arm in arms if arm.name not in variant_of)
-    return replace(plan, timing=trial(source, arms[-1], out), smallest=trial(source, smallest, out))
+    return replace(plan, timing=trial(source, plan.held_out, out), smallest=trial(source, plan.fitted[0], out))
 
 
 def _rungs(sizes: Sequence[LadderSize], budgets: int) -> Iterator[tuple[LadderSize, int]]:
@@ -200,26 +209,23 @@ def _rungs(sizes: Sequence[LadderSize], budgets: int) -> Iterator[tuple[LadderSi
 
 def _rate_notes(recipe: Recipe, options: LadderOptions) -> Iterator[str]:
     """Warn about one learning rate for all widths."""
-    if recipe.blueprint().parametrization is None and not any(".lr" in key for key in options.tune):
+    if recipe.blueprint().parametrization is None and not any(".lr" in key for key in options.tuned):
         yield (
             "one learning rate for all sizes: without muP (model.parametrization) the best rate falls with the width; "
             "--tune train.schedule.lr=[0.5e-3,1e-3,2e-3] tunes it at each size"
         )
 
 
-def tuned_values(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:
-    """Parse options KEY=[VALUE, VALUE]; raise UsageError for a malformed one."""
-    tuned: dict[str, tuple[object, ...]] = {}
-    for text in texts:
-        key, _, written = text.partition("=")
-        try:
-            values = yaml.safe_load(written)
-        except yaml.YAMLError:
-            values = None
-        if not key or not isinstance(values, list) or len({repr(value) for value in values}) < max(2, len(values)):
-            raise UsageError(f"--tune {text!r}: write a key and different values: train.schedule.lr=[0.001,0.002]")
-        tuned[key] = tuple(values)
-    return tuned
+def _tuned_values(text: str) -> tuple[str, tuple[object, ...]]:
+    """Parse KEY=[VALUE, VALUE]; raise UsageError if it is malformed."""
+    key, _, written = text.partition("=")
+    try:
+        values = yaml.safe_load(written)
+    except yaml.YAMLError:
+        values = None
+    if not key or not isinstance(values, list) or len({repr(value) for value in values}) < max(2, len(values)):
+        raise UsageError(f"--tune {text!r}: write a key and different values: train.schedule.lr=[0.001,0.002]")
+    return key, tuple(values)
 
 
 def _check(source: StudySource, recipe: Recipe, options: LadderOptions) -> None:
@@ -234,7 +240,7 @@ def _check(source: StudySource, recipe: Recipe, options: LadderOptions) -> None:
     for text in source.sets:
         if text.partition("=")[0].strip() == "train.seed":
             raise UsageError(f"--set {text}: the ladder sets the seeds; use --seeds")
-        if text.partition("=")[0].strip() in options.tune:
+        if text.partition("=")[0].strip() in options.tuned:
             raise UsageError(f"--set {text}: --tune sets this key; leave one out")
     known = recipe.variant_entries
     for name in options.compare:
@@ -242,8 +248,8 @@ def _check(source: StudySource, recipe: Recipe, options: LadderOptions) -> None:
             raise UsageError(f"--compare {name}: unknown variant; available: {', '.join(known) or 'none'}")
     if len(set(options.compare)) < len(options.compare):
         raise UsageError("--compare: repeats a variant")
-    for values in product(*options.tune.values()):
-        source.recipe(options.variants, dict(zip(options.tune, values, strict=True)))
+    for values in product(*options.tuned.values()):
+        source.recipe(options.variants, dict(zip(options.tuned, values, strict=True)))
 
 
 def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize, divisor: int) -> Arm:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tfkit.studies.advantage import LEAST_PAIRS, AdvantageFit, Pair, advantage_of
+from tfkit.studies.advantage import LEAST_PAIRS, AdvantageFit, LossPair, advantage_of
 from tfkit.studies.ladder import LOSS, LadderPlan
 from tfkit.studies.law import Interval, Point, shown
 from tfkit.studies.results import ArmResult
@@ -99,7 +99,7 @@ def variant_results(plan: LadderPlan, arms: Sequence[ArmResult], problem: str = 
             losses = _common(by_name[arm.name], ours)
             if losses is not None:
                 read = next(cell.tokens for cell in ours.cells if cell.tokens)
-                pairs.append(Pair(Point(plan.size(arm).parameters, read, losses[0]), losses[1]))
+                pairs.append(LossPair(Point(plan.size(arm).parameters, read, losses[0]), losses[1]))
         fit = None if problem else advantage_of(pairs)
         few = f"{len(pairs)} pairs of losses; {LEAST_PAIRS} are needed"
         last = _common(by_name[plan.held_out.name], by_name[plan.arm_like(plan.held_out, variant).name])

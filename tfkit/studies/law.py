@@ -134,7 +134,7 @@ class LawFit:
         """Return the p-value of the F test against the law without its term in N (A) or in D (B)."""
         without = _best(self._data, fixed={"A": (1, 2), "B": (3, 4)}[name])
         ratio = (without.squares - self.squares) / 2 / (self.squares / self.freedom)
-        return float(_scipy("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
+        return float(scipy_module("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
 
     @cached_property
     def _data(self) -> PointArrays:
@@ -146,7 +146,7 @@ class LawFit:
 
     def _interval(self, quantity: Callable[[Law], float], weight: float) -> Interval:
         middle = quantity(self.law)
-        most = self.squares / self.freedom * float(_scipy("stats").f.isf(LEVEL, 1, self.freedom))
+        most = self.squares / self.freedom * float(scipy_module("stats").f.isf(LEVEL, 1, self.freedom))
         step = max(self.deviation, 1e-9)
         ends = [_end(self, quantity, weight, middle, sign * step, most) for sign in (-1, 1)]
         return Interval(middle, *ends)
@@ -208,7 +208,7 @@ def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
     for a, b in product(EXPONENTS, repeat=2):
         columns = [np.ones_like(losses), (data.parameters / data.n0) ** -a, (data.tokens / data.d0) ** -b]
         columns = [column * (place not in fixed) for column, place in zip(columns, (0, 1, 3), strict=True)]
-        values, error = _scipy("optimize").nnls(np.stack(columns, 1) / losses[:, None], np.ones_like(losses))
+        values, error = scipy_module("optimize").nnls(np.stack(columns, 1) / losses[:, None], np.ones_like(losses))
         e, p, q = np.log(np.maximum(values, 1e-3 * losses.min()))
         logs = np.array([e, p, math.log(a), q, math.log(b)])
         logs[[place for place in fixed if place in (1, 3)]] = -60.0
@@ -232,7 +232,7 @@ def _solved(
         base = data.residuals(law)
         return base if more is None else np.append(base, more(law))
 
-    result = _scipy("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
+    result = scipy_module("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
     return Solved(whole(result.x), float(2 * result.cost))
 
 
@@ -320,5 +320,6 @@ def shown(one: Interval, form: str = ".4g") -> str:
     return f"{one.value:{form}} [{low}, {high}]"
 
 
-def _scipy(name: str) -> Any:
+def scipy_module(name: str) -> Any:
+    """Import a module of scipy; raise UsageError with the install command if it is missing."""
     return optional(f"scipy.{name}", "study", "to fit a law needs")

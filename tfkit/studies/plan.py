@@ -75,6 +75,7 @@ class Plan:
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan
     changed: tuple[str, ...] = ()  # changes after results were seen
+    notes: tuple[str, ...] = ()  # warnings, printed with the plan
     format: int = FORMAT
 
     def arm(self, name: str) -> Arm:

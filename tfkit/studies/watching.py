@@ -22,6 +22,8 @@ def announce(plan: Plan, jobs: int, console: Console) -> None:
     heads, cells = plan.table()
     rows(console, cells, heads)
     console.print(Text(plan.summary(jobs)), soft_wrap=True)
+    for note in plan.notes:
+        console.print(Text(f"note: {printable(note)}"), soft_wrap=True)
 
 
 class Planning:
