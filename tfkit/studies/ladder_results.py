@@ -1,4 +1,4 @@
-"""Results of a ladder: the law of its runs so far, the forecast of the largest size, and the verdict."""
+"""Results of a ladder: the law fitted to its runs so far, the forecast of the largest size, and the verdict."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LadderResults:
     reasons: tuple[str, ...]
     rehearsal: Rehearsal | None
     forecast: Forecast | None
-    flops: float  # that the optimum is given for
+    flops: float  # compute budget of the optimum
     environment: Sequence[tuple[str, str]]
     failed: Mapping[str, str]
     altered: Mapping[str, str]  # why the files of these runs are not trusted
@@ -86,7 +86,7 @@ class LadderResults:
 
     @cached_property
     def optimum(self) -> tuple[Interval, Interval] | None:
-        """Compute-optimal N and D; None if the exponents are unbounded, or N is too uncertain."""
+        """Compute-optimal N and D; None if an exponent is unbounded or N is too uncertain."""
         if self.fit is None:
             return None
         parameters = self.fit.optimum(self.flops)

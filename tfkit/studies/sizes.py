@@ -90,7 +90,7 @@ class SizeRule:
         return groups
 
     def candidates(self, target: float) -> Iterator[tuple[int, int]]:
-        """Yield numbers of heads and layers, the nearest in size and shape first."""
+        """Yield pairs of heads and layers, ordered by distance from the target in size and shape."""
 
         def distance(one: tuple[int, int]) -> float:
             heads, layers = one
