@@ -23,7 +23,7 @@ ALLOWED = {
     "contracts": "core components models recipe data generation training",
     "reports": "core components models recipe generation contracts",
     "run": "core storage models recipe data generation training reports",
-    "interop": "core storage models recipe data training run",
+    "interop": "core storage models recipe data training run reports",
     "skeletons": "core functional components models data generation training",
     "studies": "core storage models recipe data training run reports",
     "cli": "core storage recipe generation training run contracts interop reports studies",

@@ -126,7 +126,9 @@ class TestLabels:
             source["model"]["vocab_size"] = 99
             tfkit.build(source)
         del source["objective"]
-        with pytest.raises(RecipeError, match=r"model\.head\.num_classes: labels are learned .* there is no objective"):
+        with pytest.raises(
+            RecipeError, match=r"model\.head\.num_classes: labels are collected .* there is no objective"
+        ):
             tfkit.load_recipe(source)
         source = classes(tmp_path, heads={"other": {"type": "classifier", "num_classes": "labels"}})
         with pytest.raises(RecipeError, match=r"model\.heads\.other\.num_classes: labels belong to model\.head"):

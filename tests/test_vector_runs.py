@@ -110,9 +110,9 @@ def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (["data.tokenizer=word"], "data.tokenizer: 'classification' of vectors reads no text; remove the tokenizer"),
+        (["data.tokenizer=word"], "data.tokenizer: 'classification' on vectors reads no text; remove the tokenizer"),
         (["model.embedding=tokens", "model.vocab_size=9"], "data.train provides vectors; use features or patches"),
-        (["model.vocab_size=tokenizer"], "no data.tokenizer to take the size from"),
+        (["model.vocab_size=tokenizer"], "needs a data.tokenizer to take the size from"),
         (["data.train=copying"], "reads vectors, but 'classification' provides token ids"),
         (["objective=masked_lm"], "'masked_lm' needs the fields text; this corpus has label, vectors"),
         (["data.train.file=y.npy"], "no such file: .*y.npy"),

@@ -4,8 +4,8 @@
     model = tfkit.build(recipe)
     run = tfkit.train(recipe, out="runs/x")
 
-Names are imported on first use, which keeps `import tfkit` fast; `__init__.pyi` declares their modules for type
-checkers.
+Names are imported on first use, which keeps `import tfkit` fast; for type checkers, `__init__.pyi` declares where they
+come from.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Entry point of `python -m tfkit`, the same as `tfkit`."""
+"""Entry point of `python -m tfkit`, which is equivalent to `tfkit`."""
 
 from tfkit.cli.main import main
 

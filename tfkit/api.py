@@ -47,8 +47,9 @@ def build(
 ) -> Model:
     """Build the model of a recipe (a shipped name, a path, a mapping or a loaded recipe), initialized with `seed`.
 
-    On the device "meta" no memory is allocated. Further keywords are those of load_recipe: overrides, variant, trust,
-    sets, imports. Raise RecipeError, or UsageError if the vocabulary size depends on an untrained tokenizer.
+    Nothing is allocated on the device "meta". Other keywords are passed to load_recipe: overrides, variant, trust,
+    sets, imports. Raise RecipeError for an invalid recipe, and UsageError if the vocabulary size depends on an
+    untrained tokenizer.
     """
     loaded = read_for("build", ("device", "dtype", "seed"), recipe, reading)
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
@@ -69,7 +70,7 @@ def build(
 
 
 class ShapeOptions(BaseModel):
-    """Shape of a standalone part, as keywords of tfkit.part."""
+    """Sizes of a standalone part, passed as keywords to tfkit.part."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -87,7 +88,7 @@ class ShapeOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Unsized(Shape):
-    """Shape without d_model; reading d_model raises UsageError."""
+    """Shape without d_model; reading the attribute raises UsageError."""
 
     part: str = ""
 
@@ -104,27 +105,27 @@ def part(slot: Literal["init"], type: str, **options: Any) -> Callable[[nn.Modul
 @overload
 def part(slot: str, type: str, **options: Any) -> nn.Module: ...
 def part(slot: str, type: str, *, embedding: nn.Module | None = None, **options: Any) -> Any:
-    """Build one part of a model: `part("attention", "multi_head", num_heads=4, d_model=64)`.
+    """Build a standalone part, as in `part("attention", "multi_head", num_heads=4, d_model=64)`.
 
-    The keywords are the part's options and the sizes of its shape: d_model, vocab_size, max_length, memory_width,
-    num_heads (of a position), causal, side, layer, depth, other_depth. Sublayers are called with x [batch time d_model]
-    and the keywords of tfkit.context, embeddings with ids, residual layouts with x, functions and a norm; all other
-    parts with their tensors. A tied head requires the `embedding`.
-    Raise RecipeError with all wrong options, or UsageError for a slot outside the model.
+    The keywords are the part's options and its sizes: d_model, vocab_size, max_length, memory_width, num_heads (of a
+    position), causal, side, layer, depth, other_depth. Call sublayers with x [batch time d_model] and the keywords of
+    tfkit.context, embeddings with ids, residual layouts with x, functions and a norm, and other parts with tensors. A
+    tied head requires `embedding`. Raise RecipeError with all invalid options, and UsageError for a slot outside the
+    model.
     """
     if slot not in ALONE:
         hint = nearest(slot, list(ALONE))
         more = f"did you mean '{hint}'?" if hint else "use tfkit.build for a whole model" * (slot == "model")
         raise UsageError(f"tfkit.part builds parts of {', '.join(ALONE)}, got '{slot}'" + (more and f"; {more}"))
     if embedding is not None and slot != "head":
-        raise UsageError(f"embedding requires a head tied to its table; omit it for {slot}")
+        raise UsageError(f"embedding= is only for a head tied to its table; omit it for {slot}")
     config, shape = _validated(slot, type, options, embedding)
     arguments = () if slot == "init" else (shape, embedding) if slot == "head" else (shape,)
     return callable_alone(config.build(*arguments))
 
 
 def _validated(slot: str, name: str, options: dict[str, object], embedding: nn.Module | None) -> tuple[Config, Shape]:
-    """Separate the options of a part from its shape and validate both. Raise RecipeError for wrong ones."""
+    """Separate the options of a part from its sizes and validate both. Raise RecipeError for invalid ones."""
     own = set(REGISTRY.get(slot, name).Config.model_fields) if REGISTRY.has(slot, name) else set(options)
     sizes = {key: value for key, value in options.items() if key in ShapeOptions.model_fields and key not in own}
     rest = {key: value for key, value in options.items() if key not in sizes}
@@ -156,7 +157,7 @@ def _sizes(node: Node, faults: Faults) -> ShapeOptions | None:
 
 
 def _shape(config: Config, options: ShapeOptions, embedding: nn.Module | None) -> Shape:
-    """Return the shape of a standalone part: causal if the part is only causal, as wide as a tied embedding."""
+    """Return the shape of a standalone part. By default: causal if the part must be, as wide as `embedding`."""
     sizes = options.model_dump(exclude_none=True)
     if isinstance(embedding, EmbeddingFacts):
         sizes = {"d_model": embedding.shape.d_model, "vocab_size": embedding.shape.vocab_size, **sizes}
@@ -170,16 +171,16 @@ def _shape(config: Config, options: ShapeOptions, embedding: nn.Module | None) -
 
 
 def _problems(config: Config, shape: Shape, embedding: nn.Module | None) -> Iterator[Problem]:
-    """Yield options that do not fit the shape or need a whole model."""
+    """Yield problems with options that do not match the shape or need a whole model."""
     yield from config.check(shape)
     if isinstance(config, HeadFacts.Config) and config.is_tied() and embedding is None:
-        yield Problem("tied", "is tied to the table of an embedding; pass embedding=")
+        yield Problem("tied", "is tied to the table of an embedding; pass the module as embedding=")
     if isinstance(config, EmbeddingFacts.Config) and config.vectors_file() is not None:
         yield Problem("vectors", "pretrained vectors are loaded in training; a standalone part has none")
 
 
 def parts(slot: str) -> list[str]:
-    """Return the sorted part names of `slot`: `parts("attention")`. Raise UsageError for an unknown slot."""
+    """Return the names of all parts in `slot`, such as "attention", sorted. Raise UsageError for an unknown slot."""
     if slot not in CATALOGUES:
         hint = nearest(slot, list(CATALOGUES))
         more = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(CATALOGUES)}."

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,10 @@ import torch
 from click.testing import CliRunner, Result
 
 from tfkit.cli.main import main
+from tfkit.core.errors import RunError
+from tfkit.interop.bench import cases, peers
+from tfkit.models.build import build_model
+from tfkit.recipe.load import load_recipe
 from tfkit.reports.bench import (
     DEFAULT,
     LEAST,
@@ -29,6 +34,7 @@ from tfkit.reports.bench import (
     layers,
     measure,
 )
+from tfkit.reports.bench_decoding import Size, recipe
 from tfkit.reports.bench_peers import PEERS
 
 SMALL = ["--d-model", "16", "--heads", "2", "--window", "16"]
@@ -136,7 +142,9 @@ def test_growth_is_the_cost_of_doubling_between_any_lengths() -> None:
 
 
 DOCUMENT = Path(__file__).parents[2] / "tfkit" / "generation" / "README.md"
-DOCUMENTED = re.findall(r"(?m)^\$ tfkit (bench decoding .*)$", DOCUMENT.read_text(encoding="utf-8"))
+DOCUMENTED = re.findall(
+    r"(?m)^\$ tfkit (bench (?:decoding|training|forward) .*)$", DOCUMENT.read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.slow
@@ -149,9 +157,10 @@ def test_the_documented_commands_measure(command: str) -> None:
     if not here:
         pytest.skip("there is no library to compare with")
     words[place] = ",".join(here)
-    result = CliRunner().invoke(main, [*words, "--new", "2", "--rounds", "1", "--json"])
+    short = ["--new", "2"] if "decoding" in words else []
+    result = CliRunner().invoke(main, [*words, *short, "--rounds", "1", "--json"])
     assert result.exit_code == 0, result.output
-    assert {"tfkit", "weights alone", *here} <= {row["way"] for row in json.loads(result.stdout)}
+    assert {"tfkit", *here} <= {row["way"] for row in json.loads(result.stdout)}
 
 
 def bench_decoding(*arguments: str) -> Result:
@@ -191,3 +200,55 @@ def test_what_cannot_be_compared_is_said(
     monkeypatch.setitem(sys.modules, "litgpt", None)
     result = bench_decoding(*arguments)
     assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
+
+
+TINY = {
+    name: cases.BenchCase(Size(name, 2, 16, 2, 32, 100, type_), 2, 12)
+    for name, type_ in (("gpt", "decoder"), ("bert", "encoder"), ("pair", "encoder_decoder"))
+}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "TRAINED", TINY)
+    monkeypatch.setattr(cases, "READ", {name: replace(case, trains=False) for name, case in TINY.items()})
+
+
+def test_steps_of_training_are_measured_beside_other_libraries(tiny: None) -> None:
+    words = ["--models", "gpt,bert,pair", "--dropout", "0,0.1", "--against", "transformers,torch", "--rounds", "2"]
+    result = CliRunner().invoke(main, ["bench", "training", *words, "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert [(row["model"], row["dropout"], row["way"]) for row in rows] == [
+        (model, dropout, way)
+        for model in ("gpt", "bert", "pair")
+        for dropout in (0, 0.1)
+        for way in ("tfkit", "transformers", "torch")
+    ]
+    assert all(row["ms"] > 0 and row["ratios"][0] <= row["ratio"] <= row["ratios"][1] for row in rows)
+
+
+def test_a_measured_step_trains(tiny: None) -> None:
+    case = TINY["gpt"]
+    model = build_model(load_recipe({"tfkit": 1, "model": recipe(case.size)}).blueprint(), seed=0)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    cases._step(case, model)()
+    assert all(not torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_forward_passes_are_measured_beside_an_engine_with_equal_logits(tiny: None, engine: str) -> None:
+    pytest.importorskip(engine)
+    pytest.importorskip("onnxscript")
+    words = ["--models", "gpt,bert,pair", "--batches", "1,2", "--against", engine, "--rounds", "1"]
+    result = CliRunner().invoke(main, ["bench", "forward", *words])
+    assert result.exit_code == 0, result.output
+    assert result.output.count(engine) == 6
+
+
+def test_an_engine_with_other_logits_is_refused(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxscript")
+    case = TINY["gpt"]
+    model = build_model(load_recipe({"tfkit": 1, "model": recipe(case.size)}).blueprint(), seed=0).eval()
+    with pytest.raises(RunError, match="the engine's logits differ from tfkit's"):
+        peers._exported(case, model, lambda file: lambda inputs: model(**case.inputs()).logits + 1)

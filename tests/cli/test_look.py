@@ -106,7 +106,7 @@ def test_the_command_prints_heads_rows_and_tokens(writer: Run, tmp_path: Path) -
 def test_what_cannot_be_looked_at_is_refused(writer: Run, pair: Run, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one")
     assert "reads one text; a target requires an encoder-decoder" in refused(writer.folder, "one", "--target", "two")
-    assert "'six' is not a token of the text; it has" in refused(writer.folder, "one two", "--token", "six")
+    assert "'six' is not a token of the text; its tokens are" in refused(writer.folder, "one two", "--token", "six")
     place = "decoder.layers.0.attention"
     assert f"--head must be {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
     assert "there are no attention weights for 'x'" in refused(writer.folder, "one", "--head", "x:0")

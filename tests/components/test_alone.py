@@ -167,7 +167,7 @@ def test_wrong_options_and_sizes_are_refused_by_name_all_at_once() -> None:
     assert "tied to the table" in wrong("head", "language_model", tied=True, d_model=4, vocab_size=3)
     assert "did you mean 'attention'" in wrong("atention", "multi_head")
     assert "use tfkit.build" in wrong("model", "decoder")
-    assert "embedding requires a head" in wrong("norm", "layer_norm", d_model=4, embedding=nn.Identity())
+    assert "embedding= is only for a head" in wrong("norm", "layer_norm", d_model=4, embedding=nn.Identity())
 
 
 def test_heads_that_do_not_fit_without_an_output_projection_are_refused() -> None:

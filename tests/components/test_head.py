@@ -204,7 +204,7 @@ def test_a_text_that_is_pooled_ends_at_the_token_that_says_so() -> None:
     assert torch.equal(padded.logits, padded.hidden[:, 4]), "padding may be of the same id, on the left too"
     padded = made(torch.tensor([[4, 5, 3, 3, 3]]), torch.tensor([[1, 1, 0, 0, 0]]))
     assert torch.equal(padded.logits, padded.hidden[:, 1])
-    with pytest.raises(UsageError, match="searches its input for the token 3: pass input_ids"):
+    with pytest.raises(UsageError, match="searches the input for token 3; pass input_ids"):
         made(inputs_embeds=torch.zeros(1, 2, 4))
 
 

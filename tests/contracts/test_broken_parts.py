@@ -433,40 +433,40 @@ class Silent(Activation):
 
 # check, slot, part, what is said
 BROKEN: list[tuple[str, str, type[Component], str]] = [
-    ("built", "activation", NeverBuilt, r"it raises KeyError: 'width' \(test_broken_parts.py:\d+, in __init__\)"),
+    ("built", "activation", NeverBuilt, r"raises KeyError: 'width' \(test_broken_parts.py:\d+, in __init__\)"),
     ("shapes", "residual", FirstTokenOnly, r"is handed \[3, 7, 16\] and gives \[3, 1, 16\]"),
-    ("shapes", "activation", Raises, r"it raises RuntimeError: not today \(test_broken_parts.py:\d+, in forward\)"),
+    ("shapes", "activation", Raises, r"raises RuntimeError: not today \(test_broken_parts.py:\d+, in forward\)"),
     ("shapes", "activation", Silent, r"the part maps \[3, 7, 24\] to NoneType"),
-    ("shapes", "activation", Quits, "it raises SystemExit: 3"),
+    ("shapes", "activation", Quits, "raises SystemExit: 3"),
     ("shapes", "norm", AlwaysSingle, "returns torch.float32 for weights in torch.float64|raises RuntimeError"),
     ("determinism", "activation", Noisy, "differs between two calls in eval mode"),
     ("determinism", "activation", Remembers, "differs between two calls in eval mode"),
-    ("precision", "activation", Cancels, "in float32 against float64: off by"),
+    ("precision", "activation", Cancels, "in float32 and float64: off by"),
     ("precision", "activation", ThroughSingle, "in float64, aten._to_copy.default uses float32; compute in"),
     ("gradients", "feedforward", Idle, "feedforward.spare has no gradient"),
     ("gradients", "feedforward", FalselyInert, "up.bias is declared inert, but it changes the output"),
     ("gradients", "head", Detached, "has no gradient"),
-    ("coordinates", "head", GrowsWithWidth, "the logits change .* at 8 times the width"),
-    ("future", "feedforward", Averages, "it reads the future"),
-    ("future", "feedforward", Says, "hidden before token 1 depends on that token"),
+    ("coordinates", "head", GrowsWithWidth, "at 8 times the width, logits change"),
+    ("future", "feedforward", Averages, "which is in the future"),
+    ("future", "feedforward", Says, "hidden of a token before 1 depends on token 1"),
     ("visibility", "mask", FalseTriangle, "which the mask hides"),
     ("openings", "mask", OpensThePast, "token 0 does not see token 2, which is visible to all"),
     ("masks", "attention", OnlyTheDirection, "declares 'masks', but token . sees token 0, which a window mask hides"),
-    ("padding", "norm", OverTheBatch, "of a row alone and in a batch"),
+    ("padding", "norm", OverTheBatch, "of a row, alone and in a batch"),
     ("padding", "feedforward", RunningMean, "padded on the left"),
     ("padding", "attention", HandmadeSoftmax, "is not finite"),
     ("few", "attention", HandmadeSoftmax, "is not finite"),
     ("source_padding", "attention", OpenMemory, "of a source padded on the right"),
-    ("packing", "feedforward", RunningMean, "of segment 2 of a packed row"),
-    ("packing", "attention", MixesSegments, "of segment 2 of a packed row"),
+    ("packing", "feedforward", RunningMean, "of segment 2 in a packed row"),
+    ("packing", "attention", MixesSegments, "of segment 2 in a packed row"),
     ("cache", "feedforward", RunningMean, "decoded in steps of"),
-    ("cache", "attention", TakesNothingBack, "after a rewind|it raises"),
-    ("cache", "mixer", ClaimsToTakeBack, "declares 'rewind', but its state refuses to rewind"),
-    ("cache", "attention", Hoards, "beyond a window|it raises"),
-    ("reorder", "attention", Stuck, r"after reordering the rows to \[2, 0, 0, 1\]|it raises"),
+    ("cache", "attention", TakesNothingBack, "after a rewind|raises"),
+    ("cache", "mixer", ClaimsToTakeBack, "declares 'rewind', but the state refuses to rewind"),
+    ("cache", "attention", Hoards, "beyond a window|raises"),
+    ("reorder", "attention", Stuck, r"after reordering the rows to \[2, 0, 0, 1\]|raises"),
     ("encoder_runs_once", "model", Forgetful, "the encoder ran 4 times"),
     ("rotation", "attention", Unturned, "declares 'rotation', but a rotary position has no effect"),
-    ("rotation", "attention", TurnsQueries, "depends on more than differences"),
+    ("rotation", "attention", TurnsQueries, "does not depend only on differences"),
     ("bias", "attention", Unbiased, "declares 'bias', but an ALiBi position has no effect"),
     ("temperature", "attention", Lukewarm, "declares 'temperature', but a temperature has no effect"),
     ("temperature", "attention", WarmInSingle, "declares 'temperature', but converts bfloat16 to torch.float32"),
@@ -478,9 +478,9 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("initial", "init", Zeros, "is constant"),
     ("copies", "feedforward", Unpicklable, r"a model cannot be pickled: .*Unpicklable\.__init__\.<locals>\.<lambda>"),
     ("saving", "feedforward", OtherOnMeta, "a model on meta has different weights: decoder.layers.0.feedforward.spare"),
-    ("meta", "feedforward", Reads, "it raises RuntimeError"),
+    ("meta", "feedforward", Reads, "raises RuntimeError"),
     ("dropout", "feedforward", HalfDropout, "the mean with dropout is off"),
-    ("dropout", "feedforward", NeverDrops, "two calls in training mode are equal"),
+    ("dropout", "feedforward", NeverDrops, "two calls in training mode return equal outputs"),
     ("dropout", "embedding", AlwaysDrops, "in eval mode, with and without dropout|differs between two calls"),
     (
         "compile",
@@ -538,7 +538,7 @@ def test_an_accepted_recipe_that_should_be_refused_is_told(register: Register, m
     part = register("attention", LooksBothWays)
     monkeypatch.setattr("tfkit.contracts.refusals.loads", lambda case: True)
     outcome = verify(part, ["built", "refusals"], options=False).find("refusals")
-    assert outcome is not None and "does not declare causal, but a recipe is accepted" in outcome.failures[0].message
+    assert outcome is not None and "does not declare causal, but a recipe that uses it" in outcome.failures[0].message
 
 
 def test_a_contract_that_is_not_promised_is_not_asked_for(register: Register) -> None:
@@ -580,7 +580,7 @@ def test_a_required_option_without_a_value_says_what_to_do(register: Register) -
     built = report.find("built")
     assert built is not None and len(report.outcomes) > 5
     assert all(outcome.because == "built" for outcome in report.outcomes if outcome is not built)
-    message = "it needs the option 'num_wonders'.* example = {'num_wonders': ...}"
+    message = "needs the option 'num_wonders'.* example = {'num_wonders': ...}"
     expect_found(part, "built", message)
     assert list(variants("feedforward", part.part_name)) == []
 
@@ -611,7 +611,7 @@ class Foreign(Component):
 
 
 def test_a_part_that_extends_no_base_is_told(register: Register) -> None:
-    message = r"its class does not extend Activation \(of tfkit.components.activation\)"
+    message = r"the class does not extend Activation \(of tfkit.components.activation\)"
     expect_found(register("activation", Foreign), "built", message)
 
 

@@ -145,7 +145,7 @@ def test_the_default_budget() -> None:
         ({"size": True}, "valid integer"),
         ({"token": 10}, "token"),
         ({"by_length": 1}, "valid boolean"),
-        ({"tokens": 10, "length": 11}, "length: 11 does not fit into a batch of tokens: 10"),
+        ({"tokens": 10, "length": 11}, "length: 11 does not fit in a batch of tokens: 10"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -57,7 +57,7 @@ def test_what_is_no_data_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"/a\.arrow: "):
         read(tmp_path)
     (tmp_path / "a.arrow").write_text("nothing")
-    with pytest.raises(DataError, match=r"a\.arrow: not a file of a data set"):
+    with pytest.raises(DataError, match=r"a\.arrow: not a data set file"):
         read(tmp_path)
     (tmp_path / "state.json").write_text("{}")
     with pytest.raises(DataError, match="does not have the format of save_to_disk"):

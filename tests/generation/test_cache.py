@@ -366,7 +366,7 @@ def test_what_keeps_no_past_is_read_whole_and_it_is_said(caplog: pytest.LogCaptu
     announce.cache_clear()
     with caplog.at_level("INFO", logger="tfkit"):
         assert Stepper(net, [[1, 2]]).state is None
-    assert "'fourier' keeps no past; the whole text is recomputed for each new token" in caplog.text
+    assert "'fourier' has no cache; the whole text is recomputed for each new token" in caplog.text
 
 
 def test_the_room_that_a_search_asks_for_is_made_at_once() -> None:

@@ -198,7 +198,7 @@ def test_a_model_that_sees_the_future_is_computed_anew() -> None:
     assert model("decoder", "rotary").caches
     both_ways = model("encoder", "rotary")
     assert not both_ways.caches
-    with pytest.raises(UsageError, match="this encoder cannot decode from a state: its tokens see later ones"):
+    with pytest.raises(UsageError, match="this encoder cannot decode from a state: its tokens see later tokens"):
         both_ways.new_state()
 
 

@@ -77,7 +77,7 @@ def test_the_message_names_the_file_and_the_value(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         Source.of(str(tmp_path)).model()
     where = f"{tmp_path / 'config.json'}: num_hidden_layers " + '{"a": 1}'
-    assert str(caught.value).startswith(f"{where}: no config of the family 'llama' (TypeError:")
+    assert str(caught.value).startswith(f"{where}: not a config of the family 'llama' (TypeError:")
 
 
 def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Path) -> None:

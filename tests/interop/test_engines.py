@@ -108,7 +108,7 @@ def test_the_commands(gpt2: tuple[Run, Path], tmp_path: Path) -> None:
     result = command("verify", run.folder, "--against", out, "--text", "a")
     assert (result.exit_code, "a CTranslate2 folder is compared on random tokens" in result.stderr) == (2, True)
     result = command("export", run.folder, out, "--to", "ctranslate2")
-    assert (result.exit_code, "contains a model of CTranslate2; --force replaces it" in result.stderr) == (2, True)
+    assert (result.exit_code, "contains a CTranslate2 model; --force replaces it" in result.stderr) == (2, True)
     (out / MODEL).write_bytes(b"x")
     with pytest.raises(DataError, match=r"model\.bin: cannot be loaded"):
         verify_engine(run, out)
@@ -161,7 +161,7 @@ def test_without_a_tokenizer_without_a_library_and_in_a_strangers_folder(
     run = gpt2[0]
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
-    with pytest.raises(RunError, match=r"not empty and not a model of CTranslate2"):
+    with pytest.raises(RunError, match=r"not empty and not a CTranslate2 model"):
         export_ctranslate2(run, tmp_path / "out", force=True)
     with pytest.raises(UsageError, match=r"has no tokenizer, which CTranslate2 requires"):
         export_ctranslate2(tfkit.load_run(run.weights), tmp_path / "new")

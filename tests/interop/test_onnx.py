@@ -173,7 +173,7 @@ def test_an_interrupted_export_leaves_what_was_there(run: Run, tmp_path: Path, m
     assert command(*words).exit_code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     again = command(*words)
-    assert again.exit_code == 2 and "contains a model as ONNX; --force replaces it" in again.stderr
+    assert again.exit_code == 2 and "contains a model in ONNX format; --force replaces it" in again.stderr
 
     def stopped(graph: Graph, path: Path, opset: int) -> None:
         path.write_bytes(b"half")
@@ -243,7 +243,7 @@ def test_wrong_options_are_refused(run: Run, tmp_path: Path) -> None:
     there.mkdir()
     (there / "notes.txt").write_text("mine")
     for words, message in [
-        (["export", run.folder, there, "--to", "onnx"], "not empty and not a model as ONNX"),
+        (["export", run.folder, there, "--to", "onnx"], "not empty and not a model in ONNX format"),
         (["export", run.folder, tmp_path / "out", "--opset", "20"], "--opset is an option of --to onnx"),
         (["export", run.folder, tmp_path / "out", "--quantize", "int8"], "--quantize is an option of --to onnx"),
         (["export", run.folder, tmp_path / "out", "--to", "onnx", "--opset", "17"], "'17' is not one of '18'"),

@@ -62,12 +62,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "decoder",
         {"input_ids": ids(), "labels": ids()},
-        "decoder: unknown input labels: a loss is computed from out.logits",
+        "decoder: unknown input labels: compute the loss from out.logits",
     ),
     (
         "decoder",
         {"input_ids": ids(), "decoder_input_ids": ids()},
-        "its input is input_ids; .* requires an",
+        "use input_ids; only an encoder_decoder has",
     ),
     ("decoder", {"input_ids": ids(), "atention_mask": ids()}, "did you mean attention_mask?"),
     (

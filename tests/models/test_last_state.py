@@ -210,13 +210,13 @@ def faults(data: dict[str, Any]) -> list[str]:
 
 NEEDS = "the decoder starts from the encoder's last state"
 WRONG = [
-    (recipe(decoder={"num_layers": 3, "memory": "last_state"}), "model.decoder.num_layers", "3 layers.*encoder 2"),
-    (recipe("fourier"), "model.layer.mixer", "'fourier' has no last state to hand over.*lstm, gru or rnn"),
-    (recipe("short_convolution"), "model.layer.mixer", "'short_convolution' has no last state to hand over"),
+    (recipe(decoder={"num_layers": 3, "memory": "last_state"}), "model.decoder.num_layers", "3 layers.*encoder has 2"),
+    (recipe("fourier"), "model.layer.mixer", "'fourier' has no last state to pass on.*lstm, gru or rnn"),
+    (recipe("short_convolution"), "model.layer.mixer", "'short_convolution' has no last state to pass on"),
     (
         recipe(None, {"attention": {"type": "multi_head", "num_heads": 2}}),
         "model.layer.attention",
-        "'multi_head' has no last state to hand over",
+        "'multi_head' has no last state to pass on",
     ),
     (recipe(None, {"feedforward": {"type": "mlp", "d_ff": 8}}), "model.layer", "no recurrence"),
     (
@@ -227,17 +227,17 @@ WRONG = [
     (
         recipe(encoder={"num_layers": 2, "mask": "causal", "layer": {"mixer": {"d_hidden": 5}}}),
         "model.encoder.layer.mixer",
-        "carries 5 .* 8",
+        "of width 5 .* 8",
     ),
     (
         recipe("gru", {"mixer": {"type": "gru", "d_hidden": 8}}, encoder={"num_layers": 2}),
         "model.layer.mixer",
-        "bidirectional, carries 16 .* 8",
+        "of width 16 in the bidirectional encoder .* 8",
     ),
     (
         recipe(layer={"cross_attention": {"type": "multi_head", "num_heads": 2}}),
         "model.layer.cross_attention",
-        "attends to nothing",
+        "there is no memory to attend to",
     ),
     (recipe(memory="last_state", decoder={"num_layers": 2}), "model.memory", "set it in decoder:"),
     (recipe(encoder={"num_layers": 2, "memory": "last_state"}), "model.encoder.memory", "a decoder"),

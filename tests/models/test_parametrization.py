@@ -171,12 +171,12 @@ def test_layers_that_differ_only_in_the_base_have_their_own_rates() -> None:
     ("parametrization", "message"),
     [
         ("mup", "unknown parametrization; the only one is {type: mup, base: {d_model: 64}}"),
-        ({"type": "mup"}, "needs base, the sizes of the unchanged model"),
+        ({"type": "mup"}, "needs base, the sizes of the base model"),
         ({"type": "mup", "base": {}}, "needs base"),
-        ({"type": "mup", "base": {"d_model": 0}}, "a size of the base must be a whole number from 1"),
+        ({"type": "mup", "base": {"d_model": 0}}, "expected a whole number from 1"),
         ({"type": "mup", "base": {"d_modle": 8}}, "Did you mean 'd_model'?"),
         ({"type": "mup", "base": {"d_model": 6}}, "4 heads do not divide d_model 6"),
-        ({"type": "mup", "base": {"d_model": 8}, "depth_exponent": 2}, "depth_exponent must be from 0.5 to 1"),
+        ({"type": "mup", "base": {"d_model": 8}, "depth_exponent": 2}, "expected a depth_exponent from 0.5 to 1"),
         ({"type": "mup", "base": {"d_model": 8}, "scheme": 3}, "scheme: unknown option; available: base"),
     ],
 )

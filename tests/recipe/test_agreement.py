@@ -141,7 +141,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}]",),
-        "generate.logits[1]: choices comes after regex, which constrains the text already",
+        "generate.logits[1]: choices comes after regex, which already constrains the text",
     ),
     (
         DECODER,
@@ -180,7 +180,11 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("data.tokenizer={type: file, path: t.json, special_tokens: {pad: x}}",),
         "data.tokenizer.special_tokens.mask: 'masked_lm' requires a special token for mask",
     ),
-    (ENCODER, ("model.embedding={type: token_dropout, mask_id: 3}",), "model.embedding.mask_id: the tokenizer's mask"),
+    (
+        ENCODER,
+        ("model.embedding={type: token_dropout, mask_id: 3}",),
+        "model.embedding.mask_id: is 3, but the tokenizer's mask",
+    ),
     # what the model reads
     (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' provides"),
     (
@@ -194,7 +198,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         "model.encoder.embedding: the encoder reads vectors, but 'seq2seq' provides token ids",
     ),
     # batches
-    (DECODER, ("data.batch.pack=true", "objective.join=false"), "data.batch.length: packed rows need a length"),
+    (DECODER, ("data.batch.pack=true", "objective.join=false"), "data.batch.length: packing needs a row length"),
     (
         DECODER,
         ("data.batch.pack=true", "data.batch.length=8"),
@@ -220,12 +224,12 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("train.freeze=[decoder.layer.0]",),
-        "train.freeze[0]: no parameter's name begins with 'decoder.layer.0'",
+        "train.freeze[0]: no parameter name starts with 'decoder.layer.0'",
     ),
     (
         DECODER,
         ("train.freeze=['decoder.layer.*.bias']",),
-        "train.freeze[0]: no parameter's name matches 'decoder.layer.*.bias'",
+        "train.freeze[0]: no parameter name matches 'decoder.layer.*.bias'",
     ),
     (DECODER, ("train.freeze=['*']",), "train.freeze: nothing to train: every parameter is frozen"),
     (DECODER, ("train.freeze=[decoder, head]",), "train.freeze: nothing to train: every parameter is frozen"),
@@ -265,11 +269,11 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("objective.generator.layer.attention=none", "objective.generator.layer.mixer=fourier"),
         "objective.generator: mixer 'fourier' cannot mask padding, which 'replaced_token' requires",
     ),
-    (PAIR, ("train.recompute=99",), "train.recompute: 99 exceeds the"),
+    (PAIR, ("train.recompute=99",), "train.recompute: 99 exceeds the 2 layers of the model"),
     (
         PAIR,
         ("train.recompute=all", "train.compile=true"),
-        "train.compile: train.recompute runs layers in a way that is not compiled",
+        "train.compile: train.recompute cannot be compiled",
     ),
 ]
 
@@ -321,29 +325,33 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
     (
         ENCODER,
         ("generate.strategy=sample",),
-        "generate.strategy: has no effect: this model does not generate text, as it",
+        "generate.strategy: has no effect: this model cannot generate text without",
     ),
     (
         ENCODER,
         ("generate.max_new_tokens=5",),
-        "generate.max_new_tokens: has no effect: this model does not generate text",
+        "generate.max_new_tokens: has no effect: this model cannot generate text",
     ),
-    (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: has no effect: there is no source"),
+    (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: has no effect: only an encoder_decoder"),
     (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the warmup of 100 steps is not shorter"),
     (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the warmup of 4,000 steps"),
-    (DECODER, ("train.keep={mean: 2}",), "train.keep.mean: the mean is over 2 checkpoints, but 100 steps make only 1;"),
-    (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: with 100 steps the only validation is"),
+    (
+        DECODER,
+        ("train.keep={mean: 2}",),
+        "train.keep.mean: 2 checkpoints are to be averaged, but 100 steps produce only 1;",
+    ),
+    (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: with 100 steps, the only validation is"),
     (
         DECODER,
         ("train.patience=4", "train.evaluate_every=25"),
-        "train.patience: training never stops early: it has only",
+        "train.patience: has no effect: there are only",
     ),
     (
         DECODER.replace("  valid: docstrings\n", ""),
         ("train.evaluate_every=20",),
-        "train.evaluate_every: no validations",
+        "train.evaluate_every: has no effect",
     ),
-    (DECODER.replace("  valid: docstrings\n", ""), ("train.metrics=[perplexity]",), "train.metrics: are measured on"),
+    (DECODER.replace("  valid: docstrings\n", ""), ("train.metrics=[perplexity]",), "train.metrics: have no effect"),
 ]
 
 
@@ -457,9 +465,9 @@ def test_check_warns_of_files_that_are_not_there_and_refuses_missing_data() -> N
     here = Path.cwd()
     assert result.stderr.splitlines() == [
         f"--set generate.strategy={{type: speculative, draft: other}}: warning: generate.strategy.draft: "
-        f"no such run folder: {here}/other; to use another: --set generate.strategy.draft=PATH",
+        f"no such run folder: {here}/other; to use another one: --set generate.strategy.draft=PATH",
         f"--set train.init_from=mine.yaml: warning: train.init_from: {here}/mine.yaml is a file; expected a run folder",
-        f"mine.yaml:8:38: warning: model.embedding.vectors: no such file: {here}/glove.txt; to use another: "
+        f"mine.yaml:8:38: warning: model.embedding.vectors: no such file: {here}/glove.txt; to use another one: "
         "--set model.embedding.vectors=PATH",
         f"mine.yaml:17:31: data.train.files[0]: no such file: {here}/corpus.txt. Did you mean '{here}/corpora.txt'?",
     ]

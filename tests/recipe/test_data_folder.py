@@ -77,14 +77,14 @@ def test_a_missing_file_is_placed_where_the_user_named_its_folder(here: Path) ->
     assert len(said) == len(NAMES)
     assert said[0] == (
         f"--set data.folder=nowhere: data.test.source: no such file: {here}/nowhere/test_2016_flickr.en; to use "
-        "another: --set data.test.source=PATH, or of all --set data.folder=PATH"
+        "another one: --set data.test.source=PATH, or --set data.folder=PATH for all of them"
     )
 
 
 def test_a_folder_without_effect_is_refused() -> None:
     assert faults("data.folder=/tmp", source="gpt-docstrings") == [
-        "--set data.folder=/tmp: data.folder: no corpus path is relative to it; remove it, or write a corpus path "
-        "without its folder"
+        "--set data.folder=/tmp: data.folder: has no effect: no corpus path is relative to it; remove folder, "
+        "or shorten the corpus paths"
     ]
     assert faults("data.folder=3") == ["--set data.folder=3: data.folder: expected a word or text, got 3"]
 

@@ -110,7 +110,7 @@ mine.yaml:20:32: model.layers.wide.feedforward.d_ff: must be at least 1, got -3
 mine.yaml:21:12: model.layers.deep.atention: unknown option. Did you mean 'attention'?
 mine.yaml:22:19: model.pattern[1]: unknown kind 'wid'; `layers:` names wide, deep. Did you mean 'wide'?
 mine.yaml:22:24: model.pattern[2]: expected a kind, such as local, local*3 or global+first
-mine.yaml:23:18: model.final_dropout: expected a rate of at least 0 and below 1, got 1
+mine.yaml:23:18: model.final_dropout: expected a rate from 0 to below 1, got 1
 mine.yaml:24:38: model.head.tied: expected true or false, got 1
 mine.yaml:24:48: model.head.scale: expected a number or 'sqrt_d_model' or '1/sqrt_d_model', got 'sqrt'
 mine.yaml:25:18: model.heads.topic: needs the option 'num_classes'
@@ -143,12 +143,12 @@ def test_faults_are_data_too(here):
     ("old", "new", "expected"),
     [
         # versions and sections
-        ("tfkit: 1\n", "", "1:1: tfkit: needs the version of the recipe language: tfkit: 1"),
+        ("tfkit: 1\n", "", "1:1: tfkit: needs the version of the recipe language; add tfkit: 1"),
         (
             "tfkit: 1",
             "tfkit: 2",
-            "1:8: tfkit: version 2 of the recipe language is newer than this tfkit; install a newer one; this one "
-            "supports version 1",
+            "1:8: tfkit: version 2 of the recipe language is newer than this tfkit, which supports version 1; "
+            "install a newer tfkit",
         ),
         ("tfkit: 1", "tfkit: 1.0", "1:8: tfkit: expected the version of the recipe language, 1, got 1.0"),
         ("tfkit: 1", "tfkit: true", "1:8: tfkit: expected the version of the recipe language, 1, got true"),
@@ -170,7 +170,7 @@ def test_faults_are_data_too(here):
         (
             "    dropout: 0.1",
             "    dropout: true",
-            "15:14: model.layer.dropout: expected a rate of at least 0 and below 1, got true",
+            "15:14: model.layer.dropout: expected a rate from 0 to below 1, got true",
         ),
         (
             "norm: layer_norm",
@@ -243,7 +243,7 @@ def test_faults_are_data_too(here):
         (
             "    dropout: 0.1",
             "    mask: reverse_causal",
-            "15:11: model.layer.mask: with causal and reverse_causal in one layer each token sees only itself",
+            "15:11: model.layer.mask: with both causal and reverse_causal in a layer, each token sees only itself",
         ),
         (
             "    dropout: 0.1",
@@ -255,7 +255,7 @@ def test_faults_are_data_too(here):
         (
             "vocab_size: 20",
             "vocab_size: tokenizer",
-            "5:15: model.vocab_size: no data.tokenizer to take the size from; use a number",
+            "5:15: model.vocab_size: needs a data.tokenizer to take the size from; add one, or set a number",
         ),
     ],
 )  # fmt: skip
@@ -282,7 +282,7 @@ def test_a_vocabulary_is_missed_where_it_is_needed(here):
 def test_two_places_of_a_contradiction(here):
     shared = GOOD.replace("type: decoder", "type: encoder_decoder").replace("dropout: 0.1}", "shared: true}")
     assert said(here, shared + "  encoder: {vocab_size: 30}\n") == [
-        "mine.yaml:8:37: model.embedding.shared: one table cannot have vocab_size 30 (mine.yaml:17:25) and 20 "
+        "mine.yaml:8:37: model.embedding.shared: a shared table cannot have vocab_size 30 (mine.yaml:17:25) and 20 "
         "(mine.yaml:5:15)"
     ]
 
@@ -291,7 +291,7 @@ def test_a_model_that_says_only_its_type(here):
     assert said(here, "tfkit: 1\nmodel: {type: decoder}\n") == [
         "mine.yaml:2:8: model: needs num_layers",
         "mine.yaml:2:8: model: needs d_model",
-        "mine.yaml:2:8: model: needs a layer, which describes each layer",
+        "mine.yaml:2:8: model: needs `layer`, the description of its layers",
     ]
 
 
@@ -333,19 +333,17 @@ data:
 
 def test_an_objective_wants_a_direction(here):
     assert said(here, GOOD + "objective: masked_lm\n")[0] == (
-        "mine.yaml:17:12: objective: 'masked_lm' trains a stack that sees both ways (model.type: encoder); this "
-        "model is "
-        "a causal stack (model.type: decoder), see mine.yaml:3:9"
+        "mine.yaml:17:12: objective: 'masked_lm' trains a stack that sees both ways (model.type: encoder), but "
+        "this model is a causal stack (model.type: decoder), see mine.yaml:3:9"
     )
     encoder = GOOD.replace("type: decoder", "type: encoder")
     assert said(here, encoder + "objective: {type: causal_lm}\n") == [
-        "mine.yaml:17:19: objective.type: 'causal_lm' trains a causal stack (model.type: decoder); this model is a "
-        "stack "
-        "that sees both ways (model.type: encoder), see mine.yaml:3:9"
+        "mine.yaml:17:19: objective.type: 'causal_lm' trains a causal stack (model.type: decoder), but this model is a "
+        "stack that sees both ways (model.type: encoder), see mine.yaml:3:9"
     ]
     assert said(here, GOOD + "objective: seq2seq\n") == [
-        "mine.yaml:17:12: objective: 'seq2seq' trains an encoder_decoder; this model is a causal stack (model.type: "
-        "decoder), see mine.yaml:3:9"
+        "mine.yaml:17:12: objective: 'seq2seq' trains an encoder_decoder, but this model is a causal stack "
+        "(model.type: decoder), see mine.yaml:3:9"
     ]
 
 
@@ -362,7 +360,7 @@ def test_an_objective_trains_the_head_that_the_model_answers_with(here):
     pair = GOOD.replace("type: decoder", "type: encoder_decoder")
     head = "{type: language_model, reads: encoder}"
     assert said(here, pair.replace("{type: language_model, tied: true}", head) + "objective: seq2seq\n") == [
-        "mine.yaml:16:39: model.head.reads: 'seq2seq' trains it on the decoder; set reads: decoder, or remove it"
+        "mine.yaml:16:39: model.head.reads: 'seq2seq' trains this head on the decoder; set reads to it, or remove reads"
     ]
     load(here, pair.replace("{type: language_model, tied: true}", head.replace("encoder}", "decoder}")))
     load(here, pair.replace("{type: language_model, tied: true}", head))  # without an objective it is a model to call
@@ -371,8 +369,7 @@ def test_an_objective_trains_the_head_that_the_model_answers_with(here):
 def test_a_tokenizer_fits_the_model(here):
     assert said(here, GOOD + DATA) == [
         "mine.yaml:18:39: data.tokenizer.vocab_size: the tokenizer may have 30 tokens, but vocab_size is "
-        "20, see "
-        "mine.yaml:5:15"
+        "20 (see mine.yaml:5:15)"
     ]
     load(here, (GOOD + DATA).replace("vocab_size: 20", "vocab_size: tokenizer"))
     load(here, (GOOD + DATA).replace("vocab_size: 20", "vocab_size: 31"))
@@ -382,7 +379,7 @@ def test_a_tokenizer_must_fit_whatever_is_wrong_beside_it(here):
     text = (GOOD + DATA).replace("files: some.txt", "fils: some.txt") + "  batch: {tokens: 0}\n"
     assert said(here, text) == [
         "mine.yaml:18:39: data.tokenizer.vocab_size: the tokenizer may have 30 tokens, but vocab_size is "
-        "20, see mine.yaml:5:15",
+        "20 (see mine.yaml:5:15)",
         "mine.yaml:19:10: data.train: needs the option 'files'",
         "mine.yaml:19:23: data.train.fils: unknown option. Did you mean 'files'?",
         "mine.yaml:20:19: data.batch.tokens: must be at least 1, got 0",

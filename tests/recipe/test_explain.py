@@ -113,7 +113,7 @@ def command(*arguments: str) -> Result:
         ("model.d_model", {"sets": ["model.d_model=96"]}, 96, "the command line (--set model.d_model=96)"),
         ("model.d_model", {"overrides": {"model.d_model": 96}}, 96, "Python"),
         ("model.layer.attention.softcap", {}, None, "default: c in c * tanh(scores / c); none: no cap"),
-        ("train.steps", {}, 10_000, "default: number of optimizer steps; 10,000 if epochs is not set either"),
+        ("train.steps", {}, 10_000, "default: number of optimizer steps; 10,000 if epochs is not set"),
         ("train.optimizer.type", {}, "adam", "default: the optimizer"),
         ("model.max_length", {}, None, "default: maximum sequence length in tokens; none: unlimited"),
         ("model.special_ids", {}, None, "default: ids of the tokens pad, start and end, if no tokenizer defines them"),
@@ -126,9 +126,9 @@ def command(*arguments: str) -> Result:
             *("model.layers.local.mask.size", {"sets": ["model.layers.local.mask.size=2"]}, 2),
             "the command line (--set model.layers.local.mask.size=2), kind 'local' of the pattern",
         ),
-        ("model.final_norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
-        ("model.embedding.norm.eps", {}, 1e-6, "follows from model.layer.norm: base recipe base (base.yaml:11:35)"),
-        ("model.layer.position.type", {}, "rotary", "follows from model.position: base recipe base (base.yaml:8:13)"),
+        ("model.final_norm.eps", {}, 1e-6, "derived from model.layer.norm: base recipe base (base.yaml:11:35)"),
+        ("model.embedding.norm.eps", {}, 1e-6, "derived from model.layer.norm: base recipe base (base.yaml:11:35)"),
+        ("model.layer.position.type", {}, "rotary", "derived from model.position: base recipe base (base.yaml:8:13)"),
         ("model.layer.mixer", {}, None, "default: token mixing without attention; none: no such sublayer"),
         ("model.final_dropout", {}, 0.0, "default: dropout after the final norm"),
         ("model.pattern", {}, ["local*5", "global+thin"], "mine.yaml:12:12"),
@@ -149,12 +149,12 @@ def test_a_recipe_that_is_a_mapping_is_pythons() -> None:
 
 
 def test_sizes_that_follow_from_elsewhere_say_so() -> None:
-    assert words("model.vocab_size", "pair.yaml") == [(300, "pair.yaml:5:15, written tokenizer")]
+    assert words("model.vocab_size", "pair.yaml") == [(300, "pair.yaml:5:15, written as tokenizer")]
     ((source, entry),) = words("data.train.source", "pair.yaml")
-    assert (source, entry) == (str(Path("a.txt").absolute()), "pair.yaml:17:40, written a.txt")
+    assert (source, entry) == (str(Path("a.txt").absolute()), "pair.yaml:17:40, written as a.txt")
     Path("mine.yaml").write_text(MINE.replace("  num_layers: 11\n", ""), encoding="utf-8")
     Path("base.yaml").write_text(BASE.replace("  num_layers: 4\n", ""), encoding="utf-8")
-    assert words("model.num_layers") == [(6, "follows from model.pattern: mine.yaml:11:12")]
+    assert words("model.num_layers") == [(6, "derived from model.pattern: mine.yaml:11:12")]
 
 
 # ---------------------------------------------------------------------------------------------------- what it replaced
@@ -201,7 +201,7 @@ def test_an_option_that_was_dropped_says_so_where_it_is_asked_for() -> None:
         BASE.replace("position: rotary", "position: {type: rotary, theta: 7}"), encoding="utf-8"
     )
     with pytest.raises(
-        UsageError, match=r"theta: was dropped when the type changed from rotary; it was 7 at base.yaml:8:35"
+        UsageError, match=r"this option was dropped when the type changed from rotary; it was 7 at base.yaml:8:35"
     ):
         ask("model.position.theta", sets=sets)
 
@@ -215,7 +215,7 @@ def test_layers_that_differ_are_told_apart() -> None:
     masks = {answer.path: [entry.where for entry in answer.entries] for answer in ask("model.layer.mask").answers}
     assert masks["model.layer.mask.size"] == ["layers 0-4, 6-10"]
     assert masks["model.layer.mask"] == ["layer 5"]
-    assert ask("model.layer.mask").note == "besides causal, which comes with type: decoder"
+    assert ask("model.layer.mask").note == "in addition to causal, which follows from type: decoder"
 
 
 def test_sides_that_differ_are_told_apart() -> None:
@@ -225,7 +225,7 @@ def test_sides_that_differ_are_told_apart() -> None:
         "decoder": (4, "pair.yaml:13:59"),
     }
     assert [entry.value for entry in ask("model.num_layers", "pair.yaml").answers[0].entries] == [2, 3]
-    assert words("model.decoder.d_model", "pair.yaml") == [(16, "pair.yaml:4:12, in model for both sides")]
+    assert words("model.decoder.d_model", "pair.yaml") == [(16, "pair.yaml:4:12, in model for both stacks")]
     assert words("model.d_model", "pair.yaml") == [(16, "pair.yaml:4:12")]
     (answer,) = ask("model.decoder.num_layers", "pair.yaml").answers
     assert [(value, found.short()) for value, found in answer.entries[0].replaced] == [(2, "pair.yaml:8:15")]
@@ -240,7 +240,7 @@ def test_a_layer_that_only_one_side_has() -> None:
 
 def test_cross_attention_follows_attention() -> None:
     ((value, entry),) = words("decoder.layers.2.cross_attention.num_heads", "pair.yaml")
-    assert (value, entry) == (4, "follows from model.decoder.layer.attention: pair.yaml:13:59")
+    assert (value, entry) == (4, "derived from model.decoder.layer.attention: pair.yaml:13:59")
     with pytest.raises(UsageError):
         ask("encoder.layers.0.cross_attention.num_heads", "pair.yaml")
 

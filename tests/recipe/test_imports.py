@@ -114,8 +114,8 @@ def test_the_names_in_a_file_are_read_without_running_it(tmp_path: Path) -> None
     ("imports", "trust", "message"),
     [
         ("[3]", False, "expected a Python file or a module name"),
-        ("[gone.py]", False, "no file 'gone.py' to import parts from; set its location with --import FILE"),
-        ("[gone.py]", True, "no file 'gone.py' to import parts from"),
+        ("[gone.py]", False, "cannot import 'gone.py': no such file; set its location with --import FILE"),
+        ("[gone.py]", True, "cannot import 'gone.py': no such file"),
         ("[no_such_module]", False, "this recipe needs the code in 'no_such_module'; review it, then use --trust"),
         ("[no_such_module]", True, "no_such_module: cannot be imported: ModuleNotFoundError"),
         ("['']", True, "cannot be imported"),

@@ -119,13 +119,13 @@ def test_r1_patterns(pattern, num_layers, expected):
         (["a", "b", "c"], 2, "model.pattern: a single pass of the pattern has 3 layers, but num_layers is 2"),
         (["a", ["b", "c"], "a"], 3, "model.pattern: a single pass of the pattern has 4 layers, but num_layers is 3"),
         (["a", ["b"]], GONE, "model.pattern: an inner list repeats to fill num_layers; set num_layers"),
-        ([["a"], ["b"]], 4, "model.pattern[1]: a pattern can have only one inner list, the part that repeats"),
+        ([["a"], ["b"]], 4, "model.pattern[1]: a pattern can have only one inner list, the kinds to repeat"),
         (["a", []], 4, "model.pattern[1]: an inner list needs kinds to repeat, such as [local*5, global]"),
         ([], 4, "model.pattern: expected a list of kinds, such as [local*5, global]"),
         ("a", 4, "model.pattern: expected a list of kinds, such as [local*5, global]"),
         (["a", "d"], 4, "model.pattern[1]: unknown kind 'd'; `layers:` names a, b, c"),
         (["a+d"], 4, "model.pattern[0]: unknown kind 'd'; `layers:` names a, b, c"),
-        (["a*0"], 4, "model.pattern[0]: a kind can be repeated 1 to 10,000 times, got 0"),
+        (["a*0"], 4, "model.pattern[0]: expected a count from 1 to 10,000 after *, got 0"),
         (["a-b"], 4, "model.pattern[0]: expected a kind, such as local, local*3 or global+first"),
         ([3], 4, "model.pattern[0]: expected a kind, such as local, local*3 or global+first"),
         (
@@ -244,10 +244,10 @@ def test_r4_limits_are_anded_and_openings_ored():
 
 def test_r4_what_cannot_stand_together():
     assert faults({"mask": ["causal", "reverse_causal"]}) == [
-        "model.layer.mask[1]: with causal and reverse_causal in one layer each token sees only itself"
+        "model.layer.mask[1]: with both causal and reverse_causal in a layer, each token sees only itself"
     ]
     assert faults(mask="reverse_causal") == [
-        "model.mask: with causal and reverse_causal in one layer each token sees only itself"
+        "model.mask: with both causal and reverse_causal in a layer, each token sees only itself"
     ]
     assert faults(mask=[{"type": "window", "size": 2}, "global_tokens"]) == [
         "model.mask[1]: would show the future to a causal layer; use it in an encoder"
@@ -277,13 +277,13 @@ def test_r5_in_a_kind_it_has_a_value_for_each_of_that_kind():
 
 def test_r5_wrong_lengths_and_places():
     assert faults({"feedforward": {"type": "mlp", "d_ff": {"per_layer": [4, 8]}}}) == [
-        "model.layer.feedforward.d_ff.per_layer: has 2 values, but `layer` describes 4 layers"
+        "model.layer.feedforward.d_ff.per_layer: has 2 values, but `layer` applies to 4 layers"
     ]
     kinds = {"a": {"feedforward": {"d_ff": {"per_layer": [4, 8, 16]}}}, "b": {}}
     assert faults(layers=kinds, pattern=["a", "b"]) == [
-        "model.layers.a.feedforward.d_ff.per_layer: has 3 values, but kind 'a' describes 2 layers"
+        "model.layers.a.feedforward.d_ff.per_layer: has 3 values, but kind 'a' applies to 2 layers"
     ]
-    no_parts = "per_layer supports numbers, words and booleans; vary parts by kinds (`layers:` and `pattern:`)"
+    no_parts = "per_layer supports only numbers, words and booleans; to vary parts, use `layers:` and `pattern:`"
     assert faults({"norm": {"per_layer": ["layer_norm", "rms_norm", "rms_norm", "rms_norm"]}}) == [
         f"model.layer.norm: {no_parts}"
     ]
@@ -291,7 +291,7 @@ def test_r5_wrong_lengths_and_places():
         {"feedforward": {"type": "mlp", "d_ff": 4, "activation": {"per_layer": [{"type": "relu"}] * 4}}}
     )
     assert faults({"feedforward": {"type": "mlp", "d_ff": {"per_layer": 4}}}) == [
-        "model.layer.feedforward.d_ff: per_layer must be the only key, with a list: {per_layer: [32, 64]}"
+        "model.layer.feedforward.d_ff: per_layer must be the only key and needs a list: {per_layer: [32, 64]}"
     ]
 
 
@@ -337,8 +337,8 @@ def test_r6_shared_layers_may_differ_by_their_mask_only():
     assert len({id(layer) for layer in stack.layers}) == 1
     assert len(stack.plan.layers) == 4
     heads = {"type": "multi_head", "num_heads": {"per_layer": [1, 2, 2, 1]}}
-    shared = "is shared, so per_layer cannot change its options"
-    assert faults({"shared": True, "attention": heads}) == [f"model.layer.shared: the layer {shared}; only its mask"]
+    shared = "shares its weights, so per_layer cannot change its options"
+    assert faults({"shared": True, "attention": heads}) == [f"model.layer.shared: the layer {shared}, except mask"]
     assert faults({"attention": heads | {"shared": True}}) == [f"model.layer.attention: attention {shared}"]
 
 
@@ -496,13 +496,13 @@ def test_r9_nothing_is_tied_unless_said():
 def test_r9_a_table_has_one_size():
     shared = {"type": "tokens", "shared": True}
     assert faults(type="encoder_decoder", embedding=shared, encoder={"vocab_size": 30}) == [
-        "model.embedding.shared: one table cannot have vocab_size 30 (<mapping>) and 20 (<mapping>)"
+        "model.embedding.shared: a shared table cannot have vocab_size 30 (<mapping>) and 20 (<mapping>)"
     ]
     assert faults(type="encoder_decoder", embedding=shared, encoder={"d_model": 16}) == [
-        "model.embedding.shared: one table cannot have width 16 (<mapping>) and 8 (<mapping>)"
+        "model.embedding.shared: a shared table cannot have width 16 (<mapping>) and 8 (<mapping>)"
     ]
     assert faults(type="encoder_decoder", embedding=shared, decoder={"embedding": {"d_embedding": 4}}) == [
-        "model.embedding.shared: one table cannot have width 8 (<mapping>) and 4 (<mapping>)"
+        "model.embedding.shared: a shared table cannot have width 8 (<mapping>) and 4 (<mapping>)"
     ]
     narrow = shared | {"d_embedding": 4}
     model = build(type="encoder_decoder", embedding=narrow, encoder={"d_model": 16})  # two widths, one table
@@ -511,7 +511,7 @@ def test_r9_a_table_has_one_size():
         "model.embedding.shared: the model has only one stack; there is no other token table to share"
     ]
     assert faults(type="encoder_decoder", decoder={"embedding": shared}) == [
-        "model.decoder.embedding.shared: shared by the decoder only; set it in model.embedding, for both"
+        "model.decoder.embedding.shared: shared only in the decoder; set it in model.embedding, for both stacks"
     ]
 
 
@@ -580,19 +580,19 @@ def test_r11_an_encoder_leaves_the_decoders_cross_attention_out():
 
 def test_r11_wrong_sublayers():
     assert faults({"sublayers": ["attention"]}) == [
-        "model.layer.sublayers: omits feedforward, which the layer describes; set feedforward: none to drop it"
+        "model.layer.sublayers: does not contain feedforward, which the layer sets; add it, or set feedforward: none"
     ]
     assert faults({"sublayers": ["attention", "feedforward", "mixer"]}) == [
-        "model.layer.sublayers: names mixer, but the layer has no mixer"
+        "model.layer.sublayers: contains mixer, but the layer has no mixer"
     ]
     assert faults({"sublayers": ["attention", "feedforward", "mlp"]})[0] == (
         "model.layer.sublayers[2]: 'mlp' is not a sublayer; expected attention, mixer, cross_attention, feedforward"
     )
     assert faults({"feedforward_2": {"d_ff": 32}}) == [
-        "model.layer.feedforward_2: `sublayers` names feedforward fewer than 2 times"
+        "model.layer.feedforward_2: `sublayers` contains feedforward fewer than 2 times"
     ]
     assert faults({"feedforward_2_norm": "rms_norm"}) == [
-        "model.layer.feedforward_2_norm: `sublayers` names feedforward fewer than 2 times"
+        "model.layer.feedforward_2_norm: `sublayers` contains feedforward fewer than 2 times"
     ]
     assert faults({"attention": "none", "feedforward": "none"}) == [
         "model.layer: a layer needs at least one sublayer: attention, mixer, cross_attention, feedforward"
@@ -703,7 +703,9 @@ def test_r14_a_head_reads_a_stack_that_is_there():
 
 @pytest.mark.parametrize("name", ["a.b", "", "forward", "two words"])
 def test_r14_names_of_heads_are_plain_words(name):
-    assert faults(heads={name: "hidden"}) == [f"model.heads.{name}: '{name}' cannot name a head; use a plain word"]
+    assert faults(heads={name: "hidden"}) == [
+        f"model.heads.{name}: '{name}' cannot be the name of a head; use a plain word"
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------- R15 memory
@@ -731,7 +733,7 @@ def test_r15_wrong_memories():
         "model.memory.width: unknown option",
     ]
     assert faults(type="encoder_decoder", memory={"d_model": 3}) == [
-        "model.memory: the decoder's memory is the encoder's output; `memory:` is only for models of one stack"
+        "model.memory: the decoder's memory is the encoder's output; remove memory, an option of models with one stack"
     ]
     assert resolve(memory="none") == resolve()
 
@@ -772,7 +774,7 @@ def test_r16_it_has_no_position_and_no_mask():
 
 
 def test_r16_without_memory_it_is_an_error():
-    text = "no memory to attend to; set memory: {d_model: ...} in the model"
+    text = "there is no memory to attend to; set memory: {d_model: ...} in the model"
     assert faults({"cross_attention": {"num_heads": 1}}) == [f"model.layer.cross_attention: {text}"]
     assert faults(layers={"a": {"cross_attention": {"num_heads": 1}}}, pattern=["a"]) == [
         f"model.layers.a.cross_attention: {text}"
@@ -906,7 +908,7 @@ def test_r20_lists_are_replaced_whole_and_none_takes_out():
 
 def test_r20_what_cannot_be_none():
     for key, expected in {
-        "init": "model.init: an init is required; remove init to use xavier, the original's",
+        "init": "model.init: cannot be none; remove init to use the default, xavier",
         "type": "model.type: expected the name of a model, or a mapping with its type, got none",
         "d_model": "model.d_model: cannot be none",
         "num_layers": "model.num_layers: cannot be none",

@@ -209,7 +209,7 @@ def test_the_only_expert_is_a_baseline():
     assert quiet(small(experts(num_experts=1, router="sigmoid")))
 
 
-ALONE = "each token sees only itself, so queries and keys of its attention never learn"
+ALONE = "each token sees only itself, so the queries and keys of attention never learn"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,9 @@ def test_a_token_that_sees_only_itself(type, mask):
     recipe = small(type=type, mask=mask)
     recipe["model"] |= length
     if mask == "reverse_causal":
-        assert faults(recipe) == ["model.mask: with causal and reverse_causal in one layer each token sees only itself"]
+        assert faults(recipe) == [
+            "model.mask: with both causal and reverse_causal in a layer, each token sees only itself"
+        ]
     else:
         assert warned(recipe) == [f"model.mask: {ALONE}"]
 
@@ -266,7 +268,7 @@ def test_a_layer_without_attention_may_have_any_window():
     assert quiet(small(layers=kinds, pattern=["a", "b"]))
 
 
-SHORT = "texts have one token, so attention or a recurrence over other tokens never learns"
+SHORT = "texts have a single token, so attention and recurrences have nothing to learn"
 
 
 def test_texts_of_one_token():
@@ -332,7 +334,7 @@ def test_the_last_token_of_a_stack_that_reads_backwards_has_seen_nothing():
     assert faults(small(type="encoder", mask="reverse_causal", head=head)) == [f"model.head.pool: {text}"]
     kinds = {"forth": {"mask": "causal"}, "back": {"mask": "reverse_causal"}}
     assert quiet(small(type="encoder", layers=kinds, pattern=["back", "forth"], head=head))
-    text = "the last token sees nothing before it in the last layer, where queries and keys never learn"
+    text = "the last token sees nothing before it in the last layer, whose queries and keys never learn"
     model = small(type="encoder", layers=kinds, pattern=["forth", "back"], head=head)
     assert warned(model) == [f"model.head.pool: {text}; use pool: first, or mean"]
     model = small(type="encoder", layers=kinds, pattern=["forth", "back*2"], num_layers=3, head=head)
@@ -347,7 +349,7 @@ def test_one_layer_that_sees_both_ways_is_enough():
 
 def test_half_of_the_last_recurrence_has_read_nothing():
     layer = {"attention": "none", "mixer": "lstm"}
-    text = "at the first token one half of the last recurrence has read nothing, and never learns"
+    text = "at the first token, one direction of the last recurrence has not read anything yet, and never learns"
     model = small(layer, type="encoder", head={"type": "regression"})
     assert warned(model) == [f"model.head: {text}; use pool: mean"]
     model = small(layer, type="encoder", head={"type": "regression", "pool": "last"})
@@ -402,11 +404,11 @@ UNREAD = "no layer of the decoder reads the encoder, which never learns; set " +
 
 
 def test_a_decoder_reads_its_encoder():
-    none = f"{UNREAD} in the layer, which has no attention to copy"
+    none = f"{UNREAD} in the layer (it has no attention to copy)"
     without = {"attention": "none", "mixer": "lstm"}
     model = {"type": "encoder_decoder"}
     assert faults(small(without, **model)) == [f"model.layer.attention: {none}"]
-    taken_out = f"{UNREAD}, or omit it for one like the layer's attention"
+    taken_out = f"{UNREAD}, or remove it to copy the layer's attention"
     assert faults(small({"cross_attention": "none"}, **model)) == [f"model.layer.cross_attention: {taken_out}"]
     side = {"decoder": {"layer": {"cross_attention": "none"}}}
     assert faults(small(**model, **side)) == [f"model.decoder.layer.cross_attention: {taken_out}"]

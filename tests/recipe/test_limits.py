@@ -46,7 +46,7 @@ def d_ff(*widths: int) -> dict[str, Any]:
 def test_a_list_of_the_wrong_length_is_told_once_however_many_layers_there_are():
     start = time.thread_time()
     assert said(recipe(d_ff(4, 8), num_layers=MAX_LAYERS)) == [
-        "<mapping>: model.layer.feedforward.d_ff.per_layer: has 2 values, but `layer` describes 10000 layers"
+        "<mapping>: model.layer.feedforward.d_ff.per_layer: has 2 values, but `layer` applies to 10000 layers"
     ]
     assert time.thread_time() - start < 5
 
@@ -72,11 +72,11 @@ def test_a_wrong_value_is_told_wherever_it_stands_in_a_list(tmp_path):
 def test_layers_that_all_differ_have_a_bound():
     load_recipe(recipe(d_ff(*range(1, 257)), num_layers=256))
     (fault,) = said(recipe(d_ff(*range(1, 301)), num_layers=300))
-    assert fault.endswith("more than 256 layers of this stack differ; make some equal")
+    assert fault.endswith("this stack has more than 256 different layers; make some equal")
     kinds = {f"k{number}": {"feedforward": {"d_ff": number + 1}} for number in range(20)}
     pairs = [f"{one}+{other}" for one in kinds for other in kinds]
     (fault,) = said(recipe(layers=kinds, pattern=pairs, num_layers=400))
-    assert fault == "<mapping>: model.pattern: more than 256 layers of this stack differ; make some equal"
+    assert fault == "<mapping>: model.pattern: this stack has more than 256 different layers; make some equal"
 
 
 def test_kinds_have_a_bound():
@@ -214,7 +214,10 @@ def test_a_count_beyond_its_bound_is_refused_at_once(value: Any):
 @pytest.mark.parametrize(
     ("study", "message"),
     [
-        ({"tune": {f"train.{key}": list(range(1, 10**4)) for key in ("steps", "accumulate")}}, "tries 99,980,001 comb"),
+        (
+            {"tune": {f"train.{key}": list(range(1, 10**4)) for key in ("steps", "accumulate")}},
+            "results in 99,980,001 comb",
+        ),
         ({"seeds": list(range(1_001))}, "must have at most 1,000 values"),
         ({"seeds": [2**32]}, "must be at most 4,294,967,295"),
         ({"seeds": [True]}, "expected a whole number"),

@@ -38,19 +38,19 @@ WRONG: list[tuple[str, Any, str]] = [
     ("d_model", 1.5, f"{WHOLE}1.5"),
     ("vocab_size", True, f"{WHOLE}true"),
     ("max_length", -1, f"{WHOLE}-1"),
-    ("final_dropout", 7, "expected a rate of at least 0 and below 1, got 7"),
+    ("final_dropout", 7, "expected a rate from 0 to below 1, got 7"),
     ("pattern", 5, "expected a list of kinds, such as [local*5, global]"),
     ("embedding", "tokenz", "unknown embedding 'tokenz'"),
     ("position", {"type": "rotary", "theta": "x"}, "expected a number, got 'x'"),
     ("mask", [{"type": "window", "size": "x"}], "expected a whole number, got 'x'"),
     ("final_norm", {"type": "rms_norm", "epss": 1.0}, "unknown option"),
     ("layer.residual", "pre_nrm", "unknown residual 'pre_nrm'"),
-    ("layer.dropout", "x", "expected a rate of at least 0 and below 1, got 'x'"),
+    ("layer.dropout", "x", "expected a rate from 0 to below 1, got 'x'"),
     ("layer.shared", 3, "expected true or false, got 3"),
     ("layer.norm", {"type": "rms_norm", "eps": "x"}, "expected a number, got 'x'"),
     ("layer.attention", {"type": "multi_head", "num_heads": 0}, "must be at least 1, got 0"),
     ("layer.attention", {"type": "linear", "num_heads": "x"}, "expected a whole number, got 'x'"),
-    ("layers.a.dropout", 3, "expected a rate of at least 0 and below 1, got 3"),
+    ("layers.a.dropout", 3, "expected a rate from 0 to below 1, got 3"),
 ]
 
 
@@ -110,7 +110,7 @@ SINGLE = SIDE | {"type": "decoder"}
     ("key", "value", "other", "message"),
     [
         ("attention", {"num_heads": "x"}, {"num_heads": 2}, ".num_heads: expected a whole number, got 'x'"),
-        ("dropout", "x", 0.1, ": expected a rate of at least 0 and below 1, got 'x'"),
+        ("dropout", "x", 0.1, ": expected a rate from 0 to below 1, got 'x'"),
         ("residual", "foo", "pre_norm", ": unknown residual 'foo'"),
         ("shared", 7, True, ": expected true or false, got 7"),
         ("mixer", {"type": "lstm", "d_hidden": "x"}, "none", ".d_hidden: expected a whole number, got 'x'"),
@@ -141,7 +141,7 @@ def test_cross_attention_stands_where_there_is_something_to_attend_to(key):
     value = {"type": "multi_head", "num_heads": 2} if key == "cross_attention" else "rms_norm"
     layer = SIDE["layer"] | {key: value}
     (found,) = faults(SINGLE | {"layer": layer})
-    assert found.startswith(f"<mapping>: model.layer.{key}: no memory to attend to")
+    assert found.startswith(f"<mapping>: model.layer.{key}: there is no memory to attend to")
     encoder = {"encoder": {"layer": {key: value}}, "type": "encoder_decoder"}
     (found,) = faults(SIDE | encoder)
     assert found.startswith(f"<mapping>: model.encoder.layer.{key}: an encoder has no memory to attend to")

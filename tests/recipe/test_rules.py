@@ -93,7 +93,7 @@ def test_a_layers_own_position_asks_that_layer_only():
 def test_a_position_that_nothing_takes_is_refused():
     tfkit.register("mixer", "forwards")(Forwards)
     without = {"attention": "none", "mixer": "forwards"}
-    assert faults(without, position="alibi") == ["model.position: no layer that uses it has self-attention"]
+    assert faults(without, position="alibi") == ["model.position: no layer that uses this position has self-attention"]
     assert faults({**without, "position": "rotary"}, position="learned") == [
         "model.layer.position: the layer has no self-attention to use this position; set position: none"
     ]
@@ -153,7 +153,7 @@ def test_batches_ask_the_parts():
 
 def test_an_objective_hands_over_what_masks_need():
     (fault,) = faults({}, {"objective": "causal_lm"}, mask="prefix")
-    assert fault == "objective: 'causal_lm' does not provide prefix_length, which mask 'prefix' needs in every call"
+    assert fault == "objective: 'causal_lm' does not provide prefix_length, which mask 'prefix' requires in every call"
 
 
 def test_a_call_with_padding_is_refused_where_a_part_would_look_at_it():

@@ -320,10 +320,10 @@ BEYOND = {
     "3 key-value heads do not divide 4 heads": "sizes that do not divide",
     "a window needs size, or before and after": "a part's own check",
     "cannot be combined with before and after": "a part's own check",
-    "with causal and reverse_causal in one layer": "a contradiction",
+    "with both causal and reverse_causal in a layer": "a contradiction",
     "would show the future to a causal layer": "a contradiction",
     "reads the encoder, which this model does not have": "a contradiction",
-    "no data.tokenizer to take the size from": "a contradiction between sections",
+    "needs a data.tokenizer to take the size from": "a contradiction between sections",
 }  # fmt: skip
 (BROKEN,) = (mark.args[1] for mark in test_errors.test_messages.pytestmark if mark.name == "parametrize")
 

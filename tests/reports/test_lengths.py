@@ -72,4 +72,4 @@ def test_of_two_stacks_each_has_its_own():
 def test_its_origin_is_the_position():
     assert "max_length: 24  # mine.yaml:8:41, from model.position" in load_recipe("mine.yaml").resolved()
     told = run("explain", "mine.yaml", "model.max_length").stdout
-    assert told.startswith("model.max_length: 24\n  follows from model.position: mine.yaml:8:41\n")
+    assert told.startswith("model.max_length: 24\n  derived from model.position: mine.yaml:8:41\n")

@@ -130,7 +130,7 @@ def test_a_probe_has_its_own_difficulty_and_its_own_values_of_training(tmp_path:
     [
         ({"probe": "inductin"}, r"'inductin' is not a probe; available: .*Did you mean 'induction'"),
         ({"probe": "docstrings"}, r"'docstrings' is not a probe"),
-        ({"probe": {"shortest": 3}}, r"a mapping needs the name of a probe as its `type`"),
+        ({"probe": {"shortest": 3}}, r"a mapping needs a `type`"),
         ({"probe": {"type": "induction", "shortst": 3}}, r"shortst"),
         ({"probe": {"type": "induction", "split": "valid"}}, r"split: the study chooses it"),
         ({"probe": "induction", "set": {"data.train": "copying"}}, r"set: data.train: the probe sets it itself"),

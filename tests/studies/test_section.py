@@ -63,33 +63,36 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
         ({"compare": []}, r"study\.compare: is empty"),
         ({"baseline": "norm"}, r"study\.baseline: 'norm' is not a choice of 'norm'"),
         ({"baseline": {"train.seed": 3}}, r"study\.seeds: the study sets the seed of each run"),
-        ({"seeds": [1, 1]}, r"study\.seeds: repeats a seed"),
+        ({"seeds": [1, 1]}, r"study\.seeds: contains a seed twice"),
         ({"seeds": 0}, r"study\.seeds"),
-        ({"measure": ["valid.bleu"]}, r"study\.measure\[0\]: 'valid\.bleu' is not measured by these runs"),
+        ({"measure": ["valid.bleu"]}, r"study\.measure\[0\]: 'valid\.bleu' is not measured in these runs"),
         ({"measure": ["valid.los"]}, r"Did you mean 'valid\.loss'"),
         (
             {"match": {"parameters": "model.d_model", "tokens": 3}},
-            r"study\.match: match one of .* not parameters and tokens",
+            r"study\.match: expected one of .* got parameters and tokens",
         ),
-        ({"match": {}}, r"study\.match: match one of parameters, flops, tokens, seconds"),
+        ({"match": {}}, r"study\.match: expected one of parameters, flops, tokens, seconds"),
         (
             {"match": {"parameters": "model.d_model"}, "tune": {"model.d_model": [8]}},
-            r"model\.d_model: is solved for by study\.match",
+            r"model\.d_model: cannot be tuned, since study\.match",
         ),
         ({"claims": [{"says": "wide < baseline"}]}, r"study\.claims\[0\]\.says: 'wide' is not compared"),
         ({"claims": [{"says": "norm=rms_norm"}]}, r"expected two variants with < or > between them"),
         ({"claims": [{"says": "norm=rms_norm < baseline", "on": "seconds"}]}, r"'seconds' is not among study\.measure"),
         ({"compre": ["norm"]}, r"Did you mean 'compare'"),
         ({"measure": []}, r"study\.measure"),
-        ({"measure": ["valid.loss", "valid.loss"]}, r"study\.measure: repeats a measure"),
+        ({"measure": ["valid.loss", "valid.loss"]}, r"study\.measure: contains a measure twice"),
         ({"seeds": 1_000_000}, r"study\.seeds"),
-        ({"compare": ["norm+norm"]}, r"'norm\+norm' repeats a variant"),
-        ({"cross": ["norm", "norm"]}, r"study\.cross: repeats a variant"),
-        ({"cross": ["norm+wide"]}, r"an entry of cross must be one variant or axis"),
-        ({"tune": {"study.seeds": [1, 2]}}, r"'study\.seeds' is not a key that changes a run"),
-        ({"tune": {"train.schedule.lr": [0.1, 0.1]}}, r"train\.schedule\.lr: repeats a value"),
-        ({"baseline": {"": 3}}, r"study\.baseline: '' is not a key"),
-        ({"match": {"parameters": "train.steps"}}, r"'train\.steps' changes no parameters; use a key of model"),
+        ({"compare": ["norm+norm"]}, r"'norm\+norm' contains a variant twice"),
+        ({"cross": ["norm", "norm"]}, r"study\.cross: contains a variant twice"),
+        ({"cross": ["norm+wide"]}, r"cross already compares all combinations"),
+        ({"tune": {"study.seeds": [1, 2]}}, r"'study\.seeds' cannot be overridden in a study"),
+        ({"tune": {"train.schedule.lr": [0.1, 0.1]}}, r"train\.schedule\.lr: contains a value twice"),
+        ({"baseline": {"": 3}}, r"study\.baseline: '' cannot be overridden"),
+        (
+            {"match": {"parameters": "train.steps"}},
+            r"'train\.steps' does not change the number of parameters; use a key of model",
+        ),
         ({"match": {"parameters": ""}}, r"study\.match\.parameters"),
         ({"claims": [{"says": "baseline < baseline"}]}, r"compares 'baseline' with itself"),
         ({"claims": [{"says": "baseline <= norm=rms_norm"}]}, r"expected two variants with < or > between them"),
@@ -172,7 +175,7 @@ def test_a_variant_that_cannot_be_called_so(name: str, message: str, tmp_path: P
 def test_too_many_variants_are_refused_at_once(tmp_path: Path) -> None:
     variants = {f"v{number}": {"model.d_model": 16} for number in range(24)}
     with pytest.raises(
-        RecipeError, match=r"study\.cross: makes 16,777,218 variants with the baseline; the limit is 1,000"
+        RecipeError, match=r"study\.cross: results in 16,777,218 variants including the baseline; the limit is 1,000"
     ):
         load_recipe(study(tmp_path, more={"variants": variants}, compare=["wide"], cross=list(variants)))
 

@@ -96,12 +96,12 @@ def test_more_parameters_may_be_trained(base: Path) -> None:
             r"adapter\.on: no linear layer is called 'querry'; available: query, key, value, output",
         ),
         ({"on": ["head.*"]}, {}, r"adapter\.on: head\.output is tied to another weight"),
-        ({"also": ["heads"]}, {}, r"adapter\.also\[0\]: no parameter's name begins with 'heads'"),
+        ({"also": ["heads"]}, {}, r"adapter\.also\[0\]: no parameter name starts with 'heads'"),
         ({"rank": 0}, {}, r"adapter\.rank"),
         ({}, {"freeze": ["decoder"]}, r"train\.freeze: train\.adapter freezes the model"),
         ({}, {"groups": [{"kind": "norm"}]}, r"train\.groups: train\.adapter freezes"),
         ({}, {"layer_decay": 0.5}, r"train\.layer_decay: train\.adapter freezes"),
-        ({}, {"keep": {"mean": 2}}, r"train\.keep: a mean of checkpoints would leave out the adapter"),
+        ({}, {"keep": {"mean": 2}}, r"train\.keep: a mean of checkpoints would omit the adapter"),
     ],
 )
 def test_what_an_adapter_does_not_follow_is_refused(

@@ -190,9 +190,9 @@ def test_the_best_of_another_average_is_forgotten(tmp_path: Path) -> None:
     [
         (
             {"callbacks": ["ema"], "keep": {"mean": 2}},
-            r"callbacks\[0\]: keep: \{mean: 2\} averages the weights already",
+            r"callbacks\[0\]: keep: \{mean: 2\} already averages the weights",
         ),
-        ({"callbacks": ["ema", "ema"]}, r"callbacks\[1\]: callbacks\[0\] averages the weights already"),
+        ({"callbacks": ["ema", "ema"]}, r"callbacks\[1\]: callbacks\[0\] already averages the weights"),
         ({"callbacks": ["emma"]}, r"callbacks\[0\]: unknown callback 'emma'. Did you mean 'ema'\?"),
         ({"callbacks": [{"type": "ema", "decay": 1.0}]}, r"callbacks\[0\]\.decay"),
     ],

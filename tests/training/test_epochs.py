@@ -66,7 +66,7 @@ def test_both_are_a_fault_with_two_places(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(file)
     (fault,) = caught.value.faults
-    assert str(fault).startswith(f"{file}:4:11: train.epochs: steps: 5 and epochs: 2 are both set, see {file}:3:10;")
+    assert str(fault).startswith(f"{file}:4:11: train.epochs: epochs: 2 conflicts with steps: 5 (at {file}:3:10);")
 
 
 def test_a_later_layer_says_the_length_in_its_own_way(tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ def test_freezing_nothing_is_an_error(tmp_path: Path) -> None:
     model = prepare(recipe(tmp_path), Reporter(False)).model
     with pytest.raises(UsageError, match=r"begins with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):
         freeze(model, ["encoder.layer.0"])
-    with pytest.raises(RecipeError, match=r"train\.freeze\[0\]: no parameter's name begins with 'nothing'"):
+    with pytest.raises(RecipeError, match=r"train\.freeze\[0\]: no parameter name starts with 'nothing'"):
         recipe(tmp_path, freeze=["nothing"])
     with pytest.raises(RecipeError, match=r"every parameter is frozen"):
         recipe(tmp_path, freeze=["encoder", "decoder", "head"])

@@ -139,7 +139,7 @@ def test_a_run_that_goes_on_by_another_metric_begins_to_compare_anew(
 @pytest.mark.parametrize(
     ("validate", "message"),
     [
-        ({"best": "chrf"}, "best: 'chrf' is not measured at validations; available: loss"),
+        ({"best": "chrf"}, "best: 'chrf' is not measured at validation; available: loss"),
         ({"metrics": ["entity_f1"]}, r"train\.validate\.metrics\[0\]"),
         ({"metrics": ["bleus"]}, "Did you mean 'bleu'"),
         ({"metric": ["bleu"]}, "Did you mean 'metrics'"),
@@ -152,5 +152,5 @@ def test_what_cannot_be_measured_is_refused(validate: dict[str, Any], message: s
 
 
 def test_without_a_validation_set_nothing_can_be_measured(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"train\.validate: no data\.valid"):
+    with pytest.raises(RecipeError, match=r"train\.validate: needs data\.valid"):
         pairs(tmp_path, "data.valid=none", validate=MEASURED)

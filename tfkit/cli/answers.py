@@ -24,7 +24,7 @@ Form = Literal["best", "all", "stream", "jsonl"]
 
 @dataclass(frozen=True)
 class AnswerPrinter:
-    """Printer of generated candidates in one form.
+    """Printer of generated candidates in one of four forms.
 
     `best` prints one text per prompt, `all` every candidate, `stream` the best text incrementally, `jsonl` every
     candidate as a JSON object. With `lines`, each output is a single line; with `records`, each is a JSON object with

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,11 @@ from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH
 from tfkit.core.trees import JsonObject
 
 if TYPE_CHECKING:
+    from tfkit.interop.bench.cases import BenchCase, Peer
     from tfkit.recipe.load import Recipe
 
+MODELS = "Models, comma-separated: gpt (10M parameters), gpt-large-vocabulary, bert (110M), pair."
+ROUNDS = "Repetitions of each measurement."
 LENGTHS = "512,1024,2048,4096,8192,16384"
 
 
@@ -125,8 +129,9 @@ def decoding(
 ) -> None:
     """Measure generation speed: small (a GPT of 10M parameters), gpt2 (124M), pair (an encoder-decoder)."""
     from tfkit.core.console import Console
-    from tfkit.reports.bench_decoding import SIZES, Work, as_data, chosen, measure, render
+    from tfkit.reports.bench_decoding import SIZES, Work, as_data, measure, render
     from tfkit.reports.bench_peers import PEERS
+    from tfkit.reports.rounds import chosen
 
     sizes = [SIZES[name] for name in chosen(models, list(SIZES), "model")]
     peers = {name: PEERS[name] for name in chosen(against or [], list(PEERS), "library")}
@@ -141,6 +146,76 @@ def decoding(
         echo_json(rows)
     else:
         render(rows, Console())
+
+
+def _models_options(default: str, libraries: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that `bench training` and `bench forward` share."""
+    options = (
+        click.option("--models", type=Several(click.STRING), default=default, show_default=True, help=MODELS),
+        click.option("--rounds", type=Whole(COUNT), default=10, show_default=True, help=ROUNDS),
+        click.option(
+            "--against",
+            type=Several(click.STRING),
+            help=f"Libraries to compare with, comma-separated: {libraries}.",
+        ),
+        EXACT_JSON,
+    )
+    return lambda function: reduce(lambda inner, option: option(inner), reversed(options), function)
+
+
+@command.command("training")
+@_models_options("gpt,bert,pair", "transformers, torch")
+@click.option(
+    "--dropout",
+    type=Several(click.FloatRange(0, 1, max_open=True)),
+    default="0,0.1",
+    show_default=True,
+    help="Dropout rates, comma-separated.",
+)
+def training(models: list[str], rounds: int, against: list[str] | None, dropout: list[float], as_json: bool) -> None:
+    """Measure training steps of a GPT, a BERT and an encoder-decoder: loss, gradients, clipping and AdamW."""
+    from tfkit.interop.bench.cases import TRAINED
+    from tfkit.interop.bench.peers import TRAINERS
+    from tfkit.reports.rounds import chosen
+
+    cases = [
+        replace(TRAINED[name], dropout=rate) for name in chosen(models, list(TRAINED), "model") for rate in dropout
+    ]
+    peers = {name: TRAINERS[name] for name in chosen(against or [], list(TRAINERS), "library")}
+    _print_models(cases, peers, rounds, as_json)
+
+
+@command.command("forward")
+@_models_options("bert", "transformers, torch, onnxruntime, openvino")
+@click.option(
+    "--batches", type=Several(Whole(ROWS)), default="1,8", show_default=True, help="Batch sizes, comma-separated."
+)
+def forward_passes(
+    models: list[str], rounds: int, against: list[str] | None, batches: list[int], as_json: bool
+) -> None:
+    """Measure forward passes over 128 tokens, with all logits."""
+    from tfkit.interop.bench.cases import READ
+    from tfkit.interop.bench.peers import READERS
+    from tfkit.reports.rounds import chosen
+
+    cases = [replace(READ[name], rows=rows) for name in chosen(models, list(READ), "model") for rows in batches]
+    peers = {name: READERS[name] for name in chosen(against or [], list(READERS), "library")}
+    _print_models(cases, peers, rounds, as_json)
+
+
+def _print_models(cases: Sequence[BenchCase], peers: Mapping[str, Peer], rounds: int, as_json: bool) -> None:
+    from tfkit.core.console import Console
+    from tfkit.interop.bench.cases import measure, render
+
+    rows = []
+    with Console(stderr=True).status("measuring") as status:
+        for case in cases:
+            status.update(f"measuring {case.size.name}, {case.rows} rows")
+            rows += measure(case, peers, rounds)
+    if as_json:
+        echo_json(rows)
+    else:
+        render(rows)
 
 
 @command.command("coordinates")

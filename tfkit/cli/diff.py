@@ -38,8 +38,8 @@ def command(
     """Compare A and B: parts, options, parameters, FLOPs, cache, then data and training.
 
     A and B are shipped names, paths or run folders, optionally with a variant: mine.yaml@wide, mine.yaml@heads=4.
-    --set and --variant change B; without B, they change a copy of A. Different texts for the same architecture are
-    equal.
+    --set and --variant change B; without B, they change a copy of A. Recipes that describe
+    the same architecture are equal.
     """
     import torch
 
@@ -51,12 +51,12 @@ def command(
         raise click.UsageError("pass a second recipe, or --set or --variant to compare A with a changed copy")
     sources = (a, a if b is None else b)
     recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
-    blueprints = beside(*recipes), beside(*recipes[::-1])
+    blueprints = comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])
     length = min(map(default_length, blueprints)) if length is None else length
     counts = [count(blueprint, length, batch, getattr(torch, dtype)) for blueprint in blueprints]
-    names = (a, laid_name(sources[1], reading))
+    names = (a, full_name(sources[1], reading))
     before, after = (Side(*facts) for facts in zip(names, blueprints, counts, strict=True))
-    notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in laid_note(*facts)]
+    notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in size_notes(*facts)]
     changes, settings = diff_architectures(*blueprints), diff_settings(*recipes)
     diff = Diff(before, after, changes, settings, notes)
     if as_json:
@@ -67,7 +67,7 @@ def command(
     render(diff, Console())
 
 
-def beside(recipe: Recipe, other: Recipe) -> Blueprint:
+def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
     """Return the blueprint of `recipe`; an unknown vocabulary size is taken from the other recipe if it fits."""
     from tfkit.core.errors import RecipeError
 
@@ -78,7 +78,7 @@ def beside(recipe: Recipe, other: Recipe) -> Blueprint:
     return recipe.blueprint()
 
 
-def laid_note(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
+def size_notes(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
     """Yield the note about a vocabulary size that is not known yet."""
     note = vocabulary_note(recipe)
     if note is not None:
@@ -107,7 +107,7 @@ def split(text: str) -> tuple[str, tuple[str, ...]]:
     return words[0], tuple(words[1:])
 
 
-def laid_name(source: str, reading: ReadOptions) -> str:
+def full_name(source: str, reading: ReadOptions) -> str:
     """Return the name of a recipe with its variants and overrides."""
-    laid = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
-    return " ".join([source, *laid])
+    changes = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
+    return " ".join([source, *changes])

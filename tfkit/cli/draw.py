@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.diff import beside, laid_name, laid_note, read
+from tfkit.cli.diff import comparable_blueprint, full_name, read, size_notes
 from tfkit.cli.new import refuse
 from tfkit.cli.options import ReadOptions, reads_recipe
 from tfkit.cli.terminal import echo
@@ -76,8 +76,8 @@ def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str]
         got = f"'{file.suffix}'" if file.suffix else "none"
         raise UsageError(f"{file}: the suffix must be one of {', '.join(endings)}, got {got}")
     drawn = draw(file.suffix)
-    with whole(file) as there:
-        there.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
+    with whole(file) as temporary:
+        temporary.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
     echo(f"{file}: {len(drawn):,} characters" if isinstance(drawn, str) else f"{file}: {len(drawn):,} bytes")
 
 
@@ -138,13 +138,13 @@ def _pictures(
     if other is None:
         recipe = read(source, reading)
         recipe.tell_warnings()
-        names, recipes = [laid_name(source, reading)], [recipe]
+        names, recipes = [full_name(source, reading)], [recipe]
         blueprints, notes = [recipe.blueprint()], [vocabulary_note(recipe)]
     else:
         recipes = [read(source, replace(reading, sets=(), variants=())), read(other, reading)]
-        names = [source, laid_name(other, reading)]
-        blueprints = [beside(*recipes), beside(*recipes[::-1])]
-        notes = ["; ".join(laid_note(*facts)) or None for facts in zip(names, recipes, blueprints, strict=True)]
+        names = [source, full_name(other, reading)]
+        blueprints = [comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])]
+        notes = ["; ".join(size_notes(*facts)) or None for facts in zip(names, recipes, blueprints, strict=True)]
     pictures = []
     for name, blueprint, note in zip(names, blueprints, notes, strict=True):
         blueprint = replace(blueprint, name=name)

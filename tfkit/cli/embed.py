@@ -56,11 +56,11 @@ def command(
         return
     from tfkit.storage.files import whole
 
-    with whole(Path(inputs.output)) as beside:
+    with whole(Path(inputs.output)) as temporary:
         import numpy as np
 
         vectors = loaded.embed(values, pooling, normalize, batch_size)
-        with open(beside, "wb") as stream:
+        with open(temporary, "wb") as stream:
             np.save(stream, vectors.numpy(), allow_pickle=False)
 
 

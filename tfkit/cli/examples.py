@@ -38,6 +38,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "bench attention --attentions full,window --json",
     ),
     "bench decoding": ("bench decoding --new 64", "bench decoding --against transformers --json"),
+    "bench training": (
+        "bench training --models gpt --rounds 5",
+        "bench training --models gpt,pair --against transformers,torch",
+    ),
+    "bench forward": ("bench forward --batches 1", "bench forward --against onnxruntime --json"),
     "bench coordinates": (
         "bench coordinates width-transfer --variant mup",
         "bench coordinates mine.yaml --factors 1,2 --out changes.svg",

@@ -19,7 +19,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 def command(source: str, out: str | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
     """Import a model: a folder with config.json and safetensors, or the name of a repository on the hub.
 
-    Writes a run folder with recipe, weights and tokenizer, for show, generate, verify and other commands. No code of
+    Write a run folder with recipe, weights and tokenizer, for show, generate, verify and other commands. No code of
     the source is executed, and pickled weights are refused. Custom families are registered with --import.
     """
     from tfkit.interop.huggingface.importing import import_model

@@ -44,12 +44,12 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
     original = reading.recipe(source)  # reports every fault of the original and of the overrides with its location
     derived = Derived(source, file, reading.sets, reading.variants)
     text = derived.text()
-    with whole(file) as beside:
-        beside.write_text(text, encoding="utf-8", newline="")
+    with whole(file) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
         alone = ReadOptions(imports=reading.imports, trust=reading.trust)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TfkitWarning)  # already shown for the original
-            derived.check(alone.recipe(str(beside)), original)
+            derived.check(alone.recipe(str(temporary)), original)
     echo(f"{file}: derived from {source}")
     echo(f"Next: tfkit {'show' if original.objective is None else 'train'} {file}")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
     from tfkit.run import Run
 
-Function = Callable[..., object]  # of a command
+Function = Callable[..., object]  # a command function
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
 else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfkit.training.setup import Task
 
 BROKEN = 1
-EXAMPLES = 64  # examples of the training data
+EXAMPLES = 64  # number of training examples
 
 
 @click.command("prove")
@@ -30,7 +30,7 @@ EXAMPLES = 64  # examples of the training data
 def command(context: click.Context, run: str, as_json: bool, reading: ReadOptions) -> None:
     """Measure the promises of RUN (a run folder), and print each difference next to its bound.
 
-    The model computes the first 64 training examples and is trained for four steps in a temporary folder; RUN is not
+    The measurements use the first 64 training examples, and four training steps in a temporary folder; RUN is not
     modified. Exit status 0: every promise holds or does not apply; 1: a promise is broken.
     """
     with working("proving"):

@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """List the runs in FOLDERS (default: runs) with their progress and scores.
 
-    A KEY is a column (valid.loss, seconds, test.bleu) or a recipe key, of which the last components suffice (norm,
-    layer.norm.eps).
+    A KEY is a column (valid.loss, seconds, test.bleu) or a recipe key, optionally shortened to its last components
+    (norm, layer.norm.eps).
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; use one of them")

@@ -124,7 +124,7 @@ class Skeleton:
 
     @classmethod
     def of(cls, slot: str, name: str) -> Skeleton:
-        """Return the skeleton. Raise UsageError for a slot without one or an invalid part name."""
+        """Return the skeleton. Raise UsageError for a slot without a skeleton or an invalid part name."""
         if slot not in USES:
             hint = nearest(slot, list(USES))
             available = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(USES)}."

@@ -173,7 +173,10 @@ def output_to(path: str | None) -> Iterator[TextOutput]:
 
     if os.path.isfile(path):  # resolve links and write to their target: /dev/stdout may link to a file
         path = os.path.realpath(path)
-    with whole(Path(path)) as beside, open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as f:
+    with (
+        whole(Path(path)) as temporary,
+        open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as f,
+    ):
         yield TextOutput(f)
 
 

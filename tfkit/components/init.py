@@ -74,7 +74,7 @@ class Init(InitFacts):
         return 1.0
 
     def finish(self, model: nn.Module) -> None:
-        """Hook after all weights are initialized."""
+        """Hook that runs after all weights are initialized."""
 
 
 def linears(sublayer: Sublayer, names: tuple[str, ...]) -> Iterator[nn.Linear]:

@@ -18,7 +18,7 @@ from tfkit.core.slots import SublayerFacts
 class Sublayer(SublayerFacts, nn.Module):
     """A branch of the residual stream."""
 
-    # default for parts that declare nothing: they read `context.mask` only
+    # default for parts without declarations, which may read only `context.mask`
     capabilities = ASSUMED
 
     @classmethod

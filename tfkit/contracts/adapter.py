@@ -1,4 +1,4 @@
-"""Adapters: the model is unchanged at first, only their weights learn, and merging computes the same."""
+"""Adapters: no effect before training, only the adapter learns, and merging preserves the outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 10
 
 
 class AdapterTrial:
-    """A small frozen model with the case's adapter, in eval mode."""
+    """A small frozen model with the adapter of the case, in eval mode."""
 
     def __init__(self, case: Case) -> None:
         self.model = small_model("causal", "language_model", VOCABULARY, tied=True)
@@ -29,12 +29,12 @@ class AdapterTrial:
         self.adaptation: Adaptation = adapter.attach(self.model, 0).eval()
 
     def logits(self) -> Tensor:
-        """Return the logits of fixed tokens."""
+        """Return the logits for a fixed batch of tokens."""
         logits: Tensor = self.model(input_ids=tokens(4, 9)[:, :-1]).logits
         return logits
 
     def train(self) -> tuple[float, float]:
-        """Train the trainable weights; return the first and the last loss."""
+        """Train the adapter; return the first and the last loss."""
         optimizer = torch.optim.Adam([*self.adaptation.parameters()], lr=0.02)
         losses = []
         for _ in range(STEPS):
@@ -47,39 +47,41 @@ class AdapterTrial:
         return losses[0], losses[-1]
 
     def changed(self) -> list[str]:
-        """Return the names of the model's weights that differ from those before."""
+        """Return the names of model weights that differ from their initial values."""
         return [name for name, value in self.model.state_dict().items() if not torch.equal(value, self.before[name])]
 
 
-@contract("an untrained adapter leaves the model as it is", "built", slots=ADAPTER, every_option=True)
+@contract("an untrained adapter does not change the model", "built", slots=ADAPTER, every_option=True)
 def check_unadapted(case: Case) -> None:
-    """Compare names of weights and logits."""
+    """Compare the names of weights and the logits before and after attaching the adapter."""
     trial = AdapterTrial(case)
     names = trial.model.state_dict().keys()
-    expect(names == trial.before.keys(), "it changes the names of the model's weights, which files hold")
+    expect(names == trial.before.keys(), "changes the names of the model's weights, on which files depend")
     expect_equal(trial.logits(), trial.plain, "the logits before any training", SAME)
 
 
-@contract("the adapter learns, and the model's weights stay", "unadapted", slots=ADAPTER, every_option=True)
+@contract("the adapter learns, and the model's weights do not change", "unadapted", slots=ADAPTER, every_option=True)
 def check_adapted(case: Case) -> None:
-    """Take a few steps on the same tokens."""
+    """Train for a few steps on the same tokens."""
     trial = AdapterTrial(case)
     first, last = trial.train()
-    expect(last < first, f"after {STEPS} steps on the same tokens the loss is {last:.3f}, before {first:.3f}")
+    expect(
+        last < first, f"{STEPS} steps on the same tokens do not lower the loss: {first:.3f} before, {last:.3f} after"
+    )
     trial.adaptation.check_used()
     expect(not trial.changed(), f"training changes {', '.join(trial.changed()[:3])} of the frozen model")
 
 
-@contract("the merged model computes the same, and is taken apart exactly", "adapted", slots=ADAPTER)
+@contract("merging preserves the outputs and is undone exactly", "adapted", slots=ADAPTER)
 def check_merged(case: Case) -> None:
-    """Compare the logits of the adapted and the merged model, and the weights before and after."""
+    """Compare the logits of the adapted and the merged model, and the weights before and after merging."""
     trial = AdapterTrial(case)
     trial.train()
     adapted = trial.logits()
     with trial.adaptation.merged():
-        expect(bool(trial.changed()), "merged, the model has the weights that it had before training")
+        expect(bool(trial.changed()), "merging does not change the weights of the model")
         expect_equal(trial.logits(), adapted, "the logits of the merged model", EQUAL)
-        for module in trial.model.modules():  # as if the weights were loaded into another model
+        for module in trial.model.modules():  # removes the adapter, as if the weights were loaded into another model
             module._forward_hooks.clear()
         expect_equal(trial.logits(), adapted, "the logits of the merged weights in a model without adapter", EQUAL)
-    expect(not trial.changed(), f"after a merge {', '.join(trial.changed()[:3])} is another weight than before")
+    expect(not trial.changed(), f"{', '.join(trial.changed()[:3])} is not restored after merging")

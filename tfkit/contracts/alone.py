@@ -1,4 +1,4 @@
-"""A single sublayer with the context that a stack would pass."""
+"""A single sublayer, called with the context that a stack would pass."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TIME = 6
 
 
 def states(rows: int, time: int, width: int = D_MODEL, seed: int = 1) -> Tensor:
-    """Draw random hidden states [rows time width] in float64."""
+    """Return random hidden states [rows time width] in float64."""
     return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 class Alone:
-    """The part of a case, built for one direction (causal if it can be), with randomized weights."""
+    """The part of a case with randomized weights, built as causal if it supports that."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Alone:
         real: Tensor | None = None,
         collector: Collector | None = None,
     ) -> Tensor:
-        """Map [rows time d_model] to the same shape; `places` [1 time] are positions, `real` [rows key] the padding."""
+        """Map [rows time d_model] to the same shape; `places` [1 time] are positions, `real` [rows key] is a mask."""
         time = x.shape[1]
         keys = time if source is None else source.shape[1]
         query = torch.arange(time)[None] if places is None else places  # [1 query]
@@ -67,5 +67,5 @@ class Alone:
 
 
 def built(slot: str, name: str, shape: Shape) -> Any:
-    """Build a shipped part with its defaults."""
+    """Build a shipped part with default options."""
     return Slot(slot).validate(name).build(shape)

@@ -24,25 +24,27 @@ def foreign(part: type[Component]) -> str | None:
     module, name = base_of(part.part_slot)
     if issubclass(part, getattr(import_module(module), name)):
         return None
-    return f"its class does not extend {name} (of {module}), which defines the interface of every {part.part_slot}"
+    return f"the class does not extend {name} (of {module}), which defines the interface of every {part.part_slot}"
 
 
-@contract("the part can be built from its options, a model part in a small recipe", slots=EVERY, every_option=True)
+@contract(
+    "the part can be built from its options (parts of a model: in a small recipe)", slots=EVERY, every_option=True
+)
 def check_built(case: Case) -> None:
-    """Build the small model, or the part itself."""
+    """Build a small model with the part, or the part itself."""
     if case.slot in MODEL:
         model(case)
         return
     try:
         config = case.config
     except ValueError as error:
-        raise Broken(f"its options are rejected: {error}") from None
+        raise Broken(f"the options are rejected: {error}") from None
     config.build()
 
 
-@contract("options survive writing, reading, copying and pickling", "built", slots=EVERY, every_option=True)
+@contract("options survive formatting, parsing, copying and pickling", "built", slots=EVERY, every_option=True)
 def check_config(case: Case) -> None:
-    """Check that options survive serialization, parsing, pickling and copying."""
+    """Compare the options with their formatted, parsed, copied and pickled forms."""
     config, slot = case.config, Slot(case.slot)
     options = config.spelled()
     again = slot.validate(json.loads(json.dumps(options)))
@@ -64,5 +66,5 @@ def _survives_in_a_recipe(case: Case) -> None:
         loaded = load_recipe(path)
     expect(
         loaded.blueprint() == recipe.blueprint(),
-        f"its written recipe does not load to an equal model:\n{text}",
+        f"the resolved recipe does not load to an equal model:\n{text}",
     )

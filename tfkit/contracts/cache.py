@@ -17,7 +17,7 @@ WINDOW = 3  # window size that forces the state to drop keys
 
 
 def decodes(case: Case) -> bool:
-    """True if the model is causal and all its sublayers can cache."""
+    """True if the model is causal and all its sublayers have a cache."""
     plan = case.blueprint.last
     parts = [sublayer.config.part for layer in plan.layers for sublayer in layer.sublayers]
     return case.causal and all("cache" in part.capabilities for part in parts)
@@ -33,7 +33,7 @@ def stepwise(
     every_mask: bool = True,
     **more: object,
 ) -> dict[str, Tensor]:
-    """Return the outputs for [batch time] ids, decoded in steps of `sizes` with a decode state."""
+    """Return the outputs for [batch time] ids, decoded with a state in steps of the given sizes."""
     state, outputs, start = model(case).new_state(), [], 0
     for size in sizes:
         end = start + size
@@ -56,7 +56,7 @@ def stepwise(
 )
 @torch.no_grad()
 def check_cache(case: Case) -> None:
-    """Decode in steps of several sizes, without and with left padding; drop and rewind cached tokens."""
+    """Decode in steps of different sizes, with and without left padding, dropped keys and rewinding."""
     ids = tokens(3, 7)
     more = memory_of(case, 3)
     full = tokenwise(run(case, ids, **more))
@@ -74,7 +74,7 @@ def check_cache(case: Case) -> None:
 
 
 def _rewound(case: Case) -> None:
-    """Rewind the state and read other tokens; a state that cannot rewind must refuse and remain usable."""
+    """Rewind the state and decode other tokens; a state that cannot rewind must raise an error and remain usable."""
     ids, other, more = tokens(2, 7), tokens(2, 4, seed=70), memory_of(case, 2)
     state = model(case).new_state()
     run(case, ids[:, :4], state=state, **more)
@@ -86,8 +86,8 @@ def _rewound(case: Case) -> None:
         text, start = ids, 5
     if case.slot in MIXING:
         declared, does = "rewind" in case.part.able(case.config), start == 3
-        expect(declared <= does, "declares 'rewind', but its state refuses to rewind")
-        expect(does <= declared, "its state can rewind, but the part does not declare 'rewind'")
+        expect(declared <= does, "declares 'rewind', but the state refuses to rewind")
+        expect(does <= declared, "does not declare 'rewind', but the state can rewind")
     full = tokenwise(run(case, text, **more))
     rest = tokenwise(run(case, text[:, start:], state=state, **more))
     for name, value in full.items():
@@ -96,7 +96,7 @@ def _rewound(case: Case) -> None:
 
 
 def _forgotten(case: Case) -> None:
-    """Let a window drop keys from the state: in steps, after a long prompt, and with left padding."""
+    """Decode beyond a window, so that the state drops keys: in steps, after a long prompt, and with left padding."""
     masked = case.with_layer(mask={"type": "window", "size": WINDOW})
     if not loads(masked):
         return
@@ -111,7 +111,7 @@ def _forgotten(case: Case) -> None:
 
 
 def memory_of(case: Case, rows: int) -> Arguments:
-    """Return a different, partly padded source for each row if the model has an encoder."""
+    """Return a different source for each row, some of them padded, if the model has an encoder."""
     if not case.pair:
         return {}
     real = torch.ones(rows, SOURCE, dtype=torch.long)
@@ -125,7 +125,7 @@ def _left_padded(case: Case) -> None:
     more = memory_of(case, 3)
     full = tokenwise(run(case, **call, **more))
     kept = call["real"].bool()
-    # the first step contains the longest padding and the prefix; later steps have no padding
+    # the first step contains all padding and the whole prefix; later steps contain no padding
     for every_mask, sizes in ((True, [9, 1]),) if case.opens else ((True, [7, 1, 2]), (False, [7, 2, 1])):
         steps = stepwise(case, sizes=sizes, every_mask=every_mask, **call, **more)
         for name, value in full.items():
@@ -135,7 +135,7 @@ def _left_padded(case: Case) -> None:
 
 
 @contract(
-    "reordered rows of a decode state continue like the original rows",
+    "after reordering a decode state, each row continues the row it was copied from",
     "cache",
     capability="cache",
     when=decodes,
@@ -143,7 +143,7 @@ def _left_padded(case: Case) -> None:
 )
 @torch.no_grad()
 def check_reorder(case: Case) -> None:
-    """Repeat, swap and drop rows after five tokens."""
+    """Repeat, swap and drop rows of the state after five tokens."""
     ids, more = tokens(3, 5), memory_of(case, 3)
     for order in ([2, 0, 0, 1], [1]):
         rows = torch.tensor(order)
@@ -158,18 +158,18 @@ def check_reorder(case: Case) -> None:
         for name, value in full.items():
             steps = torch.cat([part[name] for part in parts], dim=1)
             expect_equal(steps, value[:, 5:], f"{name} after reordering the rows to {order}, and at once")
-    expect(state.bytes() >= 0, "a decode state reports its size in bytes")
+    expect(state.bytes() >= 0, "the decode state reports a negative size in bytes")
 
 
 @contract(
-    "the encoder runs once with a decode state",
+    "with a decode state, the encoder runs only once",
     "cache",
     capability="cache",
     when=lambda case: case.pair and decodes(case),
 )
 @torch.no_grad()
 def check_encoder_runs_once(case: Case) -> None:
-    """Count the encoder's calls in four steps."""
+    """Count the calls of the encoder in four decoding steps."""
     made = model(case)
     tokenwise(run(case, tokens(2, 4)))  # the first call also determines the output of the head
     calls: list[int] = []

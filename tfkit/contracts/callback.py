@@ -1,4 +1,4 @@
-"""Callbacks: a training is not affected by them, and a resumed one continues them."""
+"""Callbacks: they do not affect training, and their state survives resumption."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_local(case: Case) -> bool:
 
 
 class Trial:
-    """The case's callback in a training of a small model whose weights shrink at each step."""
+    """The callback of the case in a simulated training run, in which weights shrink at each step."""
 
     def __init__(self, case: Case, folder: Path, step: int = 0) -> None:
         recipe = load(Case("model", "decoder", "decoder"))
@@ -41,13 +41,13 @@ class Trial:
         self.callback: Callback = case.config.build()
 
     def shrink(self) -> None:
-        """Change the weights as an optimizer does."""
+        """Change all weights in place of an optimizer."""
         with torch.no_grad():
             for weight in self.training.model.parameters():
                 weight.mul_(0.9)
 
     def events(self) -> Iterator[str]:
-        """Run all events, yielding the name of each after it."""
+        """Trigger all events in order, yielding the name of each event after it."""
         callback, training = self.callback, self.training
         callback.ready()
         callback.start(training)
@@ -68,7 +68,7 @@ class Trial:
         yield "end"
 
     def traces(self) -> dict[str, Tensor]:
-        """Return everything that a callback leaves as it is."""
+        """Return everything that a callback must not change: weights, modes and RNG states."""
         model, (_, numbers, *_) = self.training.model, np.random.get_state(legacy=True)
         found = {name: value.clone() for name, value in model.state_dict().items()}
         found |= {f"the mode of {name}": torch.tensor(one.training) for name, one in model.named_modules()}
@@ -78,14 +78,14 @@ class Trial:
 
 @contextmanager
 def tried(case: Case, step: int = 0) -> Iterator[Trial]:
-    """A trial in a temporary folder."""
+    """Provide a trial in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         yield Trial(case, Path(folder), step)
 
 
-@contract("the training goes on as without it", "built", slots=CALLBACK, when=is_local, every_option=True)
+@contract("the callback does not affect training", "built", slots=CALLBACK, when=is_local, every_option=True)
 def check_observes(case: Case) -> None:
-    """Compare weights, modes and random numbers before and after each event."""
+    """Compare weights, modes and RNG states before and after each event."""
     with tried(case) as trial:
         before = trial.traces()
         for event in trial.events():
@@ -95,22 +95,25 @@ def check_observes(case: Case) -> None:
             before = after
 
 
-@contract("weights to publish are declared, and fit the model", "observes", slots=CALLBACK, when=is_local)
+@contract("weights to publish are declared and match the model", "observes", slots=CALLBACK, when=is_local)
 def check_averages(case: Case) -> None:
-    """Compare names and shapes of the weights with those of the model."""
+    """Compare the names and shapes of the callback's weights with those of the model."""
     with tried(case) as trial:
         for event in trial.events():
             weights, declared = trial.callback.weights(), "averages" in trial.callback.capabilities
-            expect(declared or weights is None, f"after {event} it has weights; say capabilities = {{averages}}")
-            expect(not declared or weights is not None, f"it declares averages, and after {event} it has no weights")
+            expect(
+                declared or weights is None,
+                f"after {event}, weights() is not None; declare capabilities = {{'averages'}}",
+            )
+            expect(not declared or weights is not None, f"declares 'averages', but weights() is None after {event}")
             shapes = {name: value.shape for name, value in trial.training.model.named_parameters()}
             odd = [name for name, value in (weights or {}).items() if shapes.get(name) != value.shape]
-            expect(not odd, f"{', '.join(odd[:3])} is no parameter of the model, or has another shape")
+            expect(not odd, f"{', '.join(odd[:3])} is not a parameter of the model, or has a different shape")
 
 
-@contract("a run that is resumed has the state of an unbroken one", "observes", slots=CALLBACK, when=is_local)
+@contract("the state of a resumed run equals that of an uninterrupted run", "observes", slots=CALLBACK, when=is_local)
 def check_callback_state(case: Case) -> None:
-    """Stop after two steps, restore the state in a new callback, and compare both at the end."""
+    """Stop after two steps, load the state into a new callback, and compare it with an uninterrupted one."""
     with tried(case) as whole, tried(case) as first, tried(case, step=2) as second:
         first.training.steps = 2
         for trial in (whole, first):
@@ -123,7 +126,9 @@ def check_callback_state(case: Case) -> None:
             ("state", whole.callback.state(), second.callback.state()),
             ("weights", whole.callback.weights() or {}, second.callback.weights() or {}),
         ):
-            expect(one.keys() == other.keys() and not _differing(one, other), f"resumed, its {what} is another one")
+            expect(
+                one.keys() == other.keys() and not _differing(one, other), f"the {what} of a resumed callback differs"
+            )
 
 
 def _differing(one: Tensors, other: Tensors) -> list[str]:

@@ -1,4 +1,4 @@
-"""Small models containing a part, and calls to them."""
+"""Small models that contain a part under test, and calls of these models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arguments = dict[str, Any]  # of a model call, by name
 
 @cache
 def model(case: Case, dtype: torch.dtype = torch.float64, num_layers: int = 2) -> Model:
-    """Return the case's model in eval mode, with noise on every weight, so that zeros hide no error."""
+    """Return the model of the case in eval mode, with noise on every weight, since zeros could hide errors."""
     made = build_model(blueprint(case, num_layers), seed=1)
     if dtype != torch.float32:
         made.load_state_dict(model(case, torch.float32, num_layers).state_dict())
@@ -33,20 +33,20 @@ def model(case: Case, dtype: torch.dtype = torch.float64, num_layers: int = 2) -
 
 
 def fresh(case: Case) -> Model:
-    """Return a modifiable float64 copy of the case's model."""
+    """Return a float64 copy of the model of the case, which the caller may modify."""
     made = build_model(blueprint(case), seed=1).double().eval()
     made.load_state_dict(model(case).state_dict())
     return made
 
 
 def forget() -> None:
-    """Clear the caches of models and architectures."""
+    """Clear the caches of models and Blueprints."""
     for kept in (model, blueprint, load, answers_tokens):
         kept.cache_clear()
 
 
 def randomise(made: nn.Module) -> None:
-    """Add noise to every weight; norms stay near 1."""
+    """Add noise to every weight; norm weights remain near 1."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for weight in made.parameters():
@@ -57,19 +57,19 @@ def randomise(made: nn.Module) -> None:
 
 
 def tokens(batch: int, time: int, seed: int = 0) -> Tensor:
-    """Draw random ids [batch time], never 0."""
+    """Return random ids [batch time] other than 0."""
     return torch.randint(1, VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(100 + seed))
 
 
 def changed(ids: Tensor, place: int) -> Tensor:
-    """Return the ids with a different token at `place`."""
+    """Return a copy of the ids with a different token at index `place`."""
     out = ids.clone()
     out[:, place] = out[:, place] % (VOCABULARY - 1) + 1
     return out
 
 
 def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dict[str, Tensor]:
-    """Return the call inputs that the parts require besides ids; `shift` [batch] is the left padding of each row."""
+    """Return the additional inputs that the parts need; `shift` [batch] is the left padding of each row."""
     inputs = {}
     for name in needs:
         if name == "prefix_length":
@@ -80,12 +80,12 @@ def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dic
         elif name == "token_type_ids":
             inputs[name] = (torch.arange(past, past + ids.shape[1])[None] >= shift[:, None] + PREFIX).long()
         else:
-            raise Broken(f"it needs the call input '{name}', which no model call provides")
+            raise Broken(f"needs the input '{name}', which models do not have")
     return inputs
 
 
 def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
-    """Batch rows of different lengths: ids, padding mask, positions and the left padding of each row."""
+    """Batch rows of different lengths; return ids, padding mask, positions and the left padding of each row."""
     width = max(len(row) for row in rows) + 1
     ids = torch.full((len(rows), width), fill)
     real = torch.zeros(len(rows), width, dtype=torch.long)
@@ -101,13 +101,13 @@ def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
 
 
 def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:
-    """Return the minimal inputs of the forward for [batch time] ids; an encoder-decoder reads them on both sides."""
+    """Return the minimal inputs of a call with [batch time] ids, which both sides of an encoder-decoder read."""
     inputs = special(case.needs, ids, 0, torch.zeros(ids.shape[0], dtype=torch.long))
     return as_read(case, inputs | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
 
 
 def as_read(case: Case, arguments: Arguments, dtype: torch.dtype = torch.float64) -> Arguments:
-    """Replace ids by vectors for stacks that read vectors."""
+    """Replace ids with vectors for stacks that read vectors."""
     plans = list(case.blueprint.stacks())
     for plan, name in zip(plans, ("input_ids", "decoder_input_ids"), strict=False):
         width = None if plan.embedding is None else plan.embedding.reads(plan.shape())
@@ -118,7 +118,7 @@ def as_read(case: Case, arguments: Arguments, dtype: torch.dtype = torch.float64
 
 @cache
 def _vectors(width: int, dtype: torch.dtype) -> Tensor:
-    """Return a vector for each id, [ids width]."""
+    """Return a random vector for each id, [ids width]."""
     return torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(60)).to(dtype)
 
 
@@ -136,9 +136,9 @@ def run(
     on: Any = None,
     **more: Any,
 ) -> dict[str, Tensor]:
-    """Return the outputs for [batch time] ids: `hidden` and `logits`, or `pooled` for one output per row.
+    """Return the outputs for [batch time] ids: `hidden`, and `logits` or, for one output per row, `pooled`.
 
-    In an encoder-decoder the ids are the decoder's; every row reads the same source unless `source` is given.
+    In an encoder-decoder, the ids are those of the decoder, and all rows have the same source unless `source` is given.
     """
     called = on if on is not None else model(case)
     state = more.get("state")
@@ -157,7 +157,7 @@ def run(
 
 
 def outputs(case: Case, out: Any) -> dict[str, Tensor]:
-    """Return the outputs by name; those with one entry per row are called `pooled`."""
+    """Return the outputs by name; logits with one entry per row are called `pooled`."""
     by_name = {"hidden": out.hidden}
     if out.logits is not None:
         by_name["logits" if answers_tokens(case) else "pooled"] = out.logits
@@ -165,13 +165,13 @@ def outputs(case: Case, out: Any) -> dict[str, Tensor]:
 
 
 def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the outputs with one entry per token."""
+    """Select the outputs with one entry per token."""
     return {name: value for name, value in out.items() if name != "pooled"}
 
 
 @cache
 def answers_tokens(case: Case) -> bool:
-    """True if the head has an output per token: its second axis grows with the length."""
+    """True if the head has one output per token, so that its second axis grows with the length."""
     shapes = []
     for time in (5, 6):
         with torch.no_grad():

@@ -25,7 +25,7 @@ MODEL = (
 SUBLAYERS = ("attention", "mixer", "feedforward")
 MIXING = ("attention", "mixer")  # sublayers that mix tokens
 
-# topologies in which the parts of a slot are tested; capabilities of a part may exclude some
+# topologies in which the parts of a slot are tested, unless a part lacks the capabilities
 TOPOLOGIES: dict[str, tuple[str, ...]] = {
     "attention": ("decoder", "encoder", "encoder_decoder"),
     "mixer": ("decoder", "encoder", "encoder_decoder"),
@@ -39,7 +39,7 @@ TOPOLOGIES: dict[str, tuple[str, ...]] = {
     "activation": ("decoder",),
     "init": ("encoder_decoder",),
 }
-# capabilities that a topology requires of parts that mix tokens, and of all others
+# capabilities that a topology requires from the parts of its layers
 NEEDED = {
     "decoder": ("causal",),
     "encoder": ("bidirectional",),
@@ -49,22 +49,22 @@ IN_WORDS = {"decoder": "in a decoder", "encoder": "in an encoder", "encoder_deco
 
 
 def declares(part: type[Component], capability: str) -> bool:
-    """True if the part declares `capability`; a part that declares nothing must satisfy everything."""
+    """True if the part declares `capability`; a part that declares nothing is assumed to support everything."""
     return not part.capabilities or capability in part.capabilities
 
 
 @dataclass(frozen=True)
 class Case:
-    """One part with its options in one topology; `place` is "layer" for a position inside the layers.
+    """A part with its options in one topology; `place` is "layer" for a position that is set in the layer.
 
-    `beside` are further keys of the layer. Parts outside the model have no topology.
+    `beside` are additional keys of the layer. Parts outside the model have no topology.
     """
 
     slot: str
     name: str
     topology: str = "decoder"
     place: str = ""
-    variant: tuple[tuple[str, object], ...] = ()  # options besides the required ones; () = defaults
+    variant: tuple[tuple[str, object], ...] = ()  # options in addition to the required ones
     beside: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def where(self) -> str:
-        """The topology and the non-default options, as text."""
+        """Description of the topology and the options that differ from the defaults."""
         topology = "" if self.slot not in MODEL else IN_WORDS.get(self.topology, "")
         place = "set in the layer" if self.place else ""
         options = " and ".join(f"{name}: {_formatted(thawed(value))}" for name, value in self.variant)
@@ -81,17 +81,17 @@ class Case:
 
     @property
     def part(self) -> type[Component]:
-        """The class under test."""
+        """The part under test."""
         return REGISTRY.get(self.slot, self.name)
 
     @property
     def options(self) -> dict[str, object]:
-        """All options that are set."""
+        """The options that are set, including required ones."""
         return required(self.slot, self.name) | {name: thawed(value) for name, value in self.variant}
 
     @property
     def config(self) -> Config:
-        """The part's own options, validated."""
+        """The validated options of the part."""
         return Slot(self.slot).validate({"type": self.name, **self.options})
 
     def declares(self, capability: str) -> bool:
@@ -99,19 +99,19 @@ class Case:
         return declares(self.part, capability)
 
     def with_(self, **options: object) -> Case:
-        """Return a copy with further options."""
+        """Return a copy with additional options."""
         more = {name: frozen(value) for name, value in options.items()}
         return replace(self, variant=tuple((dict(self.variant) | more).items()))
 
     def with_layer(self, **keys: object) -> Case:
-        """Return a copy with further keys in the layer."""
+        """Return a copy with additional keys in the layer."""
         return replace(self, beside=(*self.beside, *((name, frozen(value)) for name, value in keys.items())))
 
     # --- the model
 
     @property
     def blueprint(self) -> Blueprint:
-        """The architecture of the small model containing the part."""
+        """The Blueprint of the small model that contains the part."""
         return blueprint(self)
 
     @property
@@ -126,16 +126,16 @@ class Case:
 
     @property
     def opens(self) -> bool:
-        """True if a mask rule can reveal more than the limits allow."""
+        """True if the part is a mask rule that reveals tokens hidden by limits."""
         return any(rule.part.opens for plan in self.blueprint.last.layers for rule in plan.mask)
 
     @property
     def needs(self) -> frozenset[str]:
-        """Call inputs that the parts read."""
+        """Inputs of a call that the parts read."""
         return frozenset(name for stack in self.blueprint.stacks() for name in stack.needs)
 
     def recipe(self, num_layers: int = 2) -> Tree:
-        """Return the recipe of a small model containing the part."""
+        """Return the recipe of a small model that contains the part."""
         layer: Tree = {
             "residual": "pre_norm",
             "norm": "layer_norm",
@@ -171,8 +171,8 @@ class Case:
         return {"tfkit": 1, "model": model}
 
     def _join(self, model: dict[str, object], layer: dict[str, object]) -> None:
-        """Adapt the recipe of an encoder-decoder in which gradients would vanish."""
-        if self.slot == "mixer":  # only the last state of the encoder's last layer is read
+        """Adapt the recipe of an encoder-decoder if the gradients of some weights would vanish."""
+        if self.slot == "mixer":  # the decoder reads only the last state of the encoder's recurrence
             del layer["feedforward"]
             model["decoder"] = {"memory": "last_state"}
         elif issubclass(self.part, ResidualFacts) and not self.part.norm_names(["attention"]):
@@ -181,7 +181,7 @@ class Case:
 
 
 def _formatted(value: object) -> str:
-    """Format a value as in a recipe."""
+    """Format a value in recipe syntax."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}: {_formatted(entry)}' for name, entry in value.items())}}}"
     if isinstance(value, list):
@@ -196,7 +196,7 @@ def load(case: Case, num_layers: int = 2) -> Recipe:
 
 
 def refusal(case: Case) -> str | None:
-    """Return the error message if the recipe (outside the model: the options) is invalid, else None."""
+    """Return the error message if the recipe, or the options of a part outside the model, are invalid, else None."""
     try:
         if case.slot in MODEL:
             load(case)
@@ -208,7 +208,7 @@ def refusal(case: Case) -> str | None:
 
 
 def loads(case: Case) -> bool:
-    """True if the recipe is valid; errors of the part itself are left to the checks."""
+    """True unless the recipe is refused. Exceptions in the part do not count: the checks report them."""
     try:
         return refusal(case) is None
     except Broken:
@@ -219,7 +219,7 @@ def loads(case: Case) -> bool:
 
 @cache
 def blueprint(case: Case, num_layers: int = 2) -> Blueprint:
-    """Return the architecture of the case; raise Broken if its recipe is invalid."""
+    """Return the Blueprint of the case; raise Broken if the recipe is invalid."""
     try:
         return load(case, num_layers).blueprint()
     except RecipeError as error:
@@ -230,7 +230,7 @@ def blueprint(case: Case, num_layers: int = 2) -> Blueprint:
 
 
 def cases(slot: str, name: str) -> list[Case]:
-    """Return the part with its defaults in every topology that its capabilities allow; at least one."""
+    """Return the part with default options in each topology that its capabilities allow, at least one."""
     if slot == "model":
         return [Case(slot, name, name)]
     if slot not in TOPOLOGIES:
@@ -238,8 +238,8 @@ def cases(slot: str, name: str) -> list[Case]:
     all_cases = [Case(slot, name, topology) for topology in TOPOLOGIES[slot]]
     promised = [case for case in all_cases if not lacks(case)]
     if slot in ("mask", "head"):
-        # a rule may be meaningless in one direction, and so may a head that reads one token: the first of a causal
-        # stack has seen nothing; all other parts must keep their promises
+        # a mask rule may be invalid in one direction, and a head may read a token that sees no others (the first token
+        # of a causal stack); other parts must work in every topology
         promised = [case for case in promised if loads(case)]
     part = REGISTRY.get(slot, name)
     if issubclass(part, PositionFacts) and "embed" not in part.hooks():
@@ -248,7 +248,7 @@ def cases(slot: str, name: str) -> list[Case]:
 
 
 def lacks(case: Case) -> list[str]:
-    """Return the capabilities that the topology requires and the part lacks."""
+    """Return the capabilities that the topology requires but the part does not have."""
     reads = case.slot in ("attention", "residual")
     needed = [name for name in NEEDED[case.topology] if name != "cross_attention" or reads]
     lacking = [name for name in needed if not case.declares(name)]
@@ -258,13 +258,13 @@ def lacks(case: Case) -> list[str]:
 
 
 def hands_over(case: Case) -> bool:
-    """True if the part is recurrent and its last state can initialize another stack."""
+    """True if the part is a recurrence whose last state can initialize another stack."""
     config = case.config
     return isinstance(config, SublayerFacts.Config) and bool(config.state_widths(Shape(D_MODEL, causal=True)))
 
 
 def variants(slot: str, name: str) -> Iterator[Case]:
-    """Yield the part with one option changed at a time, in the first topology that accepts it."""
+    """Yield the part with one option changed at a time, in the first topology that accepts the change."""
     try:
         options = required(slot, name)
     except Broken:
@@ -275,5 +275,5 @@ def variants(slot: str, name: str) -> Iterator[Case]:
             continue
         for value in alternatives(option, field.annotation, field.default):
             accepted = [changed for case in plain if loads(changed := case.with_(**{option: value}))]
-            # self-attention and cross-attention differ most
+            # attention is tested in two topologies, the second one with cross-attention
             yield from dict.fromkeys(accepted[:1] + accepted[-1:]) if slot == "attention" else accepted[:1]

@@ -12,36 +12,36 @@ from tfkit.core.component import Component
 
 @dataclass(frozen=True)
 class Check:
-    """Contract: its promise, its conditions, and the function that checks a case.
+    """A check: the promise, its conditions, and the function that tests a case.
 
-    `needs` are checks that must pass first; otherwise this one would only repeat their failure.
+    `needs` are checks that must pass first, because this check would only repeat their failure.
     """
 
     name: str
     promise: str
     function: Callable[[Case], None]
     slots: tuple[str, ...]
-    capability: str  # required capability; "" = none
+    capability: str  # required capability, or ""
     needs: tuple[str, ...]
     when: Callable[[Case], bool]
-    every_option: bool  # also run with each option changed
-    once: bool  # independent of the topology
-    slow: bool  # takes seconds
+    every_option: bool  # repeat with each option changed
+    once: bool  # run in one topology only
+    slow: bool  # takes several seconds
 
     def concerns(self, part: type[Component]) -> bool:
-        """True if the check is meaningful for the part's slot."""
+        """True if the check applies to the slot of the part."""
         return part.part_slot in self.slots and self.name in ENOUGH.get(part.part_slot, (self.name,))
 
     def required_of(self, part: type[Component]) -> bool:
-        """True if the check is meaningful for the part and the part declares its capability."""
+        """True if the check applies to the slot, and the part declares the required capability."""
         return self.concerns(part) and (not self.capability or declares(part, self.capability))
 
     def applies(self, case: Case) -> bool:
-        """True if the part makes this promise and the case can test it."""
+        """True if the part makes this promise and the case is suitable to test it."""
         return self.required_of(case.part) and self.when(case)
 
     def __call__(self, case: Case) -> None:
-        """Check the case; any exception becomes Broken."""
+        """Check the case; any exception is converted to Broken."""
         try:
             self.function(case)
         except (Exception, SystemExit) as error:
@@ -49,7 +49,7 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-# slots for which these checks are sufficient
+# slots that are tested with these checks only
 ENOUGH = {
     "init": ("built", "config", "shapes", "determinism", "seed", "initial", "saving"),
     "activation": (
@@ -74,7 +74,7 @@ def contract(
     once: bool = False,
     slow: bool = False,
 ) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """Register a check in CHECKS by its name without `check_`; `needs` must be registered before."""
+    """Register a function as a check under its name without `check_`; `needs` must be registered before."""
 
     def enter(function: Callable[[Case], None]) -> Callable[[Case], None]:
         name = function.__name__.removeprefix("check_")
@@ -85,7 +85,7 @@ def contract(
 
 
 def with_needs(name: str) -> list[str]:
-    """Return the check and all its dependencies in order of execution."""
+    """Return a check and all its dependencies, in order of execution."""
     needed, pending = set(), [name]
     while pending:
         one = pending.pop()
@@ -95,5 +95,5 @@ def with_needs(name: str) -> list[str]:
 
 
 def with_dependents(name: str) -> list[str]:
-    """Return the checks that depend on `name`, in order of execution."""
+    """Return all checks that depend on `name`, in order of execution."""
     return [one for one in CHECKS if one != name and name in with_needs(one)]

@@ -1,4 +1,4 @@
-"""Compilation into one graph, and export with dynamic sizes."""
+"""Compilation to a single graph, and export with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Ignore warnings: the tracer's concern Python or torch, not the part."""
+    """Suppress warnings: those of the tracer are about Python or torch, not about the part."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -31,7 +31,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_graph(function: Callable[P, T]) -> Iterator[Callable[P, T]]:
-    """Compile the function into one graph; torch's caches are cleared before and after."""
+    """Compile a function to a single graph; torch's compile caches are cleared before and after."""
     torch._dynamo.reset()
     try:
         with quiet():
@@ -41,7 +41,7 @@ def one_graph(function: Callable[P, T]) -> Iterator[Callable[P, T]]:
 
 
 def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor]:
-    """Return inputs of the model's forward."""
+    """Return the inputs of a model call."""
     ids = tokens(batch, time)
     real = torch.ones(batch, time, dtype=torch.long)
     real[-1, -1] = 0
@@ -55,7 +55,7 @@ def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor
 
 @torch.no_grad()
 def compiles(case: Case, made: Model, masked: bool) -> None:
-    """Raise Broken unless the model compiles into one graph with equal outputs."""
+    """Raise Broken unless the model compiles to a single graph with equal outputs."""
     arguments = call_of(case, 2, 6, masked)
     want = outputs(case, made(**arguments))
     how = " with an attention_mask" * masked
@@ -69,9 +69,9 @@ def compiles(case: Case, made: Model, masked: bool) -> None:
         expect_equal(value, want[name], f"{name}{how}, compiled and uncompiled")
 
 
-@contract("the whole model compiles to one graph", "determinism", capability="compile", once=True, slow=True)
+@contract("the whole model compiles to a single graph", "determinism", capability="compile", once=True, slow=True)
 def check_compile(case: Case) -> None:
-    """Trace the model without a compiler backend."""
+    """Trace the model, without generating code."""
     made = model(case, torch.float32, num_layers=1)
     for masked in (False, True) if case.declares("padding") else (False,):
         compiles(case, made, masked)
@@ -79,7 +79,7 @@ def check_compile(case: Case) -> None:
 
 @torch.no_grad()
 def exports(case: Case, made: Model) -> None:
-    """Raise Broken unless the model, exported with dynamic batch and length, agrees at other sizes."""
+    """Raise Broken unless the model exports with dynamic batch and length, with equal outputs at other sizes."""
     masked = case.declares("padding")
     arguments = call_of(case, 2, 6, masked)
     any_size: dict[str, Any] = {name: {0: torch.export.Dim.DYNAMIC} for name in arguments}
@@ -101,5 +101,5 @@ def exports(case: Case, made: Model) -> None:
 
 @contract("the model exports with dynamic batch and length", "determinism", capability="export", once=True, slow=True)
 def check_export(case: Case) -> None:
-    """Export at one size, run at two others."""
+    """Export at one size and run at two others."""
     exports(case, model(case, torch.float32, num_layers=1))

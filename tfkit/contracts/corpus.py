@@ -1,4 +1,4 @@
-"""Corpora: declared fields and reproducible examples."""
+"""Corpora: examples have the declared fields and are reproducible."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ def made(case: Case, **changed: object) -> Corpus:
 
 
 def read(case: Case) -> list[Example]:
-    """Return the examples of the corpus."""
+    """Return all examples of the corpus."""
     return made(case).examples()
 
 
-@contract("every example has the declared fields, each a text", "built", slots=CORPUS, every_option=True)
+@contract("every example has exactly the declared fields, each a text", "built", slots=CORPUS, every_option=True)
 def check_fields(case: Case) -> None:
-    """Check the fields of all examples."""
+    """Check the fields of every example."""
     corpus = made(case)
     examples = corpus.examples()
-    expect(corpus.fields, 'it declares no fields; set fields = ("text",), for example')
-    expect(isinstance(examples, list) and examples, f"examples returns {type(examples).__name__} without examples")
+    expect(corpus.fields, 'declares no fields; set fields = ("text",), for example')
+    expect(
+        isinstance(examples, list) and examples, f"examples returns an empty {type(examples).__name__}, or not a list"
+    )
     for number, example in enumerate(examples, 1):
         fields = ", ".join(example) or "nothing"
         expect(set(example) == set(corpus.fields), f"example {number} has {fields}, not {', '.join(corpus.fields)}")
         for field, text in example.items():
-            expect(isinstance(text, str), f"'{field}' of example {number} is {type(text).__name__}, not a text")
+            expect(isinstance(text, str), f"'{field}' of example {number} is {type(text).__name__}, not str")
 
 
-@contract("reading is repeatable, in the same order", "fields", slots=CORPUS, every_option=True)
+@contract("reading again yields the same examples in the same order", "fields", slots=CORPUS, every_option=True)
 def check_repeatable(case: Case) -> None:
-    """Read one corpus twice, and a second corpus with equal options."""
+    """Read a corpus twice, then another one with equal options."""
     corpus = made(case)
     first, again = corpus.examples(), corpus.examples()
     for other, how in ((again, "a second reading"), (read(case), "a second corpus with equal options")):
@@ -59,19 +61,19 @@ def _difference(first: list[Example], second: list[Example]) -> str:
 
 @contract("a limit takes the first examples", "fields", slots=CORPUS)
 def check_limit(case: Case) -> None:
-    """Check limit: 2, and a limit beyond the number of examples."""
+    """Read with limit: 2, and with a limit above the number of examples."""
     examples = read(case)
     two = made(case, limit=2).examples()
     expect(two == examples[:2], f"limit: 2 yields {len(two)} examples, not the first two of {len(examples)}")
     more = made(case, limit=len(examples) + 5).examples()
     expect(len(more) == len(examples), f"a limit beyond its {len(examples)} examples yields {len(more)}")
     counted = len(list(islice(made(case).read(), len(examples) + 1)))
-    expect(counted == len(examples), f"reading one by one yields {counted} examples, at once {len(examples)}")
+    expect(counted == len(examples), f"reading yields {counted} examples one by one, but {len(examples)} at once")
 
 
-@contract("a missing file is named", "fields", slots=CORPUS)
+@contract("errors for missing files name the file", "fields", slots=CORPUS)
 def check_missing_file(case: Case) -> None:
-    """Set each path option to a missing file in turn."""
+    """Set each path option, one at a time, to a missing file."""
     for option, field in case.part.Config.model_fields.items():
         if not is_path(field) or option not in case.options:
             continue

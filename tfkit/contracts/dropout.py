@@ -1,4 +1,4 @@
-"""Dropout: active in training only, preserving the mean."""
+"""Dropout: active only in training, and without effect on the mean."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.contracts.expect import SAME, expect, expect_equal, far
 from tfkit.models.base import Model
 
 RATE = 0.25
-ROWS = 1500  # samples for the mean
+ROWS = 1500  # number of copies of a row, to estimate the mean
 
 
 @contract(
@@ -31,13 +31,13 @@ def check_dropout(case: Case) -> None:
     made.train()
     first, second = run(dropping, ids, on=made), run(dropping, ids, on=made)
     drops = any(far(first[name], second[name]) > 0 for name in first)
-    expect(drops, f"with dropout: {RATE} two calls in training mode are equal")
+    expect(drops, f"with dropout: {RATE}, two calls in training mode return equal outputs")
     if case.slot in (*SUBLAYERS, "embedding"):
         _keeps_the_mean(dropping, made, ids[:1])
 
 
 def _keeps_the_mean(case: Case, made: Model, ids: Tensor) -> None:
-    """Check that the part's output with dropout, averaged over copies of one row, equals the output without."""
+    """Check that the mean output with dropout, over many copies of a row, equals the output without dropout."""
     part = next(module for module in made.modules() if isinstance(module, case.part))
     seen: list[Tensor] = []
     hook = part.register_forward_hook(lambda module, arguments, out: seen.append(out))

@@ -1,4 +1,4 @@
-"""Violations of contracts: Broken, its messages, and the comparisons that raise it."""
+"""The exception for violated contracts, its messages, and the comparisons that raise it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')  # traceback frame w
 
 
 class Broken(Exception):
-    """A violated contract; the message describes the observation."""
+    """A violated contract; the message says what was observed."""
 
 
 def describe(error: BaseException, part: type[Component]) -> str:
-    """Describe an error; if the part raised it, include the line in its file."""
+    """Describe an exception, with file and line if it was raised in the file of the part."""
     if isinstance(error, (Broken, TfkitError)):
         return str(error)
     message = shortened(error)
-    return f"it raises {type(error).__name__}{f': {message}' * bool(message)}{where(error, part)}"
+    return f"raises {type(error).__name__}{f': {message}' * bool(message)}{where(error, part)}"
 
 
 def source_of(part: type[Component]) -> Path | None:
@@ -45,7 +45,7 @@ def source_of(part: type[Component]) -> Path | None:
 
 
 def where(error: BaseException, part: type[Component]) -> str:
-    """Return the innermost line of the part's file in the traceback or the message."""
+    """Return the innermost line in the part's file, from the traceback or the message, or ""."""
     source = source_of(part)
     if source is None:
         return ""
@@ -61,9 +61,9 @@ def where(error: BaseException, part: type[Component]) -> str:
 
 
 def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]:
-    """Yield a pickled and a copied twin, each with its description; nothing else is ever unpickled.
+    """Yield a pickled and a deep copy of an object, each with its description.
 
-    Raises Broken on failure: Python's own message differs between versions and may not mention pickle.
+    Raise Broken on failure, with our own message: Python's differs between versions and may not mention pickle.
     """
     makers: tuple[tuple[str, Callable[[T], T]], ...] = (
         ("pickled", lambda one: pickle.loads(pickle.dumps(one))),
@@ -81,13 +81,13 @@ def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]
 
 
 def expect(holds: object, message: str) -> None:
-    """Raise Broken with the message unless `holds`."""
+    """Raise Broken with the message if `holds` is false."""
     if not holds:
         raise Broken(message)
 
 
 def far(a: Tensor, b: Tensor) -> float:
-    """Return the maximum difference relative to the magnitude of `b`; infinite for NaN."""
+    """Return the maximum absolute difference relative to the magnitude of `b`; infinity for NaN."""
     if a.numel() == 0:
         return 0.0
     difference = (a.double() - b.double()).abs().max().item()
@@ -102,6 +102,6 @@ def expect_equal(a: Tensor, b: Tensor, what: str, tolerance: float = EQUAL) -> N
 
 
 def expect_finite(tensors: Mapping[str, Tensor], what: str) -> None:
-    """Raise Broken if a tensor has non-finite values."""
+    """Raise Broken if a tensor contains NaN or infinity."""
     for name, tensor in tensors.items():
         expect(bool(torch.isfinite(tensor).all()), f"{what}: {name} is not finite")

@@ -1,4 +1,4 @@
-"""Detection of lower dtypes in a float64 computation."""
+"""Detection of lower-precision operations in a float64 computation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.utils._pytree import tree_leaves
 from tfkit.contracts.expect import Broken
 from tfkit.core.output import some
 
-# bfloat16 is excluded: a float64 model uses it only if an option requests it
+# bfloat16 is not included: a float64 model uses it only if an option says so
 LOWER = frozenset({torch.float32, torch.float16})
 
 
 class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records operations that mix float64 with a lower dtype."""
+    """Recorder of operations that mix float64 with a lower dtype."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,9 +39,9 @@ class _Mixing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def in_float64(where: str) -> Iterator[None]:
-    """Raise Broken, prefixed by `where`, if an operation within the block mixes float64 with a lower dtype.
+    """Raise Broken, starting with `where`, if an operation within the block mixes float64 with a lower dtype.
 
-    Inputs and outputs both count: values that passed through a lower dtype are not exact.
+    Both inputs and outputs are checked, since values that passed through a lower dtype are inexact.
     """
     with _Mixing() as mixing:
         yield

@@ -1,4 +1,4 @@
-"""Logits rules and stop rules: independent rows, no in-place changes, deterministic."""
+"""Logits rules and stop rules: rows are independent, inputs are not modified, results are deterministic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rule_of(case: Case) -> LogitsRule:
 
 
 def call(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
-    """Return next-token logits, the tokens of each row (some repeated, the last row shorter), and generated counts."""
+    """Return logits, the ids of each row (some repeated, the last row shorter), and the number of generated tokens."""
     tokenizer = letters()
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(rows, tokenizer.vocab_size, generator=generator)
@@ -40,13 +40,13 @@ def call(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @contract(
-    "forward returns logits of the same shape, with a possible token in each row",
+    "forward returns logits of the same shape and allows at least one token in each row",
     "built",
     slots=LOGITS,
     every_option=True,
 )
 def check_logits(case: Case) -> None:
-    """Apply the rule at several steps of a search."""
+    """Apply the rule to rows at different steps of a search."""
     logits, ids, new = call()
     changed = rule_of(case).forward(logits, ids, new)
     expect(isinstance(changed, Tensor), f"forward returns {type(changed).__name__}, not a tensor")
@@ -55,22 +55,22 @@ def check_logits(case: Case) -> None:
     numbers = bool((changed == changed).all()) and not bool((changed == float("inf")).any())
     expect(numbers, "a logit becomes +inf or NaN; use -inf to exclude a token")
     possible = (changed > float("-inf")).any(dim=1)
-    expect(bool(possible.all()), f"row {int((~possible).int().argmax())} has no possible token")
+    expect(bool(possible.all()), f"row {int((~possible).int().argmax())} allows no token")
 
 
 @contract("inputs are not modified", "logits", slots=LOGITS, every_option=True)
 def check_in_place(case: Case) -> None:
-    """Compare the inputs with copies."""
+    """Compare the inputs with copies made before the call."""
     inputs = call()
     kept = [tensor.clone() for tensor in inputs]
     rule_of(case).forward(*inputs)
     for name, tensor, before in zip(("logits", "ids", "new"), inputs, kept, strict=True):
-        expect(torch.equal(tensor, before), f"it modifies its input {name}")
+        expect(torch.equal(tensor, before), f"modifies its input {name}")
 
 
-@contract("each row depends on its own tokens only", "logits", slots=LOGITS, every_option=True)
+@contract("each row depends only on its own tokens", "logits", slots=LOGITS, every_option=True)
 def check_rows(case: Case) -> None:
-    """Compare with single rows, more left padding, and a second call."""
+    """Compare with a second call, with single rows, and with more left padding."""
     rule, (logits, ids, new) = rule_of(case), call()
     whole = rule.forward(logits, ids, new)
     expect(torch.equal(rule.forward(logits, ids, new), whole), "a second call returns different logits")
@@ -86,7 +86,7 @@ def check_rows(case: Case) -> None:
 
 
 def rows_of(texts: tuple[str, ...]) -> list[WrittenRow]:
-    """Return the texts as rows of a search at every step, each with an end token."""
+    """Return the rows of a search that generates the texts, at every step up to the end token."""
     tokenizer = letters()
     prompt = tokenizer.encode("the ")
     end = tokenizer.special_ids["end"]
@@ -110,7 +110,7 @@ def stop_of(case: Case) -> StopRule:
 
 @contract("done is a boolean and deterministic", "built", slots=STOP, every_option=True)
 def check_done(case: Case) -> None:
-    """Query each step of two texts, then backwards, with the same and with a new rule."""
+    """Call `done` at each step of two texts, then backwards, with the same rule and with a new one."""
     rows, rule = rows_of(LINES[:2]), stop_of(case)
     answers = [rule.done(row) for row in rows]
     for answer in answers:
@@ -129,6 +129,6 @@ def check_cut(case: Case) -> None:
     rule = stop_of(case)
     for row in rows_of(LINES[:2]):
         ids, text = list(rule.cut_ids(row.ids)), rule.cut_text(row.text)
-        expect(ids == list(row.ids)[: len(ids)], f"cut_ids turns {list(row.ids)} into {ids}, which is no prefix")
-        expect(row.text.startswith(text), f"cut_text turns {row.text!r} into {text!r}, which is no prefix")
-    expect(list(rule.cut_ids([])) == [] and rule.cut_text("") == "", "it extends an empty text")
+        expect(ids == list(row.ids)[: len(ids)], f"cut_ids turns {list(row.ids)} into {ids}, which is not a prefix")
+        expect(row.text.startswith(text), f"cut_text turns {row.text!r} into {text!r}, which is not a prefix")
+    expect(list(rule.cut_ids([])) == [] and rule.cut_text("") == "", "extends an empty text")

@@ -1,4 +1,4 @@
-"""Gradients of all parameters."""
+"""Every parameter receives a gradient, unless it is declared inert."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.models.base import Model
 
 
 def loss_of(case: Case, out: dict[str, Tensor]) -> Tensor:
-    """Reduce all outputs to a scalar; only the head's output if it depends on every token."""
+    """Reduce the outputs to a scalar: those of the head if they depend on every token, else all outputs."""
     outputs = {name: value for name, value in out.items() if name != "hidden"}
     if not outputs or (case.causal and "pooled" in outputs):
         outputs = out
@@ -26,14 +26,14 @@ def loss_of(case: Case, out: dict[str, Tensor]) -> Tensor:
 
 
 def gradients(case: Case, made: Model, out: dict[str, Tensor]) -> dict[str, Tensor | None]:
-    """Return the gradient of each trainable weight by name, or None."""
+    """Return the gradient of each trainable weight by name; None if it has no gradient."""
     named = {name: weight for name, weight in made.named_parameters() if weight.requires_grad}
     grads = torch.autograd.grad(loss_of(case, out), list(named.values()), allow_unused=True)
     return dict(zip(named, grads, strict=True))
 
 
 def inert_names(made: nn.Module) -> dict[str, Component]:
-    """Return the full names of parameters declared inert, each with its part."""
+    """Map the full names of parameters declared inert to their parts."""
     return {
         f"{prefix}.{name}": module
         for prefix, module in made.named_modules()
@@ -43,12 +43,12 @@ def inert_names(made: nn.Module) -> dict[str, Component]:
 
 
 @contract(
-    "every parameter has a finite, non-zero gradient, unless it is declared inert",
+    "every parameter has a finite, non-zero gradient unless it is declared inert",
     "determinism",
     every_option=True,
 )
 def check_gradients(case: Case) -> None:
-    """Compute the gradient of a random linear combination of all outputs."""
+    """Compute the gradients of a random linear combination of the outputs."""
     made = model(case)
     grads = gradients(case, made, run(case, tokens(3, 7)))
     inert = inert_names(made)

@@ -1,4 +1,4 @@
-"""Cross-attention reads the whole memory, and returns correct attention weights."""
+"""Cross-attention reads the whole memory, and observed attention weights are correct."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfkit.contracts.check import contract
 from tfkit.contracts.expect import EQUAL, SAME, expect, expect_equal
 from tfkit.core.context import Collector
 
-MEMORY, WIDTH = 4, 10  # length of the memory, and its width, different from d_model
+MEMORY, WIDTH = 4, 10  # length of the memory, and its width, which differs from d_model
 
 
 @contract(
-    "every token of a memory of another length and width is attended to",
+    "cross-attention reads every token of a memory with a different length and width",
     "determinism",
     slots=("attention",),
     capability="cross_attention",
@@ -23,7 +23,7 @@ MEMORY, WIDTH = 4, 10  # length of the memory, and its width, different from d_m
     once=True,
 )
 def check_cross_attention(case: Case) -> None:
-    """Change each token of the memory in turn: every output must change."""
+    """Change the tokens of the memory one at a time: every output must change."""
     alone, x, memory = Alone(case, memory_width=WIDTH), states(2, TIME), states(2, MEMORY, WIDTH, seed=3)
     before = alone(x, source=memory)
     expect(before.shape == x.shape, f"with a memory of {MEMORY} tokens the output is {list(before.shape)}")
@@ -38,7 +38,7 @@ def check_cross_attention(case: Case) -> None:
 
 
 @contract(
-    "an observer of the attention receives weights that sum to 1 over the visible tokens",
+    "observed attention weights sum to 1 over the visible tokens",
     "determinism",
     slots=MIXING,
     capability="weights",
@@ -46,13 +46,13 @@ def check_cross_attention(case: Case) -> None:
     once=True,
 )
 def check_weights(case: Case) -> None:
-    """Check that attention weights sum to 1, or to 0 for fully masked rows, and that observing has no effect."""
+    """Check that weights sum to 1 (to 0 for fully masked rows), and that observing them has no effect."""
     alone, x, collector = Alone(case), states(2, TIME), Collector(frozenset({"attention"}))
     real = torch.ones(2, TIME, dtype=torch.bool)
     if case.declares("padding"):
         real[0, -1], real[1] = False, False
     watched = alone(x, real=real, collector=collector)
-    expect_equal(watched, alone(x, real=real), "declares 'weights', but the output with an observer, and without")
+    expect_equal(watched, alone(x, real=real), "declares 'weights', but observing changes the output")
     seen = collector.observed.get("attention", [])
     expect(len(seen) == 1, f"declares 'weights', but an observer of 'attention' receives {len(seen) or 'no'} tensors")
     weights = seen[0]
@@ -62,20 +62,20 @@ def check_weights(case: Case) -> None:
         weights.dim() == 4 and list(weights.shape) == expected,
         f"declares 'weights', but they are {list(weights.shape)}, not [batch heads query key], [2 heads {TIME} {TIME}]",
     )
-    # an option may reserve weight for no token (an attention sink)
+    # with an option such as an attention sink, weights may sum to less than 1
     _expect_a_share(weights, _visible(alone, real), whole=not case.variant)
 
 
 def _visible(alone: Alone, real: Tensor) -> Tensor:
-    """Return the visibility, [rows query key], True = visible."""
+    """Return the visibility [rows query key], True = visible."""
     ones = torch.ones(TIME, TIME, dtype=torch.bool)
     return (ones.tril() if alone.shape.causal else ones) & real[:, None, :]
 
 
 def _expect_a_share(weights: Tensor, visible: Tensor, whole: bool) -> None:
-    """Raise Broken unless visible weights of a row sum to 1 (at most 1 unless `whole`) and hidden ones are 0."""
+    """Raise Broken unless hidden tokens have weight 0 and visible ones sum to 1 (to at most 1 unless `whole`)."""
     hidden = weights.masked_select(~visible[:, None].expand_as(weights))
-    expect(bool((hidden == 0).all()), "declares 'weights', but masked tokens have weight")
+    expect(bool((hidden == 0).all()), "declares 'weights', but masked tokens have non-zero weights")
     expect(bool((weights >= 0).all()), "declares 'weights', but some are negative or NaN")
     total = weights.double().sum(dim=-1)
     off = total - visible.any(dim=-1).double()[:, None]

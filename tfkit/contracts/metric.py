@@ -21,7 +21,7 @@ NEAR = 1e-9
 
 
 def scored(metric: Metric, outputs: Sequence[str], references: Sequence[str]) -> float:
-    """Compute the score; raise Broken unless it is a finite number."""
+    """Return the score; raise Broken unless it is a finite number."""
     score = metric.score(list(outputs), list(references))
     if not isinstance(score, (int, float)) or not math.isfinite(score):
         raise Broken(f"the score {score!r} is not a finite number")
@@ -29,26 +29,26 @@ def scored(metric: Metric, outputs: Sequence[str], references: Sequence[str]) ->
 
 
 def sampled(metric: Metric) -> tuple[Sequence[str], Sequence[str]]:
-    """Return references and wrong outputs; a metric may provide its own."""
+    """Return references and wrong outputs, from the metric if it provides samples."""
     return metric.samples or (REFERENCES, WRONG)
 
 
 def reads(kind: str) -> Callable[[Case], bool]:
-    """Return a condition: the metric reads `kind` ("loss" or "text")."""
+    """Return a condition that is true if the metric reads `kind`, "loss" or "text"."""
     return lambda case: issubclass(case.part, MetricFacts) and case.part.reads == kind
 
 
-@contract("it declares a loss or texts as input, and refuses the other", "built", slots=METRIC)
+@contract("the metric declares its input, a loss or texts, and refuses the other kind", "built", slots=METRIC)
 def check_reads(case: Case) -> None:
-    """Score both kinds of input."""
+    """Compute a score from both kinds of input."""
     metric: Metric = case.config.build()
     kind = metric.reads
-    expect(kind in ("loss", "text"), f'it declares reads = {kind!r}; use "loss" or "text"')
+    expect(kind in ("loss", "text"), f'declares reads = {kind!r}; use "loss" or "text"')
     required = metric.measures()
     capabilities = ", ".join(OF_OBJECTIVES)
     expect(
         required in OF_OBJECTIVES,
-        f"it declares compares = {required!r}, which no objective declares; available: {capabilities}",
+        f"declares compares = {required!r}, which no objective declares; available: {capabilities}",
     )
     try:
         if kind == "loss":
@@ -57,12 +57,12 @@ def check_reads(case: Case) -> None:
             metric.from_loss(1.0)
     except UsageError:
         return
-    raise Broken(f"it reads a {kind}, but returns a score without one; raise a UsageError")
+    raise Broken(f"declares reads = {kind!r}, but accepts the other kind of input; raise a UsageError")
 
 
 @contract("perfect outputs score best", "reads", slots=METRIC, when=reads("text"), every_option=True)
 def check_perfect(case: Case) -> None:
-    """Score the references, and outputs with one, two and all rows wrong."""
+    """Score perfect outputs, then outputs with more and more wrong rows."""
     metric = case.config.build()
     sign = 1 if metric.higher_is_better else -1
     right, bad = sampled(metric)
@@ -71,14 +71,14 @@ def check_perfect(case: Case) -> None:
     for wrong, score in enumerate(scores[1:], 1):
         expect(
             sign * score <= sign * best,
-            f"perfect outputs score {best:g}, with {wrong} wrong {score:g}, which is better",
+            f"perfect outputs score {best:g}, but {score:g}, which is better, with {wrong} wrong",
         )
-    expect(scores[-1] != best, f"perfect outputs score {best:g}, and so do outputs that are all wrong")
+    expect(scores[-1] != best, f"perfect outputs and entirely wrong outputs both score {best:g}")
 
 
 @contract("the order of the examples does not matter", "reads", slots=METRIC, when=reads("text"), every_option=True)
 def check_order(case: Case) -> None:
-    """Score the same pairs in other orders, and again."""
+    """Score the same pairs in different orders, and again in the first one."""
     metric = case.config.build()
     right, bad = sampled(metric)
     outputs = (bad[0], *right[1:])
@@ -88,9 +88,9 @@ def check_order(case: Case) -> None:
         expect(abs(score - first) <= NEAR * max(1.0, abs(first)), f"the same pairs score {first:g} and {score:g}")
 
 
-@contract("unpaired outputs, and no outputs, are refused", "reads", slots=METRIC, when=reads("text"))
+@contract("unpaired outputs and empty lists are refused", "reads", slots=METRIC, when=reads("text"))
 def check_pairs(case: Case) -> None:
-    """Score one output too few, and none."""
+    """Score with one output missing, and without outputs."""
     for outputs, references in ((REFERENCES[:2], REFERENCES), ((), ())):
         try:
             score = case.config.build().score(list(outputs), list(references))

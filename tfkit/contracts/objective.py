@@ -1,4 +1,4 @@
-"""Objectives: conversion of examples to batches, and a loss with gradients for every weight."""
+"""Objectives: examples become batches, and the loss has a gradient for every weight."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tfkit.training.objective import Batch, Item, Loss, Objective
 
 OBJECTIVE = ("objective",)
 EXAMPLES = 5
-NEAR = 1e-4  # tolerance of float32 losses summed in a different order
+NEAR = 1e-4  # tolerance for float32 losses summed in a different order
 
 
 class ObjectiveTrial:
-    """An objective with the tokenizer, examples and model of a run."""
+    """An objective with a tokenizer, examples and a model, as in a run."""
 
     def __init__(self, case: Case) -> None:
         self.objective: Objective = case.config.build()
@@ -37,13 +37,13 @@ class ObjectiveTrial:
         self.examples = [self._example(number) for number in range(EXAMPLES)]
 
     def _example(self, number: int) -> dict[str, str]:
-        """Return an example with a text per field; tags match the words, and a label is one word."""
+        """Return an example with a text for each field: one tag per word, and a single word as label."""
         line = LINES[number]
         texts = {"target": LINES[-1 - number], "label": NOUNS[number % 2], "tags": " ".join("X" for _ in line.split())}
         answers = self.objective.answers
         samples = {} if answers is None else answers.sample_texts
         own = {field: choices[number % len(choices)] for field, choices in samples.items()}
-        # different lengths, to get padding
+        # different lengths, so that batches are padded
         return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
 
     def items(self) -> Sequence[Item]:
@@ -55,7 +55,7 @@ class ObjectiveTrial:
         return self.objective.rows.collate(items, np.random.default_rng(seed))
 
     def model(self) -> Model:
-        """Return a model that the objective can train."""
+        """Build a model that the objective can train."""
         model = small_model(
             self.objective.reads or "causal", self.objective.heads[0], self.tokenizer.vocab_size, self.objective.beside
         )
@@ -63,13 +63,13 @@ class ObjectiveTrial:
         return model
 
 
-@contract("it declares its input, fields and heads", "built", slots=OBJECTIVE)
+@contract("the class declares its input, fields and heads", "built", slots=OBJECTIVE)
 def check_says_what_it_reads(case: Case) -> None:
-    """Check `reads`, `fields` and `heads` of the class."""
+    """Check `reads`, `rows_type.fields` and `heads` of the class."""
     part: Any = case.part
-    expect(part.reads in TOPOLOGY, f"it declares reads = {part.reads!r}; use one of {', '.join(TOPOLOGY)}")
-    expect(part.rows_type.fields, "it declares no corpus fields; set rows_type = TextRows, or your own rows")
-    expect(part.heads, "it declares no heads")
+    expect(part.reads in TOPOLOGY, f"declares reads = {part.reads!r}; use one of {', '.join(TOPOLOGY)}")
+    expect(part.rows_type.fields, "declares no corpus fields; set rows_type = TextRows, or your own rows")
+    expect(part.heads, "declares no heads")
 
 
 @contract(
@@ -80,7 +80,7 @@ def check_items(case: Case) -> None:
     """Prepare the same examples twice."""
     trial = ObjectiveTrial(case)
     items, size = trial.items(), trial.tokenizer.vocab_size
-    expect(items, f"{EXAMPLES} examples become no items")
+    expect(items, f"preparing {EXAMPLES} examples yields no items")
     for item in items:
         for name, ids in item.items():
             kind = np.asarray(ids).dtype.kind
@@ -90,10 +90,11 @@ def check_items(case: Case) -> None:
                 f"'{name}' of an item has ids outside the vocabulary of {size}: {list(ids)[:8]}",
             )
     lengths = np.asarray(trial.objective.rows.lengths(items))
-    expect(len(lengths) == len(items), f"lengths returns {len(lengths)} numbers for {len(items)} items")
+    expect(len(lengths) == len(items), f"lengths returns {len(lengths)} values for {len(items)} items")
     longest = int(lengths.max())
     expect(
-        lengths.min() >= 1 and longest <= MAX_LENGTH, f"an item has {longest} positions; the model reads {MAX_LENGTH}"
+        lengths.min() >= 1 and longest <= MAX_LENGTH,
+        f"an item has {longest} positions; the model's maximum is {MAX_LENGTH}",
     )
     again = ObjectiveTrial(case).items()
     same = len(again) == len(items) and all(_same(one, other) for one, other in zip(items, again, strict=True))
@@ -107,7 +108,7 @@ def _same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
 
 @contract("batches are tensors, determined by the items and the seed", "items", slots=OBJECTIVE, every_option=True)
 def check_batches(case: Case) -> None:
-    """Collate the items twice with one seed."""
+    """Collate the same items twice with the same seed."""
     trial = ObjectiveTrial(case)
     items = trial.items()
     batch = trial.batch(items)
@@ -115,16 +116,19 @@ def check_batches(case: Case) -> None:
         expect(isinstance(value, Tensor), f"'{name}' of a batch is {type(value).__name__}, not a tensor")
     expect("input_ids" in batch, f"a batch has {', '.join(batch)}, but no input_ids")
     rows = batch["input_ids"].shape[0]
-    expect(rows == len(items), f"{len(items)} items become {rows} rows")
+    expect(rows == len(items), f"{len(items)} items yield {rows} rows")
     expect(_same(batch, trial.batch(items)), "the same items and seed yield a different batch")
 
 
 def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool = False) -> Loss:
-    """Compute the loss; raise Broken unless it is a finite scalar over at least one target."""
+    """Return the loss; raise Broken unless it is a finite scalar over at least one target."""
     loss = trial.objective.loss(model, batch, training=training)
-    expect(loss.total.dim() == 0, f"the loss has shape {list(loss.total.shape)}, not one number")
+    expect(loss.total.dim() == 0, f"the loss has shape {list(loss.total.shape)}; expected a scalar")
     expect(bool(torch.isfinite(loss.total)), f"the loss is {float(loss.total.detach())}")
-    expect(isinstance(loss.count, int) and loss.count > 0, f"the loss counts {loss.count!r} targets")
+    expect(
+        isinstance(loss.count, int) and loss.count > 0,
+        f"the loss has count {loss.count!r}; expected a positive number of targets",
+    )
     return loss
 
 
@@ -133,7 +137,7 @@ def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool 
     every_option=True,
 )  # fmt: skip
 def check_loss(case: Case) -> None:
-    """Evaluate one batch twice, and compute its training loss."""
+    """Evaluate a batch twice, and compute the training loss in both precisions."""
     trial = ObjectiveTrial(case)
     model, batch = trial.model(), trial.batch(trial.items())
     first, again = (evaluated(trial, model, batch) for _ in range(2))
@@ -143,14 +147,14 @@ def check_loss(case: Case) -> None:
     evaluated(trial, model, batch, training=True)
     for module in filter(None, (trial.objective.module, model)):
         module.double()
-    with in_float64("for a model in float64"):
+    with in_float64("with a model in float64"):
         evaluated(trial, model, batch)
         torch.autograd.backward(evaluated(trial, model, batch, training=True).total)
 
 
 @contract("the gradient of the loss reaches every weight", "loss", slots=OBJECTIVE, every_option=True)
 def check_loss_gradients(case: Case) -> None:
-    """Compute gradients of a model with the direction and head that the objective requires."""
+    """Compute the gradients of a model with the direction and head that the objective needs."""
     trial = ObjectiveTrial(case)
     model = trial.model()
     loss = evaluated(trial, model, trial.batch(trial.items()), training=True)
@@ -170,7 +174,7 @@ def check_loss_gradients(case: Case) -> None:
 )  # fmt: skip
 @torch.no_grad()
 def check_loss_rows(case: Case) -> None:
-    """Compare a batch with its single items; objectives with random targets are skipped."""
+    """Compare a batch with its items one by one; objectives with random targets are skipped."""
     trial = ObjectiveTrial(case)
     items = trial.items()
     if not _same(trial.batch(items, seed=1), trial.batch(items, seed=2)):
@@ -184,9 +188,9 @@ def _expect_sum(trial: ObjectiveTrial, batch: Batch, items: Sequence[Item], how:
     whole = evaluated(trial, model, batch)
     single = [evaluated(trial, model, trial.batch([item])) for item in items]
     count, total = sum(loss.count for loss in single), sum(float(loss.total) for loss in single)
-    expect(whole.count == count, f"{len(items)} items {how} have {whole.count} targets, separately {count}")
+    expect(whole.count == count, f"{len(items)} items have {whole.count} targets {how}, but {count} separately")
     close = math.isclose(float(whole.total), total, rel_tol=NEAR, abs_tol=NEAR)
-    expect(close, f"the loss of {len(items)} items {how} is {float(whole.total):.6g}, separately {total:.6g}")
+    expect(close, f"the loss of {len(items)} items is {float(whole.total):.6g} {how}, but {total:.6g} separately")
 
 
 def packs(case: Case) -> bool:
@@ -194,10 +198,10 @@ def packs(case: Case) -> bool:
     return "packing" in case.part.capabilities
 
 
-@contract("packed rows have the loss of their items", "loss_rows", slots=OBJECTIVE, when=packs, every_option=True)
+@contract("packing does not change the loss", "loss_rows", slots=OBJECTIVE, when=packs, every_option=True)
 @torch.no_grad()
 def check_packed_loss(case: Case) -> None:
-    """Pack two items per row; options that exclude packing must raise UsageError."""
+    """Pack two items into a row; if the options exclude packing, UsageError is required."""
     trial = ObjectiveTrial(case)
     items = trial.items()
     length = int(np.asarray(trial.objective.rows.lengths(items)).sum())
@@ -211,9 +215,9 @@ def check_packed_loss(case: Case) -> None:
         evaluated(trial, trial.model(), batch)
 
 
-@contract("sources and targets can have separate vocabularies", "items", slots=OBJECTIVE)
+@contract("source and target may have separate vocabularies", "items", slots=OBJECTIVE)
 def check_vocabularies(case: Case) -> None:
-    """Encode the source with its own tokenizer; the target must not change."""
+    """Encode the source with a tokenizer of its own; the target ids must not change."""
     if "two_vocabularies" not in case.part.able(case.config):
         return
     trial = ObjectiveTrial(case)
@@ -223,13 +227,16 @@ def check_vocabularies(case: Case) -> None:
     batch = trial.batch(trial.items())
     for example, ids in zip(trial.examples, batch["input_ids"].tolist(), strict=True):
         text = source.decode(ids)
-        expect(text == example["source"], f"the source {example['source']!r} is read as {text!r} by its own tokenizer")
-    expect(torch.equal(batch["labels"], alone["labels"]), "a source tokenizer changes the ids of the targets")
+        expect(
+            text == example["source"],
+            f"the source {example['source']!r} is not encoded with its own tokenizer: its ids decode to {text!r}",
+        )
+    expect(torch.equal(batch["labels"], alone["labels"]), "a separate source tokenizer changes the target ids")
 
 
 @contract("unusable examples are refused", "items", slots=OBJECTIVE)
 def check_unusable(case: Case) -> None:
-    """Omit a field, empty all texts, and remove a required token from the vocabulary."""
+    """Prepare examples without a field and without text, and bind a vocabulary without a required token."""
     trial = ObjectiveTrial(case)
     without = {field: text for field, text in trial.examples[0].items() if field != trial.fields[-1]}
     empty = dict.fromkeys(trial.fields, "")
@@ -246,9 +253,9 @@ def check_unusable(case: Case) -> None:
             use()
         except DataError:
             continue
-        raise Broken(f"{what}: not reported; raise a DataError")
+        raise Broken(f"{what}: no error; raise a DataError")
 
 
 def _bind_without(trial: ObjectiveTrial, role: str) -> None:
-    """Bind a tokenizer that lacks the special token for `role`."""
+    """Bind a tokenizer without the special token for `role`."""
     trial.objective.rows.bind(letters(**{role: None}))

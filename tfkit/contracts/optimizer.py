@@ -1,4 +1,4 @@
-"""Optimizers: a step updates exactly the trainable weights, and a resumed run is identical."""
+"""Optimizers: a step updates exactly the trainable weights, and resumed training is identical."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ STEPS = 12
 
 
 class OptimizerTrial:
-    """A small model with tied embeddings and the case's optimizer."""
+    """A small model with tied embeddings, and the optimizer of the case."""
 
     def __init__(self, case: Case, model: Model | None = None, rate: float = RATE) -> None:
         self.model = model or small_model("causal", "language_model", VOCABULARY, tied=True)
         self.optimizer: torch.optim.Optimizer = case.config.build().make(self.model, rate)
 
     def loss(self) -> Tensor:
-        """Return the next-token cross-entropy on fixed tokens."""
+        """Return the next-token cross-entropy on a fixed batch of tokens."""
         ids = tokens(4, 9)
         logits = self.model(input_ids=ids[:, :-1]).logits
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
     def step(self, number: int = 1) -> None:
-        """Run training steps."""
+        """Take a number of training steps."""
         for _ in range(number):
             self.optimizer.zero_grad()
             torch.autograd.backward(self.loss())
             self.optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a copy of the weights."""
+        """Return copies of all weights."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
 
     def moved(self, before: dict[str, Tensor]) -> set[str]:
@@ -53,32 +53,37 @@ class OptimizerTrial:
         return {name for name, weight in self.model.named_parameters() if not torch.equal(weight, before[name])}
 
 
-@contract("a step updates every weight once, and training lowers the loss", "built", slots=OPTIMIZER)
+@contract("a step updates each weight once, and training lowers the loss", "built", slots=OPTIMIZER)
 def check_step(case: Case) -> None:
-    """Take one step, then more on the same tokens."""
+    """Take one step, then several more on the same tokens."""
     trial = OptimizerTrial(case)
     held = [id(weight) for group in trial.optimizer.param_groups for weight in group["params"]]
-    expect(len(held) == len(set(held)), "the optimizer has a weight twice; tied weights count once")
+    expect(len(held) == len(set(held)), "the optimizer contains a weight twice; list tied weights only once")
     before, first = trial.weights(), float(trial.loss().detach())
     trial.step()
     with_gradient = {
         name for name, weight in trial.model.named_parameters() if weight.grad is not None and weight.grad.any()
     }
     still = sorted(with_gradient - trial.moved(before))
-    expect(not still, f"a step does not change {', '.join(still[:3])} in spite of a gradient")
+    expect(not still, f"a step does not change {', '.join(still[:3])} despite a gradient")
     finite = all(bool(torch.isfinite(weight).all()) for weight in trial.model.parameters())
     expect(finite, "a weight is not finite after a step")
     trial.step(STEPS)
     last = float(trial.loss().detach())
-    expect(last < first, f"after {STEPS} steps on the same tokens the loss is {last:.3f}, before {first:.3f}")
+    expect(
+        last < first, f"{STEPS} steps on the same tokens do not lower the loss: {first:.3f} before, {last:.3f} after"
+    )
 
 
-@contract("the learning rate is the schedule's", "step", slots=OPTIMIZER, every_option=True)
+@contract("the learning rate is that of the schedule", "step", slots=OPTIMIZER, every_option=True)
 def check_learning_rate(case: Case) -> None:
-    """Check the initial learning rate; with a rate of 0 no weight may change."""
+    """Check the initial learning rate, and that a step with learning rate 0 changes nothing."""
     trial = OptimizerTrial(case)
     rates = {float(group["lr"]) for group in trial.optimizer.param_groups}
-    expect(rates == {RATE}, f"built with learning rate {RATE}, it has {', '.join(map(str, sorted(rates)))}")
+    expect(
+        rates == {RATE},
+        f"the optimizer was built with learning rate {RATE}, but has {', '.join(map(str, sorted(rates)))}",
+    )
     trial.step()
     for group in trial.optimizer.param_groups:
         group["lr"] = 0.0
@@ -90,7 +95,7 @@ def check_learning_rate(case: Case) -> None:
 
 @contract("frozen weights do not change", "step", slots=OPTIMIZER)
 def check_frozen(case: Case) -> None:
-    """Freeze the embedding and one layer."""
+    """Take steps with the embedding and one layer frozen."""
     model = small_model("causal", "language_model", VOCABULARY)
     frozen = {name for name, _ in model.named_parameters() if ".embedding." in name or ".layers.0." in name}
     for name, weight in model.named_parameters():
@@ -104,7 +109,7 @@ def check_frozen(case: Case) -> None:
 
 @contract("norms and biases have no weight decay by default", "step", slots=OPTIMIZER, every_option=True)
 def check_decay(case: Case) -> None:
-    """Take steps with zero gradients: only weight decay changes weights."""
+    """Take steps with zero gradients, which change weights only by weight decay."""
     trial = OptimizerTrial(case)
     norms = {
         id(weight) for module in trial.model.modules() if isinstance(module, Norm) for weight in module.parameters()
@@ -120,9 +125,9 @@ def check_decay(case: Case) -> None:
         expect(not decayed, f"{', '.join(decayed[:3])} decays; norms and biases must not")
 
 
-@contract("a resumed run continues identically", "step", slots=OPTIMIZER, every_option=True)
+@contract("resumed training continues identically", "step", slots=OPTIMIZER, every_option=True)
 def check_optimizer_state(case: Case) -> None:
-    """Train three steps, save, train three more; repeat the last three from the checkpoint."""
+    """Take three steps, save, take three more, and repeat these from the checkpoint."""
     trial = OptimizerTrial(case)
     trial.step(3)
     other = OptimizerTrial(case, copy.deepcopy(trial.model))
@@ -134,6 +139,6 @@ def check_optimizer_state(case: Case) -> None:
     differing = sorted(other.moved(trial.weights()))
     expect(
         not differing,
-        f"{', '.join(differing[:3])} differs 3 steps after resuming from a checkpoint: "
+        f"3 steps after resuming from a checkpoint, {', '.join(differing[:3])} differs: "
         "the optimizer state is incomplete",
     )

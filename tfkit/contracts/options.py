@@ -1,7 +1,7 @@
-"""Options of parts under test: the part's own `example`, then small values by option name.
+"""Option values for parts under test: the part's own `example`, then small values by option name.
 
-New parts of a catalogue or a plugin are therefore tested without further code. If a required option has no known value,
-the error names it and requires an example in the class.
+New parts, shipped or from plugins, are therefore tested without further code. If the value of a required option is
+unknown, the error asks for an `example` in the class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tfkit.core.shape import Shape
 
 Value = TypeVar("Value")
 
-# values by name: set for required options; for others, one at a time as variants
+# values by option name, used for required options, and for other options as variants, one at a time
 SIZES: dict[str, object] = {
     "after": 1,
     "alpha": 1.5,
@@ -96,9 +96,9 @@ SIZES: dict[str, object] = {
     "weight_decay": 0.1,
     "weight_offset": 1.0,
 }
-# parts for required options that hold a part, by slot
+# parts for required options whose value is a part, by slot
 PARTS = {"feedforward": "mlp", "activation": "gelu", "norm": "layer_norm", "attention": "multi_head"}
-# slots whose options do not depend on a shape
+# slots whose options do not depend on the model's shape
 SHAPELESS = frozenset(
     "init model tokenizer corpus objective optimizer schedule adapter metric callback logits stop strategy".split()  # noqa: SIM905
 )
@@ -110,9 +110,9 @@ PLAIN_SHAPE = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, num_heads=4)
 
 
 def required(slot: str, name: str) -> dict[str, object]:
-    """Return the required options of the part and those of its example; raise Broken for an unknown one.
+    """Return the options of the part's example and its other required options; raise Broken if a value is unknown.
 
-    Required are options without a default, and options demanded by the part's own check (the size of a window).
+    An option is required if it has no default, or if the part's own check demands it (the size of a window).
     """
     part = REGISTRY.get(slot, name)
     options = _example(part)
@@ -125,7 +125,7 @@ def required(slot: str, name: str) -> dict[str, object]:
 
 
 def _example(part: type[Component]) -> dict[str, object]:
-    """Return the example options of the part; paths are relative to its source file."""
+    """Return the part's `example` options, with paths resolved relative to its source file."""
     if not isinstance(part.example, Mapping):
         raise Broken(f"example = {part.example!r}: expected a mapping of options")
     options = dict(part.example)
@@ -137,42 +137,42 @@ def _example(part: type[Component]) -> dict[str, object]:
 
 
 def _undefaulted(part: type[Component], present: Mapping[str, object]) -> dict[str, object]:
-    """Return the missing options without a default."""
+    """Return `present` with the missing required options added."""
     known = dict(file_options(part)) | dict(present)
     return {**known, **_Tried().options(part.Config, known)}
 
 
 class Sampler:
-    """Values of options by name, else by type: of several types and values the first, of a slot a small part."""
+    """Generator of option values: by name, else by type. The first of several types or values is chosen."""
 
     named: Mapping[str, object] = SIZES
     plain: Mapping[type, Sequence[object]] = {bool: (True,), int: (8,), float: (0.5,), dict: ({"text": "text"},)}
 
     def choose(self, values: Sequence[Value]) -> Value:
-        """Return one of these values."""
+        """Choose one of several values."""
         return values[0]
 
     def options(self, model: type[BaseModel], given: Iterable[str] = ()) -> dict[str, object]:
-        """Return the required options of a model, besides those `given`."""
+        """Return values for the required options of a model, except those in `given`."""
         fields = model.model_fields.items()
         return {name: self.option(name, field) for name, field in fields if field.is_required() and name not in given}
 
     def option(self, name: str, field: FieldInfo) -> object:
-        """Return a value of an option."""
+        """Return a value for an option."""
         return self.named[name] if name in self.named else self.value(name, self.choose(list(kinds(field))))
 
     def part(self, slot: str) -> object:
-        """Return a part of a slot."""
+        """Return a part in `slot`, with its required options."""
         name = REGISTRY.names(slot)[0]
         part = REGISTRY.get(slot, name)
         return {"type": name, **self.options(part.Config, part.example), **part.example}
 
     def text(self, name: str, is_path: bool = False) -> str:
-        """Return a text, or the path of a file."""
+        """Return a text, or a file path."""
         return f"{name}.txt" if is_path else name
 
     def value(self, name: str, kind: OptionKind) -> object:
-        """Return a value of this type for the option `name`."""
+        """Return a value of type `kind` for the option `name`."""
         slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
         if slot is not None:
             return self.part(slot)
@@ -191,7 +191,7 @@ class Sampler:
 
 
 class _Tried(Sampler):
-    """Values that a part can be tried with; raises Broken for a plain value that only the author of the part knows."""
+    """Generator of values for tests; raises Broken for plain values that only the author of the part can choose."""
 
     def part(self, slot: str) -> object:
         chosen = PARTS.get(slot) or REGISTRY.names(slot)[0]
@@ -202,7 +202,7 @@ class _Tried(Sampler):
 
     def text(self, name: str, is_path: bool = False) -> str:
         raise Broken(
-            f"it cannot be tested: it needs the option '{name}', for which no small value is known; "
+            f"cannot be tested: needs the option '{name}', for which no test value is known; "
             f"set an example in the class, such as example = {{'{name}': ...}}"
         )
 
@@ -218,7 +218,7 @@ def is_path(field: FieldInfo) -> bool:
 
 
 def alternatives(option: str, annotation: object, default: object) -> Iterator[object]:
-    """Yield alternative values of an option."""
+    """Yield alternatives to the default of an option."""
     kinds = _flattened(annotation)
     if option in SIZES and SIZES[option] != default:
         yield SIZES[option]
@@ -230,7 +230,7 @@ def alternatives(option: str, annotation: object, default: object) -> Iterator[o
 
 
 def _flattened(annotation: object) -> list[object]:
-    """Return the members of a union, and the values of a Literal."""
+    """Return the members of a union, with the values of each Literal."""
     if getattr(annotation, "__origin__", None) is Literal:
         return list(get_args(annotation))
     members = get_args(annotation)
@@ -249,7 +249,7 @@ def frozen(value: object) -> object:
 
 
 def thawed(value: object) -> object:
-    """Convert a value of `frozen` back."""
+    """Undo `frozen`."""
     if isinstance(value, tuple) and value[:1] == ("{}",):
         return {key: thawed(entry) for key, entry in value[1:]}
     if isinstance(value, tuple) and value[:1] == ("[]",):

@@ -1,4 +1,4 @@
-"""Padding, other rows of the batch and other texts of a packed row have no effect."""
+"""Padding, other rows of a batch and other texts in a packed row have no effect."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PACKED = ((4, 3, 2), (5, 4), (10,))  # text lengths in each packed row
 WIDTH = 10  # length of a packed row
 
 
-@contract("padding and other rows of the batch have no effect", "future", capability="padding", every_option=True)
+@contract("padding and other rows of a batch have no effect", "future", capability="padding", every_option=True)
 @torch.no_grad()
 def check_padding(case: Case) -> None:
-    """Compare single rows with a batch, and with batches padded on either side with either id."""
+    """Compare single rows with a batch, padded on either side with different ids."""
     rows = [tokens(1, length, seed=index)[0] for index, length in enumerate(LENGTHS)]
     alone = [run(case, row[None]) if len(row) else {} for row in rows]
     whole = [tokens(1, 7, seed=seed)[0] for seed in range(3)]
     batch = run(case, torch.stack(whole))
     for index, row in enumerate(whole):
         for name, value in run(case, row[None]).items():
-            expect_equal(batch[name][index : index + 1], value, f"{name} of a row alone and in a batch")
+            expect_equal(batch[name][index : index + 1], value, f"{name} of a row, alone and in a batch")
     for side in ("right", "left"):
         for fill in (PAD, 5):
             call = padded(rows, side, fill)
@@ -65,7 +65,7 @@ def check_source_padding(case: Case) -> None:
 
 
 def packs(case: Case) -> bool:
-    """True if rows can be packed: encoder-decoders and prefix masks take one text per row."""
+    """True if rows can be packed; encoder-decoders and prefix masks need one text per row."""
     return not case.pair and "prefix_length" not in case.needs
 
 
@@ -78,7 +78,7 @@ def packs(case: Case) -> bool:
 )
 @torch.no_grad()
 def check_packing(case: Case) -> None:
-    """Compare packed texts with single ones."""
+    """Compare packed texts with the same texts in separate rows."""
     packed = [
         [tokens(1, length, seed=10 * row + length)[0] for length in lengths] for row, lengths in enumerate(PACKED)
     ]
@@ -101,17 +101,19 @@ def check_packing(case: Case) -> None:
         for number, text in enumerate(texts, start=1):
             for name, value in tokenwise(run(case, text[None])).items():
                 segment = full[name][row : row + 1, start : start + len(text)]
-                expect_equal(segment, value, f"{name} of segment {number} of a packed row, and of that text alone")
+                expect_equal(segment, value, f"{name} of segment {number} in a packed row, and of the text alone")
             start += len(text)
 
 
 @contract("a text of one token and fully masked rows have finite outputs", "future", every_option=True)
 def check_few(case: Case) -> None:
-    """Run one token, a fully padded row, and their gradients."""
+    """Run a text of one token and a fully padded row, and compute their gradients."""
     ids = tokens(3, 6)
     if case.causal and not case.opens:
         first = run(case, ids)["hidden"][:, :1]
-        expect_equal(run(case, ids[:, :1])["hidden"], first, "a text of one token, and the first of a longer one")
+        expect_equal(
+            run(case, ids[:, :1])["hidden"], first, "a text of one token, and the first token of a longer text"
+        )
     made = model(case)
     call: Arguments = {"real": torch.tensor([[1] * 6, [0] * 6, [1] * 3 + [0] * 3])}
     if not case.declares("padding"):

@@ -1,4 +1,4 @@
-"""Coordinate check of muP: the size of an update does not grow with the width."""
+"""Coordinate check of muP: the size of updates does not grow with the width."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tfkit.training.groups import regroup, set_rate
 WIDER = 8  # width relative to the base
 STEPS = 3
 RATE = 0.002
-MOST = 2.5  # maximum ratio of the changes; without muP it is 4 to 9
+MOST = 2.5  # maximum ratio of the changes; without muP, the ratio is 4 to 9
 
 
 @contract(
-    "under muP, training changes the logits of a wide model as much as the base's, or the part is refused",
+    "under muP, training changes the logits of wide and narrow models equally, or muP refuses the part",
     "gradients",
     slots=(*SUBLAYERS, "norm", "residual", "embedding", "position", "head"),
     when=lambda case: case.topology == "decoder" and not case.variant and not case.place,
@@ -34,16 +34,16 @@ def check_coordinates(case: Case) -> None:
     try:
         narrow, wide = (change_of(grown(case.recipe(), factor)) for factor in (1, WIDER))
     except (RecipeError, UsageError):
-        return  # explicitly refused, or no token predictions from ids
+        return  # muP refuses the part, or the model does not predict tokens from ids
     ratio = wide / narrow
     expect(
         1 / MOST < ratio < MOST,
-        f"the logits change {ratio:.2g} times as much at {WIDER} times the width; does an update grow with d_model?",
+        f"at {WIDER} times the width, logits change {ratio:.2g} times as much; check which update grows with d_model",
     )
 
 
 def grown(recipe: Tree, factor: int, parametrized: bool = True) -> dict[str, object]:
-    """Return a small recipe, `factor` times as wide, under muP with its own sizes as base."""
+    """Return the recipe with `factor` times the width, under muP with the original sizes as base."""
     model = {**recipe["model"], "d_model": factor * D_MODEL}
     base: dict[str, int] = {"d_model": D_MODEL}
     feedforward = model["layer"].get("feedforward")
@@ -57,7 +57,7 @@ def grown(recipe: Tree, factor: int, parametrized: bool = True) -> dict[str, obj
 
 
 def change_of(recipe: dict[str, object]) -> float:
-    """Return the mean absolute change of the logits after a few steps of Adam. Raises UsageError."""
+    """Return the mean absolute change of the logits after a few Adam steps; raise UsageError if there are none."""
     model = build_model(load_recipe(recipe).blueprint(), seed=0)
     ids = torch.randint(VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
@@ -74,7 +74,7 @@ def change_of(recipe: dict[str, object]) -> float:
 
 
 def _logits(model: Model, ids: Tensor) -> Tensor:
-    """Return logits [batch time vocabulary]; raise UsageError if the model has none or needs more than ids."""
+    """Return logits [batch time vocabulary]; raise UsageError if the model has none or needs other inputs than ids."""
     logits: Tensor | None = model(ids).logits
     if logits is None or logits.shape != (*ids.shape, VOCABULARY):
         raise UsageError("the model does not predict tokens")

@@ -1,4 +1,4 @@
-"""Positions take effect: rotated queries and keys, biased and scaled scores."""
+"""Attention applies what a position provides: rotations, biases and temperatures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOT = 2  # the query with a temperature
 
 
 @contract(
-    "with a rotary position the output depends only on differences of positions",
+    "with a rotary position, the output depends only on differences of positions",
     "determinism",
     slots=("attention",),
     capability="rotation",
@@ -24,20 +24,20 @@ HOT = 2  # the query with a temperature
     once=True,
 )
 def check_rotation(case: Case) -> None:
-    """Compare outputs without the position, with it, with all positions shifted, and with doubled distances."""
+    """Compare outputs with a rotary position, without it, with shifted positions, and with doubled distances."""
     alone, x, places = Alone(case), states(2, TIME), torch.arange(TIME)[None]
     rotary = [built("position", "rotary", alone.shape)]
     turned = alone(x, rotary)
     expect(far(turned, alone(x)) > SAME, "declares 'rotation', but a rotary position has no effect")
-    shifted = "declares 'rotation', but the output depends on more than differences of positions: with every"
-    expect_equal(alone(x, rotary, places + 3), turned, f"{shifted} position shifted by 3")
+    shifted = "declares 'rotation', but the output does not depend only on differences of positions: with all positions"
+    expect_equal(alone(x, rotary, places + 3), turned, f"{shifted} shifted by 3")
     apart = far(alone(x, rotary, 2 * places), turned)
     expect(apart > SAME, "declares 'rotation', but doubled distances have no effect")
     _expect_bfloat16(case, rotary[0], "rotation")
 
 
 def _expect_bfloat16(case: Case, position: Position, capability: str) -> None:
-    """Raise Broken if a float32 position fails with bfloat16 states."""
+    """Raise Broken if the part fails with a float32 position and bfloat16 states."""
     alone, x = Alone(case, dtype=torch.bfloat16), states(2, TIME).bfloat16()
     try:
         result = alone(x, [position]).dtype
@@ -63,7 +63,7 @@ class Hiding(Position):
     once=True,
 )
 def check_bias(case: Case) -> None:
-    """Check that an ALiBi position changes the output and a bias of -1e9 hides its key."""
+    """Check that an ALiBi position changes the output, and that a bias of -1e9 hides a key."""
     alone, x = Alone(case), states(2, TIME)
     sloped = alone(x, [built("position", "alibi", alone.shape)])
     expect(far(sloped, alone(x)) > SAME, "declares 'bias', but an ALiBi position has no effect")
@@ -77,7 +77,7 @@ def check_bias(case: Case) -> None:
 
 
 class Warming(Position):
-    """A position with fixed temperatures for the scores of each query."""
+    """A position with a fixed temperature for each query."""
 
     factors: Tensor
 
@@ -94,7 +94,7 @@ class Warming(Position):
     once=True,
 )
 def check_temperature(case: Case) -> None:
-    """Check that a temperature affects its query only, and that 0 makes all scores equal."""
+    """Check that a temperature affects only its query, and that temperature 0 makes all scores equal."""
     alone, x = Alone(case), states(2, TIME)
     plain, warming = alone(x), Warming(Warming.Config(), alone.shape)
     warming.factors = torch.ones(TIME, dtype=torch.float64)
@@ -110,4 +110,4 @@ def check_temperature(case: Case) -> None:
         warming.factors = torch.zeros(TIME, dtype=torch.float64)
         cold = Alone(case, both_ways=True)(x, [warming])
         same = far(cold, cold[:, :1].expand_as(cold))
-        expect(same <= SAME, "declares 'temperature', but a factor of 0 does not make the scores of a query equal")
+        expect(same <= SAME, "declares 'temperature', but a temperature of 0 does not make the scores of a query equal")

@@ -1,7 +1,7 @@
-"""Promises of a trained model, measured on its own weights and texts: `tfkit prove`.
+"""Promises of a trained model, measured with the weights and texts of a run: `tfkit prove`.
 
-The contracts test every part in small random models. These comparisons use the model of a run, in float64, so that
-differences are not rounding errors.
+Contracts test parts in small random models. The comparisons here use the model of a run, in float64 so that differences
+are not rounding errors.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tfkit.core.trees import JsonObject
 from tfkit.models import Model, build_model
 from tfkit.training.weights import Weights, load_weights
 
-LONGEST = 48  # tokens read of each text
+LONGEST = 48  # maximum number of tokens used from each text
 TEXTS = 4
 RANDOM = (12, 5, 9, 7)  # lengths of random texts
-CHANGED = 8  # number of positions whose token is exchanged
+CHANGED = 8  # number of tokens that are changed, one at a time
 
 
 class NotApplicable(Exception):
-    """A promise that this model or run does not make; the message is the reason."""
+    """Raised for a promise that does not apply to this model or run; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Promise:
     name: str
     bound: float
     value: float | None = None
-    reason: str = ""  # why it does not apply, or the error message of a failure
+    reason: str = ""  # reason why the promise does not apply, or the error message
     applies: bool = True
 
     @property
@@ -57,7 +57,7 @@ class Promise:
 
 
 def proved(name: str, bound: float, measure: Callable[[], float]) -> Promise:
-    """Measure a promise; an exception of the model or of a user's own part breaks it."""
+    """Measure a promise; any exception of the model counts as a broken promise."""
     try:
         value = measure()
     except NotApplicable as error:
@@ -71,14 +71,14 @@ def proved(name: str, bound: float, measure: Callable[[], float]) -> Promise:
 
 @dataclass(frozen=True)
 class ReadText:
-    """Ids [time] read by the last stack, and the source of an encoder-decoder."""
+    """Ids [time] for the last stack, and for an encoder-decoder also the ids of the source."""
 
     ids: Tensor
     source: Tensor | None = None
 
 
 def random_texts(model: Model) -> list[ReadText]:
-    """Draw random ids for a model without data."""
+    """Return texts of random ids, for a model without data."""
     first, last = next(model.blueprint.stacks()), model.blueprint.last
     generator = torch.Generator().manual_seed(0)
 
@@ -95,12 +95,12 @@ def random_texts(model: Model) -> list[ReadText]:
 
 
 def model_promises(model: Model, read: Callable[[], Sequence[ReadText]]) -> Iterator[Promise]:
-    """Measure the promises that need a model and the texts returned by `read`."""
+    """Measure the promises that need only a model and the texts that `read` returns."""
 
     @cache
     def subject() -> Subject:
         if any(plan.reads_vectors for plan in model.blueprint.stacks()):
-            raise NotApplicable("the model reads vectors; these promises are measured on ids")
+            raise NotApplicable("the model reads vectors, but this comparison needs token ids")
         return Subject(copy.deepcopy(model).double().eval(), read())
 
     yield proved("packed = apart", EQUAL, lambda: subject().packed())
@@ -111,20 +111,20 @@ def model_promises(model: Model, read: Callable[[], Sequence[ReadText]]) -> Iter
 
 
 class Subject:
-    """A float64 model with texts to read."""
+    """A float64 model, and the texts it is measured on."""
 
     def __init__(self, model: Model, texts: Sequence[ReadText]) -> None:
         self.model, self.texts = model, texts
         self.stacks = list(model.blueprint.stacks())
         self.last = model.blueprint.last
         self.pair = len(self.stacks) == 2
-        # the logits of a head on the encoder are aligned with the source, not with the hidden states
+        # logits of a head on the encoder have the length of the source, not of the decoder's states
         head = model.blueprint.head
         self.reads_source = head is not None and self.pair and head.reads == "encoder"
 
     @torch.no_grad()
     def packed(self) -> float:
-        """Compare packed texts with single ones."""
+        """Compare packed texts with the same texts in separate rows."""
         if self.pair:
             raise NotApplicable("an encoder-decoder reads one text per row")
         if "prefix_length" in self.last.needs:
@@ -155,7 +155,7 @@ class Subject:
 
     @torch.no_grad()
     def padded(self) -> float:
-        """Compare left and right padding at the unpadded tokens."""
+        """Compare the outputs of real tokens with left and with right padding."""
         self._check("padding", "padding separate")
         left, right = (self._batch(side) for side in ("left", "right"))
         outs = [self._outputs(call) for call, _ in (left, right)]
@@ -168,7 +168,7 @@ class Subject:
 
     @torch.no_grad()
     def future(self) -> float:
-        """Exchange tokens one at a time and compare the outputs before them."""
+        """Change tokens one at a time and compare the outputs of earlier tokens."""
         if not self.last.causal:
             raise NotApplicable(f"the {self.last.side} is bidirectional")
         opens = any(rule.part.opens for plan in self.last.layers for rule in plan.mask)
@@ -187,10 +187,10 @@ class Subject:
 
     @torch.no_grad()
     def cached(self) -> float:
-        """Compare a full forward pass with cached decoding: half the text at once, the rest token by token."""
+        """Compare a full forward pass with cached decoding, half of the text at once and the rest token by token."""
         if not self.model.caches:
             lacking = self.last.without("cache")
-            raise NotApplicable(f"{lacking[0]} keeps no state" if lacking else f"the {self.last.side} is bidirectional")
+            raise NotApplicable(f"{lacking[0]} has no cache" if lacking else f"the {self.last.side} is bidirectional")
         text = self._longest()
         whole = tokenwise(self._outputs(self._call(text)))
         half = max(len(text.ids) // 2, min(PREFIX, len(text.ids)))
@@ -221,7 +221,7 @@ class Subject:
         return {"input_ids": text.source[None], "decoder_input_ids": text.ids[None], **more}
 
     def _batch(self, side: str) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the inputs for all texts, padded on `side`, and the padding mask [batch time] of the last stack."""
+        """Return the inputs for all texts, padded on `side`, and the mask of real tokens in the last stack."""
         last = padded([text.ids for text in self.texts], side, 0)
         first = last
         sources = [text.source for text in self.texts if text.source is not None]
@@ -234,7 +234,7 @@ class Subject:
         return call | self._special(first["ids"], shift=first["shift"]), last["real"].bool()
 
     def _outputs(self, call: Mapping[str, object]) -> dict[str, Tensor]:
-        """Return hidden states and logits; logits per text are named `pooled`."""
+        """Return hidden states and logits; logits with one entry per text are called `pooled`."""
         device = next(self.model.parameters()).device
         on_device = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in call.items()}
         out = self.model(**on_device)
@@ -245,7 +245,7 @@ class Subject:
 
 
 def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the outputs with one entry per token."""
+    """Select the outputs with one entry per token."""
     return {name: value for name, value in out.items() if name != "pooled"}
 
 
@@ -261,6 +261,6 @@ def saved(model: Model) -> float:
 
 
 def largest(own: Weights, other: Weights) -> float:
-    """Return the largest difference between tensors of equal names."""
+    """Return the largest difference between tensors with equal names."""
     others = other.by_name()
     return max((far(tensor.cpu(), others[name].cpu()) for name, tensor in own.by_name().items()), default=0.0)

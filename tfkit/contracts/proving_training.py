@@ -1,4 +1,4 @@
-"""Promises about training (accumulation, resumption, precision), measured on the run's own recipe and data."""
+"""Promises about training (accumulation, resumption, precision), measured with the recipe and data of a run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tfkit.training.step import accumulate, computing
 from tfkit.training.validation import mean_loss
 from tfkit.training.weights import Weights
 
-STEPS = 4  # of the uninterrupted training; the resumed one starts from half of them
-ROUNDED = 0.02  # tolerance of a bfloat16 loss (8 bits of precision)
+STEPS = 4  # number of training steps; the resumed training starts after half of them
+ROUNDED = 0.02  # tolerance for a bfloat16 loss (8 bits of precision)
 TRIES = 50  # attempts to draw two batches of one shape
 
 MakeTask = Callable[[], Task]
 
 
 def task_texts(task: Task) -> list[ReadText]:
-    """Return the first training texts as prepared by the objective."""
+    """Return the first training texts, prepared by the objective."""
     rows, items = task.objective.rows, task.train.items[:TEXTS]
     batch = rows.collate(items, np.random.default_rng(0))
     lengths = np.asarray(rows.lengths(items)).reshape(len(items), -1)
@@ -48,15 +48,15 @@ def task_texts(task: Task) -> list[ReadText]:
 
 
 def _real(ids: Tensor, mask: Tensor | None, lengths: Sequence[int]) -> list[Tensor]:
-    """Return the leading unpadded ids of each row."""
+    """Return the first unpadded ids of each row, at most LONGEST."""
     counts = lengths if mask is None else mask.sum(dim=1).tolist()
     return [row[: max(1, min(int(count), LONGEST))] for row, count in zip(ids, counts, strict=True)]
 
 
 def training_promises(make: MakeTask) -> Iterator[Promise]:
-    """Measure the promises that need an objective and data.
+    """Measure the promises that need an objective and data; each call of `make` returns an equal task.
 
-    `make` returns an identical task on each call, or raises NotApplicable.
+    `make` may raise NotApplicable.
     """
     yield proved("accumulated = one batch", EQUAL, lambda: accumulated(make()))
     yield proved("resumed = unbroken", 0.0, lambda: resumed(make))
@@ -64,13 +64,13 @@ def training_promises(make: MakeTask) -> Iterator[Promise]:
 
 
 def rounded(task: Task) -> float:
-    """Return the relative difference (absolute below 1) between bfloat16 and float32 loss."""
+    """Return the difference between the bfloat16 and float32 losses, relative to the latter if it exceeds 1."""
     exact = mean_loss(task.model, task.train)
     return abs(mean_loss(task.model, task.train, "bfloat16") - exact) / max(1.0, abs(exact))
 
 
 def resumed(make: MakeTask) -> float:
-    """Train without interruption, and again from the checkpoint at half the steps; compare the weights."""
+    """Train without interruption and from the checkpoint after half of the steps, and compare the weights."""
     if make().recipe.train.teacher is not None:
         raise NotApplicable("train.teacher: training needs a second model")
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def resumed(make: MakeTask) -> float:
 
 
 def _trainer(task: Task, folder: Path) -> Trainer:
-    """Return a trainer for a few steps in an empty folder, with a checkpoint at half of them."""
+    """Return a trainer for a few steps in an empty folder, with a checkpoint after half of the steps."""
     folder.mkdir()
     freeze(task.model, task.settings.freeze)
     half = STEPS // 2
@@ -105,7 +105,7 @@ def _trainer(task: Task, folder: Path) -> Trainer:
 
 
 def accumulated(task: Task) -> float:
-    """Compare the accumulated gradient of two batches with that of one batch of all rows; dropout is off."""
+    """Compare the accumulated gradient of two batches with the gradient of a single batch, without dropout."""
     model = task.model.double().eval()
     if not task.objective.capabilities & {"likelihood", "numbers"}:
         raise NotApplicable(f"the loss of '{task.objective.part_name}' is not a sum over targets")
@@ -118,13 +118,13 @@ def accumulated(task: Task) -> float:
     both = _gradient(task, halves, indices)
     watch.remove()
     if any(out.auxiliary_loss is not None for out in added):
-        raise NotApplicable("layers add a loss over whole batches, such as the balance of experts")
+        raise NotApplicable("layers add a loss that depends on the whole batch, such as the balance of experts")
     once = _gradient(task, [whole], [[*indices[0], *indices[1]]])
     return max((far(both[name], value) for name, value in once.items()), default=0.0)
 
 
 def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Return the gradient of one step over the batches by weight name."""
+    """Return the gradients of one step over the batches, by weight name."""
     task.model.zero_grad(set_to_none=True)
     pairs = enumerate(zip(batches, indices, strict=True))
     made = (Made(0, number, rows, batch, (0, number + 1)) for number, (batch, rows) in pairs)
@@ -135,7 +135,7 @@ def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[i
 
 
 def _batches(task: Task) -> tuple[list[Batch], Batch, list[list[int]]]:
-    """Return two batches, one batch of all their rows, and their item indices; raise NotApplicable if incomparable."""
+    """Return two batches, a batch with the rows of both, and the item indices; raise NotApplicable if that fails."""
     rows, items = task.objective.rows, task.train.items
     if len(items) < 2:
         raise NotApplicable("there is only one training row")
@@ -148,7 +148,7 @@ def _batches(task: Task) -> tuple[list[Batch], Batch, list[list[int]]]:
             wholes[0],
             indices,
         )
-    # random masking depends on the row's index in its batch: join two batches of one shape
+    # random masking depends on the index of a row in its batch, so two batches of equal shape are concatenated
     order = np.argsort([np.max(length) for length in np.asarray(rows.lengths(items)).reshape(len(items), -1)])
     for number, (one, other) in enumerate(itertools.pairwise(order[:TRIES])):
         halves = [rows.collate([items[place]], np.random.default_rng([number, place])) for place in (one, other)]
@@ -163,7 +163,7 @@ def _same(one: Batch, other: Batch) -> bool:
 
 
 def _joined(one: Batch, other: Batch) -> Batch | None:
-    """Concatenate two batches; None if their shapes differ."""
+    """Concatenate two batches, or return None if their shapes differ."""
     written = "decoder_input_ids" if "decoder_input_ids" in one else "input_ids"
     names = one.keys() | other.keys()
     wide = [name for name in names if name in one and name in other and one[name].dim() > 1]

@@ -1,4 +1,4 @@
-"""Recipes that need an undeclared capability are refused instead of built incorrectly."""
+"""Recipes that need an undeclared capability are refused instead of being built incorrectly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect
 from tfkit.core.trees import Options
 
-# capability -> layer keys that require it, and the slots concerned
+# capability -> layer keys that require it, and the slots of which they require it
 ASKING: dict[str, tuple[Options, tuple[str, ...]]] = {
     "rotation": ({"position": "rotary"}, ("attention",)),
     "bias": ({"position": "alibi"}, ("attention",)),
@@ -19,13 +19,13 @@ ASKING: dict[str, tuple[Options, tuple[str, ...]]] = {
 
 @contract("a recipe that needs an undeclared capability is refused", "built", slots=SUBLAYERS, once=True)
 def check_refusals(case: Case) -> None:
-    """Load recipes that require undeclared capabilities."""
+    """Load recipes that require capabilities the part does not declare."""
     for recipe_case, capability, words in _requiring(case):
-        expect(not loads(recipe_case), f"it does not declare {capability}, but a recipe is accepted {words}")
+        expect(not loads(recipe_case), f"does not declare {capability}, but a recipe {words} is accepted")
 
 
 def _requiring(case: Case) -> Iterator[tuple[Case, str, str]]:
-    """Yield unsupported cases, each with the missing capability and a description of the recipe."""
+    """Yield cases that must be refused, with the missing capability and a description of the recipe."""
     for topology in TOPOLOGIES[case.slot]:
         other = Case(case.slot, case.name, topology)
         if lacking := lacks(other):

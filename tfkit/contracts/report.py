@@ -1,4 +1,4 @@
-"""Results of contract checks and their presentation."""
+"""Results of contract checks, and their presentation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tfkit.contracts.expect import source_of
 from tfkit.core.component import Component
 
 STYLES = {"ok": "green", "excepted": "cyan", "FAILED": "bold red", "not run": "yellow"}
-SHOWN = 3  # failures listed per check
+SHOWN = 3  # maximum number of failures listed per check
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Message of a failed check with its topology and options."""
+    """The message of a failed check, and the topology and options with which it failed."""
 
     where: str
     message: str
@@ -32,7 +32,7 @@ class Failure:
 class Outcome:
     """Result of a check: passed, failed, excepted or not run.
 
-    `excepted` is the reason why a part may break the contract.
+    `because` is the failed check because of which it was not run; `excepted` is the reason why the part may fail it.
     """
 
     check: Check
@@ -51,7 +51,7 @@ class Outcome:
         return self.status in ("ok", "excepted")
 
     def lines(self) -> Iterator[str]:
-        """Yield the report lines of this check."""
+        """Yield the lines for this check in a report."""
         if self.because:
             yield f"because '{self.because}' failed"
             return
@@ -63,7 +63,7 @@ class Outcome:
             where = "; ".join(filter(None, found))
             yield f"{where}: {message}" if where else message
         if len(places) > SHOWN:
-            yield f"and {len(places) - SHOWN} more like it"
+            yield f"and {len(places) - SHOWN} more failures"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def place(self) -> str:
-        """File and line of the class, relative to the working directory if inside it."""
+        """File and line of the class; the path is relative if inside the working directory."""
         file = source_of(self.part)
         if file is None:
             return "<interactive>"
@@ -98,7 +98,7 @@ class Report:
         return sorted({check.capability for check in concerned if not check.required_of(self.part)})
 
     def find(self, name: str) -> Outcome | None:
-        """Return the outcome of a check by name."""
+        """Return the outcome of the check `name`, or None."""
         return next((outcome for outcome in self.outcomes if outcome.check.name == name), None)
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ def render(report: Report, console: Console) -> None:
 
 
 def summary(reports: Iterable[Report], console: Console) -> None:
-    """Print the counts by status."""
+    """Print the number of parts and checks, and the counts by status."""
     reports = list(reports)
     counts = Counter(outcome.status for report in reports for outcome in report.outcomes)
     parts, checks = len(reports), sum(counts.values())

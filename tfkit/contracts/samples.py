@@ -1,4 +1,4 @@
-"""Sample texts and files for parts that read input; the files are in a temporary folder of this process."""
+"""Sample texts and files for parts that read input; files are written to a temporary folder of this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINES = tuple(
     f"the {noun} {VERBS[index % len(VERBS)]} a small {NOUNS[(index * 5 + 2) % len(NOUNS)]}"
     for index, noun in enumerate(NOUNS * 4)
 )
-# texts outside the fitted vocabulary
+# texts with characters outside the fitted vocabulary
 ODD = (
     "", " ", "  two  spaces ", "a line\nand another\ttab", "Ünïcödé ßtraße", "漢字かな", "🙂👩‍👩‍👧",
     "e\u0301 \u200d \ufeff",
@@ -42,7 +42,7 @@ def _written(name: str, text: str) -> str:
 
 
 def plain_text() -> str:
-    """Return the path of a text file with short lines."""
+    """Write a text file with short lines and return its path."""
     return _written("plain.txt", "\n".join(LINES) + "\n")
 
 
@@ -101,7 +101,7 @@ def _npy() -> dict[str, object]:
 
 
 def _images() -> dict[str, object]:
-    """Write pictures as plain PPM, which needs no library."""
+    """Write images in plain PPM format, which needs no library."""
     (_folder() / "pictures" / "one").mkdir(parents=True, exist_ok=True)
     for number in range(24):
         _written(f"pictures/one/{number:02}.ppm", f"P3 2 2 255 {' '.join([str(number)] * 12)} ")
@@ -140,7 +140,7 @@ FILES: dict[tuple[str, str], Callable[[], dict[str, object]]] = {
 
 
 def file_options(part: type[Component]) -> dict[str, object]:
-    """Return the file options of a shipped part with a specific input format, else none."""
+    """Return the file options of a shipped part with a specific input format, or no options."""
     if not part.__module__.startswith("tfkit."):
         return {}
     make = FILES.get((part.part_slot, part.part_name))

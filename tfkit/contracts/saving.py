@@ -1,4 +1,4 @@
-"""Weights are determined by the seed, survive saving and copying, and can be counted on `meta`."""
+"""Weights are determined by the seed and survive saving and copying, and models run on `meta`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from tfkit.contracts.expect import expect, expect_finite, twins
 from tfkit.models.build import build_model
 
 
-@contract("a seed determines the weights, and building does not change the caller's RNG", "determinism", once=True)
+@contract("a seed determines the weights, and building a model does not change the RNG state", "determinism", once=True)
 @torch.no_grad()
 def check_seed(case: Case) -> None:
-    """Build two models with one seed, and one with another."""
+    """Build two models with the same seed and one with a different seed."""
     plan, ids = blueprint(case), tokens(2, 6)
     before = torch.get_rng_state()
     first, second, other = (build_model(plan, seed=seed).eval() for seed in (3, 3, 4))
-    expect(torch.equal(before, torch.get_rng_state()), "building a model changes the caller's RNG state")
+    expect(torch.equal(before, torch.get_rng_state()), "building a model changes the RNG state")
     for (name, weight), same in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
-        expect(torch.equal(weight, same), f"{name} differs between two models with one seed")
+        expect(torch.equal(weight, same), f"{name} differs between two models with the same seed")
     different = any(not torch.equal(weight, other.state_dict()[name]) for name, weight in first.state_dict().items())
     expect(different, "two seeds yield equal weights")
     outs = [run(case, ids, on=made) for made in (first, second, first)]
     for out in outs[1:]:
         for name, value in outs[0].items():
-            expect(torch.equal(out[name], value), f"{name} differs between two models with one seed")
+            expect(torch.equal(out[name], value), f"{name} differs between two models with the same seed")
 
 
 @contract("initial weights are finite, and no matrix is constant", "built", slots=("init",))
 def check_initial(case: Case) -> None:
-    """Check a freshly initialized model."""
+    """Check the weights of a newly built model."""
     for name, weight in build_model(blueprint(case), seed=2).named_parameters():
         expect_finite({name: weight}, "as initialized")
         if weight.dim() > 1:
@@ -45,7 +45,7 @@ def check_initial(case: Case) -> None:
 @contract("a model survives pickling and copying", "determinism", once=True)
 @torch.no_grad()
 def check_copies(case: Case) -> None:
-    """Check that copies of a used model (inference mode and backward) produce identical outputs."""
+    """Copy a model after inference and a backward pass, and compare the outputs."""
     made, ids = fresh(case), tokens(2, 5)
     want = run(case, ids)
     with torch.inference_mode():
@@ -58,13 +58,13 @@ def check_copies(case: Case) -> None:
 
 
 @contract(
-    "weights survive safetensors, tied ones stored once; names and shapes on `meta` are the same",
+    "weights survive saving, tied ones are stored once, and names and shapes on `meta` are equal",
     "determinism",
     once=True,
 )
 @torch.no_grad()
 def check_saving(case: Case) -> None:
-    """Save each tensor once, load into a model with another seed."""
+    """Save the tensors, each once, and load them into a model with a different seed."""
     made, ids = model(case, torch.float32), tokens(2, 5)
     weights = made.state_dict()
     once = {tensor.data_ptr(): name for name, tensor in reversed(weights.items()) if tensor.numel()}
@@ -88,7 +88,7 @@ def check_saving(case: Case) -> None:
 @contract("a model on `meta` runs and has the right shapes, so that costs can be counted", "shapes", once=True)
 @torch.no_grad()
 def check_meta(case: Case) -> None:
-    """Run the forward on the meta device."""
+    """Run a forward pass on the meta device."""
     made = build_model(blueprint(case), device="meta").eval()
     arguments = {name: value.to("meta") for name, value in arguments_of(case, tokens(2, 5)).items()}
     want = run(case, tokens(2, 5))

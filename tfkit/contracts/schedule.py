@@ -21,7 +21,7 @@ def rates(schedule: Schedule, total: int, d_model: int) -> list[float]:
 
 @contract("learning rates are finite, non-negative and not all zero", "built", slots=SCHEDULE, every_option=True)
 def check_rates(case: Case) -> None:
-    """Check short and long trainings of narrow and wide models."""
+    """Compute the learning rates for few and many steps, and for narrow and wide models."""
     schedule: Schedule = case.config.build()
     for total in TOTALS:
         for d_model in WIDTHS:
@@ -34,11 +34,14 @@ def check_rates(case: Case) -> None:
 
 @contract("the learning rate of a step depends only on its number", "rates", slots=SCHEDULE, every_option=True)
 def check_pure(case: Case) -> None:
-    """Query the steps backwards, and query a second schedule as a resumed run does."""
+    """Ask for the steps backwards, and ask a second schedule, as a resumed run does."""
     schedule, total, d_model = case.config.build(), TOTALS[2], WIDTHS[0]
     lrs = rates(schedule, total, d_model)
     for step in range(total, 0, -1):
         again = schedule.lr(step, total, d_model)
-        expect(again == lrs[step - 1], f"step {step} has the learning rate {lrs[step - 1]:g}, queried again {again:g}")
+        expect(
+            again == lrs[step - 1],
+            f"step {step} has the learning rate {lrs[step - 1]:g} at first, and {again:g} when asked again",
+        )
         resumed = case.config.build().lr(step, total, d_model)
         expect(resumed == lrs[step - 1], f"a run resumed at step {step} has {resumed:g}, not {lrs[step - 1]:g}")

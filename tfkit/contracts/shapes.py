@@ -1,4 +1,4 @@
-"""Outputs have correct shapes and dtypes, are deterministic, and agree across precisions."""
+"""Outputs have correct shapes and dtypes, are deterministic, and agree between precisions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ KEEPING = ("attention", "mixer", "feedforward", "norm", "residual", "activation"
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
-@contract(
-    "shapes and dtypes of hidden states are preserved in float32, bfloat16 and float64", "built", every_option=True
-)
+@contract("hidden states keep their shape and dtype in float32, bfloat16 and float64", "built", every_option=True)
 @torch.no_grad()
 def check_shapes(case: Case) -> None:
-    """Check that hidden states are [batch time d_model] in the weights' dtype, and logits of one shape."""
+    """Check that hidden states are [batch time d_model] in the dtype of the weights, and check the shape of logits."""
     ids = tokens(3, 7)
     exact: dict[str, Tensor] = {}
     for dtype in DTYPES:
@@ -55,7 +53,7 @@ def check_shapes(case: Case) -> None:
 
 
 def _watched(case: Case, made: Model) -> list[RemovableHandle]:
-    """Register hooks that raise Broken if the part changes the shape, which broadcasting could hide."""
+    """Register hooks that raise Broken if the part changes the shape of its input, which broadcasting could hide."""
 
     def keeps(module: nn.Module, arguments: tuple[Tensor, ...], out: object) -> None:
         taken = list(arguments[0].shape)
@@ -66,25 +64,25 @@ def _watched(case: Case, made: Model) -> list[RemovableHandle]:
     return [part.register_forward_hook(keeps) for part in parts if case.slot in KEEPING]
 
 
-@contract("two calls in eval mode are equal", "shapes", every_option=True)
+@contract("two calls in eval mode return equal outputs", "shapes", every_option=True)
 @torch.no_grad()
 def check_determinism(case: Case) -> None:
-    """Check that eval mode is deterministic and calls leave no state."""
+    """Compare the outputs of two calls, which must not depend on randomness or on earlier calls."""
     ids = tokens(2, 6)
     first, _, again = run(case, ids), run(case, tokens(3, 5, seed=1)), run(case, ids)
     for name, value in first.items():
         expect(torch.equal(again[name], value), f"{name} differs between two calls in eval mode")
 
 
-@contract("float32 agrees with float64, which is computed in float64 only", "determinism", every_option=True)
+@contract("float32 agrees with float64, and float64 models compute only in float64", "determinism", every_option=True)
 def check_precision(case: Case) -> None:
-    """Compare float32 with float64: full and padded sequences, with a decode state, and in training."""
+    """Compare float32 with float64, with and without padding, with a decode state, and in training."""
     ids, made = tokens(3, 7), fresh(case)
-    answers_tokens(case)  # fill the cache, so that no model is built below
+    answers_tokens(case)  # fills a cache, so that no model is built below
     with torch.no_grad():
         exact = run(case, ids, on=made)
         for name, value in run(case, ids, on=model(case, torch.float32)).items():
-            expect_equal(value, exact[name], f"{name} in float32 against float64", 1e-3)
+            expect_equal(value, exact[name], f"{name} in float32 and float64", 1e-3)
         with in_float64("in float64"):
             run(case, ids, on=made)
             if case.declares("padding"):
@@ -93,6 +91,6 @@ def check_precision(case: Case) -> None:
                 state = made.new_state()
                 for step in (ids[:, :4], ids[:, 4:5]):
                     run(case, step, on=made, state=state)
-    with in_float64("in float64, while training"):
+    with in_float64("in float64, during training"):
         sums = [value.sum() for value in run(case, ids, on=made.train()).values()]
         torch.autograd.backward(sums)

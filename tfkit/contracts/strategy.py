@@ -1,4 +1,4 @@
-"""Strategies: texts for every prompt within the rules, independent of the batch and of the cache."""
+"""Strategies: texts for every prompt that obey the rules and do not depend on the batch or the cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def writer(reads: str) -> Model:
 
 
 def search_of(reads: str, rows: Sequence[int] = range(len(TEXTS)), rules: Rules | None = None, **how: Any) -> Search:
-    """Prepare a search with the texts as prompts, or as sources of an encoder-decoder."""
+    """Return a search with the texts as prompts, or as sources of an encoder-decoder."""
     tokenizer = letters()
     read = [tokenizer.encode(TEXTS[row]) for row in rows]
     prompts = [[tokenizer.special_ids["start"]]] * len(read) if reads == "encoder_decoder" else read
@@ -48,39 +48,39 @@ def search_of(reads: str, rows: Sequence[int] = range(len(TEXTS)), rules: Rules 
 
 
 def strategy_of(case: Case) -> Strategy:
-    """Build the strategy with its options."""
+    """Build the strategy of the case."""
     strategy: Strategy = case.config.build()
     return strategy
 
 
 def readers(case: Case) -> list[str]:
-    """Return the topologies that the strategy supports; raise Broken if there is none."""
+    """Return the topologies that the strategy supports; raise Broken if it supports none."""
     refusals = {}
     for reads in ("causal", "encoder_decoder"):
         try:
             strategy_of(case).check(search_of(reads))
         except UsageError as error:
             refusals[reads] = str(error)
-    expect(len(refusals) < 2, f"it supports neither a decoder nor an encoder-decoder: {'; '.join(refusals.values())}")
+    expect(len(refusals) < 2, f"supports neither a decoder nor an encoder-decoder: {'; '.join(refusals.values())}")
     return [reads for reads in ("causal", "encoder_decoder") if reads not in refusals]
 
 
 def ids_of(results: Found) -> list[list[tuple[int, ...]]]:
-    """Return the ids of the candidates of each prompt."""
+    """Return the ids of the candidates for each prompt."""
     return [[candidate.ids for candidate in candidates] for candidates in results]
 
 
-@contract("every prompt has texts of the vocabulary within the limit, best first", "built",
+@contract("every prompt gets candidates within vocabulary and limit, best first", "built",
           slots=STRATEGY, every_option=True)  # fmt: skip
 def check_candidates(case: Case) -> None:
-    """Search prompts of different lengths, one without room, in each topology."""
+    """Search with prompts of different lengths, one of them without room for new tokens, in each topology."""
     for reads in readers(case):
         with evaluating(writer(reads)):
             results = strategy_of(case).search(search_of(reads))
         expect(
             isinstance(results, list), f"search returns {type(results).__name__}, not a list of candidates per prompt"
         )
-        expect(len(results) == len(TEXTS), f"it returns candidates for {len(results)} of {len(TEXTS)} prompts")
+        expect(len(results) == len(TEXTS), f"returns candidates for {len(results)} of {len(TEXTS)} prompts")
         for row, candidates in enumerate(results):
             _are_candidates(row, candidates)
 
@@ -90,33 +90,33 @@ def _are_candidates(row: int, candidates: list[Candidate]) -> None:
     vocab_size = letters().vocab_size
     for candidate in candidates:
         odd = [id_ for id_ in candidate.ids if not 0 <= id_ < vocab_size]
-        expect(not odd, f"it generates {odd}, which are not ids of the vocabulary of {vocab_size}")
+        expect(not odd, f"generates {odd}, which are not ids of the vocabulary of {vocab_size}")
         written = len(candidate.ids)
-        expect(written <= ROOM[row], f"it generates {written} tokens; the limit is {ROOM[row]}")
+        expect(written <= ROOM[row], f"generates {written} tokens; the limit is {ROOM[row]}")
         numbers = math.isfinite(candidate.score) and math.isfinite(candidate.log_probability)
-        expect(numbers, f"a text has the score {candidate.score} and the log-probability {candidate.log_probability}")
+        expect(numbers, f"a candidate has score {candidate.score}, log-probability {candidate.log_probability}")
     scores = [candidate.score for candidate in candidates]
     expect(scores == sorted(scores, reverse=True), f"the candidates' scores {scores} are not in descending order")
 
 
-@contract("the rules hold: excluded tokens never appear, and stop rules end texts", "candidates", slots=STRATEGY)
+@contract("excluded tokens never appear, and stop rules end texts", "candidates", slots=STRATEGY)
 def check_ruled(case: Case) -> None:
-    """Ban the generated tokens, then stop at the tokens generated instead, and after two tokens."""
+    """Exclude generated tokens, then stop at the tokens generated instead, and after two tokens."""
     strategy = strategy_of(case)
     for reads in readers(case):
         common = sorted({id_ for texts in ids_of(_searched(case, reads)) for ids in texts for id_ in ids})
         banned = {"type": "banned", "tokens": common}
         freed = ids_of(find(strategy, search_of(reads, rules=_rules([banned], []))))
         written = {id_ for texts in freed for ids in texts for id_ in ids}
-        expect(not written & set(common), f"it generates {sorted(written & set(common))}, which a logits rule excludes")
-        expect(written, "it generates nothing if a logits rule excludes some tokens")
+        expect(not written & set(common), f"generates {sorted(written & set(common))}, which a logits rule excludes")
+        expect(written, "generates nothing if a logits rule excludes some tokens")
         ends = {"type": "end_token", "tokens": sorted(written)}
         rules = _rules([banned], [ends, {"type": "length", "tokens": 2}])
         for texts in ids_of(find(strategy, search_of(reads, rules=rules))):
             for ids in texts:
-                expect(len(ids) <= 2, f"it continues to {len(ids)} tokens, but a stop rule ends the text at 2")
+                expect(len(ids) <= 2, f"generates {len(ids)} tokens, although a stop rule ends the text after 2")
                 after = written & set(ids)
-                expect(not after, f"it keeps {sorted(after)}, which a stop rule cuts off")
+                expect(not after, f"keeps {sorted(after)}, which a stop rule removes")
 
 
 def _rules(logits: list[Tree], stop: list[Tree]) -> Rules:
@@ -130,7 +130,7 @@ def _searched(case: Case, reads: str, rows: Sequence[int] = range(len(TEXTS)), *
 
 @contract("a seed determines the texts, independent of the global RNG", "candidates", slots=STRATEGY)
 def check_seeded(case: Case) -> None:
-    """Search twice with different global RNG states."""
+    """Search twice with the same seed and different global RNG states."""
     for reads in readers(case):
         before = random.getstate()
         results = []
@@ -141,27 +141,27 @@ def check_seeded(case: Case) -> None:
                 results.append(ids_of(_searched(case, reads)))
         finally:
             random.setstate(before)
-        expect(results[0] == results[1], "two searches with one seed find different texts")
+        expect(results[0] == results[1], "two searches with the same seed find different texts")
 
 
-@contract("a prompt's texts do not depend on other prompts", "seeded", slots=STRATEGY, every_option=True)
+@contract("the texts for a prompt do not depend on other prompts", "seeded", slots=STRATEGY, every_option=True)
 def check_beside(case: Case) -> None:
-    """Compare with single prompts and with another order."""
+    """Compare with each prompt alone, and with prompts in a different order."""
     for reads in readers(case):
         together = ids_of(_searched(case, reads))
         backwards = ids_of(_searched(case, reads, range(len(TEXTS))[::-1]))[::-1]
         for row, expected in enumerate(together):
             alone = ids_of(_searched(case, reads, [row]))[0]
-            expect(alone == expected, f"prompt {row} alone has different texts than with {len(TEXTS) - 1} others")
-            expect(backwards[row] == expected, f"prompt {row} has different texts with the others in another order")
+            expect(alone == expected, f"prompt {row} has different texts alone than with {len(TEXTS) - 1} others")
+            expect(backwards[row] == expected, f"prompt {row} has different texts if prompts are in a different order")
 
 
 @contract("texts are the same with and without a decode state", "seeded", slots=STRATEGY)
 def check_stateless(case: Case) -> None:
-    """Search with and without a decode state."""
+    """Compare searches with and without a decode state."""
     for reads in readers(case):
         kept, anew = (ids_of(_searched(case, reads, use_cache=use)) for use in (True, False))
-        expect(kept == anew, "it finds different texts without a decode state")
+        expect(kept == anew, "finds different texts without a decode state")
 
 
 @contract("the model is not changed", "candidates", slots=STRATEGY)
@@ -172,15 +172,15 @@ def check_untouched(case: Case) -> None:
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
         with evaluating(model):
             strategy_of(case).search(search_of(reads))
-            expect(not any(part.training for part in model.modules()), "it leaves the model in training mode")
-        expect(all(weight.requires_grad for weight in model.parameters()), "it freezes weights of the model")
+            expect(not any(part.training for part in model.modules()), "leaves the model in training mode")
+        expect(all(weight.requires_grad for weight in model.parameters()), "freezes weights of the model")
         changed = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
-        expect(not changed, f"it changes the model's weights: {', '.join(changed)}")
+        expect(not changed, f"changes the model's weights: {', '.join(changed)}")
 
 
-@contract("a listener receives each token of the best text, or none", "candidates", slots=STRATEGY)
+@contract("a listener receives every token of the best text, or nothing", "candidates", slots=STRATEGY)
 def check_told(case: Case) -> None:
-    """Compare the streamed tokens with the result."""
+    """Compare the tokens that a listener receives with the result."""
     for reads in readers(case):
         heard: list[list[int]] = [[] for _ in TEXTS]
         strategy = strategy_of(case)
@@ -188,5 +188,6 @@ def check_told(case: Case) -> None:
         for row, candidates in enumerate(results):
             best = list(candidates[0].ids) if strategy.streams else []
             expect(
-                heard[row] == best, f"for prompt {row} it reports {heard[row]}, but returns {list(candidates[0].ids)}"
+                heard[row] == best,
+                f"for prompt {row}, the listener receives {heard[row]}, but the result is {list(candidates[0].ids)}",
             )

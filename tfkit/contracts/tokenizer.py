@@ -1,4 +1,4 @@
-"""Tokenizers: decoding inverts encoding, and a saved tokenizer is identical."""
+"""Tokenizers: decoding inverts encoding, and saving preserves everything."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def fitted(case: Case) -> Tokenizer:
 
 
 @contract(
-    "ids of any text, and special ids, are within the vocabulary",
+    "all ids, including special ids, are within the vocabulary",
     "built",
     slots=TOKENIZER,
     every_option=True,
 )
 def check_ids(case: Case) -> None:
-    """Encode ordinary and odd texts; texts without ids must raise DataError."""
+    """Encode ordinary and unusual texts; DataError is allowed only for unusual ones."""
     tokenizer = fitted(case)
     config = of_kind(case.config, TokenizerFacts.Config)
     size, bound = tokenizer.vocab_size, None if config is None else config.vocabulary_bound
@@ -44,7 +44,7 @@ def check_ids(case: Case) -> None:
         try:
             ids = tokenizer.encode(text)
         except DataError:
-            expect(text not in LINES, f"{text!r}, a training text, is refused")
+            expect(text not in LINES, f"the training text {text!r} is refused")
             continue
         wrong = [id_ for id_ in ids if type(id_) is not int or not 0 <= id_ < size]
         expect(not wrong, f"{_short(text)} yields {wrong[:3]}, which are not ids of the vocabulary of {size}")
@@ -55,13 +55,13 @@ def _short(text: str) -> str:
 
 
 @contract(
-    "decoding restores training texts exactly; decoded texts are stable under a round trip",
+    "training texts are restored exactly, and decoded texts are stable under a round trip",
     "ids",
     slots=TOKENIZER,
     every_option=True,
 )
 def check_round_trip(case: Case) -> None:
-    """Check that ordinary texts are restored exactly, and that decoded odd texts are stable."""
+    """Encode and decode ordinary texts once, and unusual texts twice."""
     tokenizer = fitted(case)
     for text in LINES:
         back = tokenizer.decode(tokenizer.encode(text))
@@ -72,7 +72,7 @@ def check_round_trip(case: Case) -> None:
         except DataError:
             continue
         twice = tokenizer.decode(tokenizer.encode(once))
-        expect(twice == once, f"{_short(text)} is decoded to {_short(once)}, and that to {_short(twice)}")
+        expect(twice == once, f"{_short(text)} is decoded to {_short(once)}, which is then decoded to {_short(twice)}")
 
 
 @contract("encoding in a batch equals encoding separately", "ids", slots=TOKENIZER, every_option=True)
@@ -81,12 +81,12 @@ def check_batch(case: Case) -> None:
     tokenizer = fitted(case)
     together = tokenizer.encode_batch(list(LINES))
     for text, ids in zip(LINES, together, strict=True):
-        expect(tokenizer.encode(text) == ids, f"{text!r} has different ids in a batch than alone")
+        expect(tokenizer.encode(text) == ids, f"{text!r} has different ids in a batch and alone")
 
 
 @contract("special tokens in a text are parsed only on request", "ids", slots=TOKENIZER)
 def check_special_tokens(case: Case) -> None:
-    """Encode texts containing each special token."""
+    """Encode texts that contain the text of a special token."""
     tokenizer = fitted(case)
     unknown = tokenizer.special_ids.get("unknown")
     for role, id_ in tokenizer.special_ids.items():
@@ -99,19 +99,19 @@ def check_special_tokens(case: Case) -> None:
         parsed = tokenizer.encode(text, special=True)
         expect(id_ in parsed, f"{text!r} is not parsed as the special token for {role} on request")
         decoded = tokenizer.decode([id_])
-        expect(text not in decoded, f"decoding shows the special token for {role}: {decoded!r}")
+        expect(text not in decoded, f"decoding does not remove the special token for {role}: {decoded!r}")
 
 
-@contract("equal texts yield equal tokenizers", "ids", slots=TOKENIZER, every_option=True)
+@contract("fitting to the same texts yields the same tokenizer", "ids", slots=TOKENIZER, every_option=True)
 def check_refit(case: Case) -> None:
-    """Fit twice."""
+    """Fit two tokenizers to the same texts."""
     first, second = fitted(case), fitted(case)
-    expect(first.to_json() == second.to_json(), "fitting twice to the same texts yields different files")
+    expect(first.to_json() == second.to_json(), "two tokenizers fitted to the same texts differ")
 
 
 @contract("an empty corpus is refused", "built", slots=TOKENIZER)
 def check_no_text(case: Case) -> None:
-    """Fit a learning tokenizer to nothing."""
+    """Fit a learned tokenizer to an empty corpus."""
     if issubclass(case.part, TokenizerFacts) and not case.part.learns:
         return
     try:
@@ -123,13 +123,13 @@ def check_no_text(case: Case) -> None:
 
 @contract("the tokenizer survives saving and loading", "ids", slots=TOKENIZER, every_option=True)
 def check_saved_tokenizer(case: Case) -> None:
-    """Load the saved tokenizer.json as a run does, and pickle it as data workers do."""
+    """Load a saved tokenizer.json, as a run does, and pickle the tokenizer, as data workers do."""
     tokenizer = fitted(case)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
         tokenizer.save(path)
         loaded = Tokenizer.load(path)
-    # nothing else is unpickled
+    # safe, since these bytes were pickled here
     for how, other in (("loaded", loaded), ("pickled", pickle.loads(pickle.dumps(tokenizer)))):
         ids, text = tokenizer.encode(LINES[0]), tokenizer.decode(tokenizer.encode(LINES[0]))
         expect(other.special_ids == tokenizer.special_ids, f"the {how} tokenizer has different special tokens")

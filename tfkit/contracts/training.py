@@ -1,4 +1,4 @@
-"""A small model and a small vocabulary for testing training and generation."""
+"""A small model and a small vocabulary to test parts of training and generation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LENGTH = 48
 
 
 def letters(**special: str | int | None) -> Tokenizer:
-    """Return a letter vocabulary with all special tokens; `special` overrides them."""
+    """Return a vocabulary of letters with all special tokens, which `special` overrides."""
     options = {"special_tokens": {"mask": "<mask>", "separator": "<sep>", "sentinels": 20} | special}
     tokenizer: Tokenizer = REGISTRY.get("tokenizer", "character").Config.model_validate(options).build().fit(LINES)
     return tokenizer
@@ -26,7 +26,7 @@ def letters(**special: str | int | None) -> Tokenizer:
 def small_model(
     reads: str, head: str, vocab_size: int, beside: Mapping[str, Sequence[str]] | None = None, **head_options: object
 ) -> Model:
-    """Build a two-layer model for an objective's direction with the given head, in eval mode."""
+    """Build a two-layer model with the given head, for objectives that read `reads`, in eval mode."""
     pair = {"shared": True} if reads == "encoder_decoder" else {}
     model = {
         "type": TOPOLOGY[reads],

@@ -1,14 +1,14 @@
-"""Contract checks with readable results: `tfkit parts --verify`.
+"""Contract checks of registered parts, with readable results: `tfkit parts --verify`.
 
     registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]
 
-returns the parts registered by the modules, ordered by slot and name; raises UsageError if there are none. Filter
-them by `part.part_slot` and `part.part_name`.
+returns the parts that the modules register, ordered by slot and name; raises UsageError if there are none. To select
+some of them, filter by `part.part_slot` and `part.part_name`.
 
     run_verification(parts: Sequence[type[Component]], console: rich.console.Console) -> bool
 
-prints a heading for each part, a line for each check and the counts, and returns True if every part keeps all its
-contracts. `verify` returns the same for one part as data.
+prints a heading for each part, a line for each check, and the counts; returns True if all checks hold. `verify` returns
+the result for one part as data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tfkit.core.registry import CATALOGUES, REGISTRY
 
 
 def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
-    """Return the parts registered by these modules or packages; raise UsageError if there are none."""
+    """Return the parts that these modules or packages register; raise UsageError if there are none."""
     names = {module.__name__ for module in modules}
     parts = (REGISTRY.get(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot))
     registered = [part for part in parts if any(f"{part.__module__}.".startswith(f"{name}.") for name in names)]
@@ -53,7 +53,7 @@ def _show(status: Status, what: str, check: Check) -> None:
 
 
 def run_verification(parts: Sequence[type[Component]], console: Console) -> bool:
-    """Verify each part and print the results; True if every part keeps all its contracts."""
+    """Verify each part and print the results; return True if all checks hold."""
     reports = []
     for part in parts:
         what = f"{part.part_slot} {part.part_name}"
@@ -67,7 +67,7 @@ def run_verification(parts: Sequence[type[Component]], console: Console) -> bool
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress the logs, warnings and graph dumps that the checks provoke."""
+    """Suppress the logs, warnings and graph dumps that checks cause."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -84,10 +84,10 @@ def verify(
     options: int = 1,
     tell: Callable[[Check], None] | None = None,
 ) -> Report:
-    """Run the contract checks, or those named, on a registered part; its exceptions are caught and reported.
+    """Run all contract checks, or the named ones, on a registered part and report the results.
 
-    Options are also changed one at a time: each change with `options` 1, every n-th with n, none with 0. `tell` is
-    called before each check.
+    Checks are repeated with options changed one at a time: with `options=n`, every n-th change is tested, with 0 none.
+    `tell` is called before each check. Exceptions of the part are caught and reported.
     """
     try:
         with torch.random.fork_rng(devices=[]):
@@ -103,10 +103,10 @@ class _Trial:
     def __init__(self, part: type[Component], options: int) -> None:
         self.part = part
         self.options = options
-        self.failed: dict[str, str] = {}  # check -> the first failed check, itself or a dependency
+        self.failed: dict[str, str] = {}  # check -> the failed check to report as reason: itself, or a dependency
 
     def outcomes(self, names: Collection[str] | None, tell: Callable[[Check], None] | None) -> Iterator[Outcome]:
-        """Yield the outcome of each check that concerns the part."""
+        """Yield the outcome of each check that applies to the part."""
         for check in CHECKS.values():
             if not check.required_of(self.part) or (names is not None and check.name not in names):
                 continue
@@ -124,31 +124,31 @@ class _Trial:
 
     @cached_property
     def _plain(self) -> list[Case]:
-        """The part with its defaults."""
+        """The cases of the part with default options."""
         return cases(self.part.part_slot, self.part.part_name)
 
     @cached_property
     def _varied(self) -> list[Case]:
-        """The part with one option changed."""
+        """The cases of the part with one option changed."""
         if not self.options:
             return []
         return list(variants(self.part.part_slot, self.part.part_name))[:: self.options]
 
     def _groups(self, check: Check) -> Iterator[list[Case]]:
-        """Yield the cases of a check, those with the most informative failures first."""
+        """Yield the cases of a check in groups, the simplest first."""
         yield self._plain[:1] if check.once else self._plain
         if check.every_option:
             yield self._varied
 
     def _outcome(self, check: Check) -> Outcome | None:
-        """Run a check and return its outcome; None if no case applies."""
+        """Run a check and return its outcome, or None if it applies to no case."""
         count = 0
         try:
             for group in self._groups(check):
                 applying = [case for case in group if check.applies(case)]
                 count += len(applying)
                 failures = tuple(failure for case in applying if (failure := _failure(check, case)))
-                if failures:  # variants would only repeat the failure
+                if failures:  # changed options would only repeat the failure
                     return Outcome(check, failures)
         except (
             Exception,
@@ -158,21 +158,21 @@ class _Trial:
         return Outcome(check) if count else None
 
     def _with_hint(self, outcome: Outcome) -> Outcome:
-        """Add a hint about the base class if the part cannot be built."""
+        """Add a hint about the base class if the part could not be built."""
         hint = foreign(self.part)
         if outcome.check.name != "built" or not outcome.failures or hint is None:
             return outcome
         return replace(outcome, failures=(*outcome.failures, Failure("", hint)))
 
     def _left_out(self, check: Check, because: str) -> Outcome | None:
-        """Return a skipped outcome; None if no case applies anyway."""
+        """Return the outcome of a check that is not run, or None if it applies to no case."""
         if because != "built" and not any(check.applies(case) for case in self._plain):
             return None
         return Outcome(check, because=because)
 
 
 def _failure(check: Check, case: Case) -> Failure | None:
-    """Run the check on a case and return its failure, if any."""
+    """Run the check on a case and return its failure, or None."""
     try:
         check(case)
     except Broken as error:

@@ -1,4 +1,4 @@
-"""Visibility between tokens: nothing in the future, nothing hidden by a mask."""
+"""Visibility between tokens: none of the future, and exactly what the masks reveal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfkit.core.context import Span, Visibility
 from tfkit.core.inputs import Inputs
 
 TIME = 6
-# masks for parts that honour mask rules, by topology
+# mask rules to test parts with, by topology
 RULES: dict[str, tuple[object, ...]] = {
     "decoder": ({"type": "window", "size": 2}, "prefix"),
     "encoder": ({"type": "window", "size": 2}, [{"type": "window", "size": 2}, "global_tokens"], "reverse_causal"),
@@ -24,9 +24,9 @@ RULES: dict[str, tuple[object, ...]] = {
 
 
 def claim(case: Case, capability: str) -> str:
-    """Describe why the part must have a capability."""
+    """Return the start of a message: why the part is expected to have a capability."""
     if case.part.capabilities == ASSUMED:
-        return f"'{capability}' is required of a part that declares nothing"
+        return f"'{capability}' is expected of a part without declared capabilities"
     return f"declares '{capability}'"
 
 
@@ -39,7 +39,7 @@ def claim(case: Case, capability: str) -> str:
 )
 @torch.no_grad()
 def check_future(case: Case) -> None:
-    """Change one token at a time: earlier outputs must not change."""
+    """Change tokens one at a time: outputs of earlier tokens must not change."""
     ids = tokens(2, TIME)
     before = tokenwise(run(case, ids))
     start = PREFIX if case.opens else 0
@@ -49,18 +49,18 @@ def check_future(case: Case) -> None:
             expect_equal(
                 after[name][:, :place],
                 value[:, :place],
-                f"{name} before token {place} depends on that token: it reads the future",
+                f"{name} of a token before {place} depends on token {place}, which is in the future",
                 SAME,
             )
-        expect(far(after["hidden"][:, place:], before["hidden"][:, place:]) > 0, f"nothing depends on token {place}")
+        expect(far(after["hidden"][:, place:], before["hidden"][:, place:]) > 0, f"no output depends on token {place}")
 
 
 @contract(
-    "openings of a mask are visible to earlier tokens, too", "future", slots=("mask",), when=lambda case: case.opens
+    "tokens that a mask opens are visible to earlier tokens", "future", slots=("mask",), when=lambda case: case.opens
 )
 @torch.no_grad()
 def check_openings(case: Case) -> None:
-    """Change the last token visible to all: the first output must change."""
+    """Change the last token that is visible to all tokens: the first output must change."""
     ids = tokens(2, TIME)
     before = run(case, ids)["hidden"]
     opened = run(case, changed(ids, PREFIX - 1))["hidden"]
@@ -72,7 +72,7 @@ def check_openings(case: Case) -> None:
 )
 @torch.no_grad()
 def check_visibility(case: Case) -> None:
-    """Change one token at a time and compare the outputs that change with the mask rules."""
+    """Change tokens one at a time, and compare which outputs change with the mask rules."""
     seen, reach = moved(case, 1, SAME), reachable(case)
     for place in range(TIME):
         hidden = seen[:, place] & ~reach[:, place]
@@ -93,7 +93,7 @@ def check_visibility(case: Case) -> None:
 )
 @torch.no_grad()
 def check_masks(case: Case) -> None:
-    """Add mask rules to the layers besides the causal one."""
+    """Repeat the comparison with additional mask rules in the layers."""
     for rule in RULES[case.topology]:
         masked = case.with_layer(mask=rule)
         words = " and ".join(one if isinstance(one, str) else one["type"] for one in _listed(rule))
@@ -112,7 +112,7 @@ def _listed(value: object) -> list[Any]:
 
 
 def moved(case: Case, batch: int, least: float) -> Tensor:
-    """Return [query key]: True if changing the key's token changes the query's hidden state by more than `least`."""
+    """Return [query key], True where changing a key token changes the query's hidden state by more than `least`."""
     ids = tokens(batch, TIME)
     before = run(case, ids)["hidden"][0]
     columns = [
@@ -122,7 +122,7 @@ def moved(case: Case, batch: int, least: float) -> Tensor:
 
 
 def reachable(case: Case) -> Tensor:
-    """Return [query key]: True if the key can reach the query through all layers according to the mask rules."""
+    """Return [query key], True where mask rules let information flow from key to query through the layers."""
     stack, ids = case.blueprint.last, tokens(1, TIME)
     needed = special(case.needs, ids, 0, torch.zeros(1, dtype=torch.long))
     reach = torch.eye(TIME, dtype=torch.bool)

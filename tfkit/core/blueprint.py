@@ -1,6 +1,7 @@
 """The Blueprint: a fully resolved, frozen architecture in which equal layers share one description.
 
-Everything that inspects an architecture (show, counts, build, conversion to other formats) reads it, never a recipe.
+All code that inspects an architecture (show, counts, build, conversion to other formats) reads the Blueprint, never
+the recipe.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class StackPlan:
     d_model: int = key(SizeValue(needed=True), "width of the residual stream")
     order: tuple[int, ...] = keys(Key("num_layers", SizeValue(LAYERS.most), "number of layers"))
     vocab_size: int | None = key(
-        SizeValue(words=("tokenizer",)), "vocabulary size: a number, or `tokenizer` for the tokenizer's"
+        SizeValue(words=("tokenizer",)), "vocabulary size: a number, or `tokenizer` for the size of the tokenizer"
     )
     max_length: int | None = key(SizeValue(), "maximum sequence length in tokens; none: unlimited")
     embedding: EmbeddingFacts.Config | None = key(
@@ -160,7 +161,7 @@ class StackPlan:
         Key(
             "memory",
             SectionValue(),
-            "width (d_model) of the states that cross-attention attends to, for a single stack; in `decoder:` "
+            "for a single stack: width (d_model) of the states that cross-attention attends to; in `decoder:` "
             "last_state: no cross-attention, recurrences start from the encoder's last states; none: no memory",
         ),
         default=None,

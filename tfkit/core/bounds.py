@@ -1,4 +1,4 @@
-"""Bounds of the numbers in recipes, studies, the command line and calls.
+"""Upper bounds of numbers in recipes, studies, commands and calls.
 
 Every integer option has one of these bounds or a smaller one. Larger values are refused when parsed, before anything
 is computed or allocated.
@@ -17,19 +17,19 @@ class Bound(NamedTuple):
 
 
 WIDTH = Bound(2**28, "widths, vocabularies, classes, `max_length`")
-LAYERS = Bound(10_000, "layers of a stack")
+LAYERS = Bound(10_000, "layers per stack")
 HEADS = Bound(2**16, "heads")
-EXPERTS = Bound(2**12, "experts of a layer")
+EXPERTS = Bound(2**12, "experts per layer")
 COUNT = Bound(2**31, "steps, tokens, examples, ids")
 SEED = Bound(2**32 - 1, "seeds")
-ROWS = Bound(2**20, "sequences of a batch")
-TEXTS = Bound(2**12, "beams and texts of a prompt")
+ROWS = Bound(2**20, "sequences per batch")
+TEXTS = Bound(2**12, "beams and texts per prompt")
 DRAWN = Bound(10_000, "lengths, symbols and modulus of a generated corpus")
 ORDER = Bound(100, "order of an n-gram")
-SEEDS = Bound(1_000, "seeds of a study")
-SIZES = Bound(20, "sizes of a ladder, and its budgets")
-ARMS = Bound(1_000, "variants of a study")
-TRIALS = Bound(10_000, "variants of a study times the values tuned")
+SEEDS = Bound(1_000, "seeds per study")
+SIZES = Bound(20, "sizes and budgets per ladder")
+ARMS = Bound(1_000, "variants per study")
+TRIALS = Bound(10_000, "variants per study, times the tuned values")
 JOBS = Bound(2**10, "concurrent runs")
 
 BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)

@@ -1,7 +1,7 @@
 """Declarations of parts as data: capabilities and exemptions from contracts.
 
-A recipe that uses a part in an undeclared way is refused with a message naming both; the contract checks test every
-declared capability. Unknown words are refused at registration.
+A recipe that needs a capability which a part does not declare is refused with a message naming both. The contract
+checks test every declared capability. Unknown words are refused at registration.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OF_SECTIONS: dict[str, str] = {
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
-# default of sublayers, which holds if they read only `context.mask`
+# default for sublayers without declarations; true if the sublayer reads only `context.mask`
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
 # capabilities of every part that processes tokens independently
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})

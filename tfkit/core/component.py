@@ -73,7 +73,7 @@ class Config(BaseModel):
         return part(self, *arguments)
 
     def check(self, shape: Any) -> Iterator[Problem]:
-        """Yield options that do not fit `shape` (Problem), cannot learn (Unlearnable) or are suspicious (Doubt).
+        """Yield options that do not fit `shape` (Problem), prevent learning (Unlearnable) or are suspicious (Doubt).
 
         Called during validation; must not allocate.
         """
@@ -93,7 +93,7 @@ class Config(BaseModel):
 
 
 def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
-    """Bound each unbounded integer option by COUNT. Return True if there is one."""
+    """Bound each unbounded integer option by COUNT. Return True if any option was bounded."""
     found = False
     for field in fields:
         if field.annotation is int and not any(hasattr(mark, "le") or hasattr(mark, "lt") for mark in field.metadata):

@@ -20,7 +20,7 @@ from tfkit.core.errors import on_one_line, with_article
 from tfkit.core.registry import REGISTRY, UnknownPart
 from tfkit.core.shape import Shape, Side
 
-# Counts, bounded by kind (core/bounds.py).
+# integers with the bounds of core/bounds.py
 Width = Annotated[int, Field(ge=1, le=bounds.WIDTH.most)]
 Heads = Annotated[int, Field(ge=1, le=bounds.HEADS.most)]
 ExpertCount = Annotated[int, Field(ge=1, le=bounds.EXPERTS.most)]
@@ -49,7 +49,7 @@ def _not_zero(value: float) -> float:
     return value
 
 
-# R19: no arithmetic, only the two square roots used in papers.
+# rule R19 of the recipe language: no arithmetic, only the two square roots used in papers
 Scale = Annotated[Number, AfterValidator(_not_zero)] | Literal["sqrt_d_model", "1/sqrt_d_model"] | None
 
 
@@ -67,7 +67,7 @@ def as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-# R18: `bias: true | false | [projection names]`
+# rule R18 of the recipe language: `bias: true | false | [projection names]`
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 Bias = bool | Names
 

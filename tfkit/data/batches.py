@@ -72,7 +72,7 @@ def plan_packed(
 
 
 class BatchOrder(Generic[Batch]):
-    """Endless iterator over the batches of all epochs, resumable from `state` = (epoch, batch) of the next one.
+    """Endless iterator over the batches of all epochs, resumable from `state`, the (epoch, batch) to yield next.
 
     `planner` returns the batches of an epoch: `BatchOrder(lambda epoch: plan(lengths, config, seed, epoch))`.
     """
@@ -148,7 +148,7 @@ def _shuffled(count: int, seed: int, epoch: int, purpose: int) -> Indices:
 
 
 def _near_in_length(order: Indices, sides: Lengths, config: BatchOptions) -> Indices:
-    """Sort `order` by length within pools, alternately ascending and descending, so that batches across pools fit."""
+    """Sort `order` by length within pools, alternating the direction so that batches across pools fit."""
     widths = sides.max(axis=1)
     rows = config.size or max(1, (config.tokens or 0) // max(1, int(widths.mean())))
     pool = rows * _POOL
@@ -162,7 +162,7 @@ def _near_in_length(order: Indices, sides: Lengths, config: BatchOptions) -> Ind
 
 
 def _cut(order: Indices, widths: Indices, config: BatchOptions) -> list[Indices]:
-    """Cut `order` into the largest batches within the budget."""
+    """Cut `order` into batches as large as the budget allows."""
     if config.size is not None:
         return [order[start : start + config.size] for start in range(0, len(order), config.size)]
     budget = config.tokens or 0

@@ -82,7 +82,7 @@ class _Worker:
                 self.process.stdin.write(json.dumps(value).encode("ascii") + b"\n")
                 self.process.stdin.flush()
             except BrokenPipeError:
-                pass  # reported by the missing answer
+                pass  # `encode` reports the missing answer
 
     def __enter__(self) -> _Worker:
         return self

@@ -94,7 +94,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         __self, __context: Context, __obj: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
         """Call a function or method. Raise DataError if the result is too large."""
-        method = getattr(__obj, "__wrapped__", __obj)  # str.format is wrapped
+        method = getattr(__obj, "__wrapped__", __obj)  # Jinja wraps str.format
         __self._check(getattr(method, "__self__", None), [*args, *kwargs.values()])
         return __self._bounded(super().call(__context, __obj, *args, **kwargs))
 

@@ -19,9 +19,10 @@ PIECE = 1 << 21  # scores per head in a CPU kernel call, so that the mask fits i
 
 @dataclass(frozen=True)
 class Tiles:
-    """Blocks of queries, each with the keys from `before` positions before it to `after` positions after it.
+    """Blocks of queries. A block sees its own positions, `before` positions before it and `after` positions after it.
 
-    Query i has position past + i in the sequence, and key j has position first + j. `keys` is the end of the positions.
+    Query i has position past + i in the sequence, and key j has position first + j. `keys` is one more than the
+    position of the last key.
     """
 
     block: int

@@ -117,7 +117,7 @@ def _read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
         model, state, prefix := PaddedRows(text.ids[row : row + 1, start : start + count]), None, prefix.positions()
     )
     state.reorder(torch.zeros(text.rows, dtype=torch.long, device=fill.device))
-    # a row's padding now lies between the common prefix and the rest
+    # the padding of a row is now between the common prefix and the rest
     place = torch.arange(text.length, device=fill.device)[None]
     real = None if text.fill is None else (place < count) | (place >= count + fill)
     rest = _read(model, state, text, real, text.positions(count))
@@ -175,7 +175,10 @@ def last(model: Model) -> Stack:
 
 
 def distinct(rows: Sequence[Hashable], *more: Tensor | None) -> tuple[list[int], list[int]]:
-    """Return the index of each row's distinct row, and the first row of each; `more` adds tensors to the keys."""
+    """Deduplicate rows, with tensors in `more` as further keys.
+
+    Return the index of each row among the distinct rows, and the first place of each distinct row.
+    """
     extra = [part.view(len(rows), -1).tolist() for part in more if part is not None]
     numbers: dict[Hashable, int] = {}
     which: list[int] = []

@@ -89,8 +89,6 @@ class EndToken(StopRule):
     """
 
     class Config(StopRule.Config):
-        """Options of end_token."""
-
         tokens: Tokens | None = Field(
             None, description="texts or ids of the end tokens; none: the tokenizer's end token"
         )
@@ -115,8 +113,6 @@ class Strings(StopRule):
     """Ends at the first occurrence of any of the strings, across token boundaries; the text is cut before it."""
 
     class Config(StopRule.Config):
-        """Options of strings."""
-
         strings: Texts = Field(description="the strings; the first to appear ends the text")
         keep: bool = Field(False, description="keep the string at the end of the text")
 
@@ -147,8 +143,6 @@ class Length(StopRule):
     """Ends after `tokens` tokens, or earlier at max_new_tokens."""
 
     class Config(StopRule.Config):
-        """Options of length."""
-
         tokens: PositiveInt = Field(description="maximum number of new tokens, including an end token")
 
     config: Config
@@ -166,8 +160,6 @@ class Time(StopRule):
     """Ends all texts of a batch `seconds` after its search began."""
 
     class Config(StopRule.Config):
-        """Options of time."""
-
         seconds: PositiveFloat = Field(description="time limit in seconds, checked after each token")
 
     config: Config

@@ -92,8 +92,8 @@ class Writer:
     def stream(self, read: Source) -> Generator[str, None, GeneratedText]:
         """Stream the text for one prompt (or source) in pieces, which are final once yielded.
 
-        The generator returns the whole text. Raise UsageError immediately, before the first piece, if the text cannot
-        be generated or streamed. Closing the generator stops the search.
+        The generator returns the GeneratedText. Raise UsageError immediately, before the first piece, if the text
+        cannot be generated or streamed. Closing the generator stops the search.
         """
         search = self._search([read], scored=False)
         check_stream(self.strategy, search)

@@ -13,7 +13,7 @@ from tfkit.interop.huggingface.exporting import has_tokenizer
 from tfkit.models import Model
 from tfkit.run import Run
 
-TOLERANCE = 1e-4  # absolute, for any output
+TOLERANCE = 1e-4  # maximum absolute difference of any output
 WORST = 1.001  # highest allowed ratio of int8 to float32 perplexity
 PROMPTS, LONGEST, NEW = 20, 12, 16  # number of random prompts, maximum prompt length, new tokens per prompt
 

@@ -40,7 +40,7 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
     hub = optional("huggingface_hub", "hf", "tfkit.push needs")
     run = run if isinstance(run, Run) else load_run(run)
     if not run.folder.is_dir():
-        raise UsageError(f"{run.folder}: is only a file of weights; push a run folder")
+        raise UsageError(f"{run.folder}: is only a weight file; push a run folder")
     folder = RunFolder(run.folder)
     paths = LocalPaths.of(run)
     with tempfile.TemporaryDirectory() as beside:

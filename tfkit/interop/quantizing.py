@@ -63,7 +63,7 @@ def quantize_run(
     source = RunFolder(run.folder)
     known = source.known if (source / ENVIRONMENT).is_file() else {}
     if run.folder == run.weights:
-        raise UsageError(f"{source}: is only a file of weights; use a run folder")
+        raise UsageError(f"{source}: is only a weight file; use a run folder")
     if run.stores_int8:
         raise UsageError(f"{source}: the weights are already in int8")
     if Path(out).resolve() == run.folder.resolve():

@@ -1,10 +1,10 @@
-"""Topologies.
+"""Topologies: the models that `model.type` selects.
 
 | type | choose it when |
 |---|---|
-| encoder | texts are encoded: classification, tagging, masked tokens, embeddings (BERT-style) |
+| encoder | texts are classified, tagged, embedded, or filled in at masked tokens (BERT-style) |
 | decoder | text is generated (GPT-style) |
-| encoder_decoder | texts are mapped to texts: translation, summarization (the original) |
+| encoder_decoder | text is generated from another text: translation, summarization (the original Transformer) |
 """
 
 from tfkit.models.base import Body, Model, ModelOutput

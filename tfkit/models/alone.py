@@ -1,4 +1,4 @@
-"""Standalone use of parts: the context of a call, and parts called with tensors instead of a context."""
+"""Standalone use of parts: a function that builds the context of a call, and hooks that accept tensors instead."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def context(
     """Return the context of a call with x [batch time width], for parts used without a model.
 
     `mask` is a tensor [query key] or [batch query key], True = visible, or mask parts; `causal` also hides the future.
-    `position` are parts that rotate queries and keys or change the scores. `memory` [batch key width] is attended to
-    instead of x, and `attention_mask` [batch key], 1 = real token, then applies to the memory. `observe={"attention"}`
-    keeps the weights in `context.collector.observed`. Raise UsageError for shapes that do not match.
+    `position` are parts that rotate queries and keys or change the scores. With `memory` [batch key width], x attends
+    to the memory, and `attention_mask` [batch key], 1 = real token, applies to it. `observe={"attention"}` stores the
+    weights in `context.collector.observed`. Raise UsageError for shapes that do not match.
     """
     _check_call(x, memory, segment_ids)
     if state is not None and (position_ids is not None or segment_ids is not None):
-        raise UsageError("with a state, positions continue from its length; omit position_ids and segment_ids")
+        raise UsageError("a state continues its own positions; omit position_ids and segment_ids")
     source, past = (x, 0 if state is None else state.length) if memory is None else (memory, 0)
     span = Span(x.shape[1], past + source.shape[1], past, x.device)
     rules = _rules(mask, span, len(x)) + ([PAST] if causal else [])
@@ -98,7 +98,7 @@ def _check_call(x: Tensor, memory: Tensor | None, segment_ids: Tensor | None) ->
             f"x must be [batch time width], and memory [batch key width] with the same batch size; got {got}"
         )
     if memory is not None and segment_ids is not None:
-        raise UsageError("segment_ids separate the texts of x, not those of a memory; pass a mask instead")
+        raise UsageError("segment_ids do not apply to a memory; pass a mask instead")
 
 
 def _rules(mask: Rules, span: Span, rows: int) -> list[MaskFacts]:
@@ -106,7 +106,7 @@ def _rules(mask: Rules, span: Span, rows: int) -> list[MaskFacts]:
 
 
 def _several(slot: str, value: object, kind: type[One]) -> list[One]:
-    """Return one part or several as a list. Raise UsageError for other types."""
+    """Return a part or a sequence of parts as a list. Raise UsageError for other types."""
     several = list(value) if isinstance(value, (list, tuple)) else [value]
     parts = [one for one in several if isinstance(one, kind)]
     if len(parts) < len(several):
@@ -115,7 +115,7 @@ def _several(slot: str, value: object, kind: type[One]) -> list[One]:
 
 
 def callable_alone(part: One) -> One:
-    """Make a part callable with tensors and the keywords of `context`, in addition to a model's calls."""
+    """Let a part also be called with tensors and the keywords of `context`, as well as by a model."""
     for kind, adapt in ADAPTED.items():
         if isinstance(part, kind):
             part.register_forward_pre_hook(adapt, with_kwargs=True)
@@ -149,7 +149,7 @@ def _sublayer(part: Sublayer, arguments: tuple[Any, ...], options: Options) -> A
 
 
 def _check_capabilities(part: Sublayer, name: str, call: Context, options: Options) -> None:
-    """Raise UsageError, naming the keyword, for a capability that the part does not declare."""
+    """Raise UsageError for a keyword that needs a capability the part does not declare."""
     capabilities, rules = part.able(part.config), call.mask.rules
     if "masks" not in capabilities and options["causal"] != part.shape.causal and call.source is None:
         raise UsageError(f"{name} was built for causal={part.shape.causal}; build it with causal={options['causal']}")
@@ -171,11 +171,14 @@ def _check_capabilities(part: Sublayer, name: str, call: Context, options: Optio
                 f"{name} does not support {word}: it does not declare '{capability}' ({CAPABILITIES[capability]})"
             )
     if call.position.parts and not hooks:
-        raise UsageError("a position that is only added to embeddings has no effect here; pass it to the embedding")
+        raise UsageError("this position is added to embeddings and has no effect here; pass it to the embedding")
 
 
 def _embedding(part: Embedding, arguments: tuple[Any, ...], options: Options) -> Arguments:
-    """Convert part(ids, position=..., token_type_ids=...) to part(inputs, placement, vectors); floats are vectors."""
+    """Convert part(ids, position=..., token_type_ids=...) to part(inputs, placement, vectors).
+
+    A floating-point tensor instead of ids is passed on as vectors.
+    """
     if len(arguments) != 1 or isinstance(arguments[0], Inputs):
         return None
     if unknown := options.keys() - {"position", "position_ids", "token_type_ids", "attention_mask"}:
@@ -191,7 +194,7 @@ def _embedding(part: Embedding, arguments: tuple[Any, ...], options: Options) ->
 
 
 def _residual(part: Residual, arguments: tuple[Any, ...], options: Options) -> Arguments:
-    """Convert part(x, sublayer, ..., norm=norm) to part(x, branches); sublayers are functions of x."""
+    """Convert part(x, sublayer, ..., norm=norm), with sublayers that are functions of x, to part(x, branches)."""
     if not arguments:
         return None
     x, *sublayers = arguments

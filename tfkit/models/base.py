@@ -1,4 +1,4 @@
-"""Base class of the topologies: stacks, heads, and one public forward from tensors to tensors."""
+"""Base class of the topologies, with stacks, heads and the model's output."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from tfkit.models.state import DecodeState
 
 @dataclass
 class ModelOutput:
-    """Output of a model. Fields that were not computed are None."""
+    """Output of a model; None for logits, states and losses that were not computed."""
 
     logits: Tensor | None = None  # of `head`
     hidden: Tensor | None = None  # [batch time d_model] of the last stack
-    memory: Tensor | None = None  # [batch source d_model] of the encoder, in an encoder-decoder; or its last states
+    memory: Tensor | None = None  # of the encoder: [batch source d_model], or [batch 1 width] for last states
     heads: dict[str, Tensor] = field(default_factory=dict)  # of `heads`, by name
-    auxiliary_loss: Tensor | None = None  # summed over sublayers
-    observed: dict[str, Tensor] = field(default_factory=dict)  # requested observations, by place
+    auxiliary_loss: Tensor | None = None  # sum over all sublayers
+    observed: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # observations by place, such as decoder.layers.3.attention
 
 
 torch.export.register_dataclass(ModelOutput)
@@ -40,7 +42,7 @@ torch.export.register_dataclass(ModelOutput)
 class Model(ModelFacts, nn.Module):
     """Base class of the topologies, built from a `blueprint`."""
 
-    optional: ClassVar[frozenset[str]]  # names of the inputs besides ids and their mask
+    optional: ClassVar[frozenset[str]]  # names of all inputs except ids and their mask
 
     def __init__(self, config: Config, blueprint: Blueprint) -> None:
         super().__init__()
@@ -52,7 +54,7 @@ class Model(ModelFacts, nn.Module):
             self.stack("decoder").embedding.tokens = self.stack("encoder").embedding.tokens  # type: ignore[union-attr]
         self.head = None if blueprint.head is None else self._build_head(blueprint.head)
         self.heads = nn.ModuleDict({name: self._build_head(head) for name, head in blueprint.heads})
-        # read the options here, because the compiler cannot
+        # computed here, because torch.compile cannot trace the options
         self._readings = {"": HeadInput.of(blueprint.head)} | {
             name: HeadInput.of(head) for name, head in blueprint.heads
         }
@@ -65,7 +67,7 @@ class Model(ModelFacts, nn.Module):
         return block(title, self.blueprint.lines())
 
     def stack(self, side: str) -> Stack:
-        """Return the encoder or the decoder. Raise UsageError if this model lacks it."""
+        """Return the encoder or the decoder. Raise UsageError if the model does not have it."""
         stack = getattr(self, side, None)
         if not isinstance(stack, Stack):
             raise UsageError(f"this model has no {side}")
@@ -73,17 +75,17 @@ class Model(ModelFacts, nn.Module):
 
     @classmethod
     def inputs(cls) -> list[str]:
-        """Return the names of the inputs of a call."""
+        """Return the names of the inputs of `forward`."""
         return [name for name in inspect.signature(cls.forward).parameters if name != "self"]
 
     def refuse_unknown(self, names: Collection[str]) -> None:
-        """Raise UsageError for an unknown input."""
+        """Raise UsageError if one of the names is not an input of this model."""
         for name in names:
             if name not in self.optional:
                 raise unknown_input(name, self.inputs(), self.part_name)
 
     def check(self, inputs: Inputs) -> None:
-        """Raise UsageError for a missing input that some part needs, or an input that no part reads."""
+        """Raise UsageError if a part's input is missing, or if no part reads an input."""
         special = {"global_attention_mask": inputs.global_attention_mask, "prefix_length": inputs.prefix_length}
         check_needed(self.special_inputs, special)
 
@@ -94,7 +96,7 @@ class Model(ModelFacts, nn.Module):
 
     @property
     def head_of_last(self) -> nn.Module:
-        """Head on the last stack, for losses and generation. Raise UsageError if there is none."""
+        """Head that reads the last stack, as losses and generation need. Raise UsageError if there is none."""
         if self.head is None:
             raise UsageError("this model has no head that predicts tokens; add one, such as head: language_model")
         side = self.blueprint.last.side
@@ -112,7 +114,7 @@ class Model(ModelFacts, nn.Module):
         return self.stack(self.blueprint.last.side).new_state()
 
     def collector(self, observe: Collection[str] | None) -> Collector:
-        """Return the collector of a call. Raise UsageError if nothing in this model provides the observations."""
+        """Return the collector for a call. Raise UsageError if the model cannot provide the observations."""
         if not observe:
             return Collector()
         if not isinstance(observe, Collection) or isinstance(observe, str) or set(observe) - set(OBSERVATIONS):
@@ -124,7 +126,7 @@ class Model(ModelFacts, nn.Module):
         return Collector(frozenset(observe))
 
     def attention_places(self) -> tuple[list[str], list[str]]:
-        """Return the places with attention weights, and those without, with their parts."""
+        """Return the sublayers that expose attention weights, and the attentions and mixers that do not."""
         with_weights: list[str] = []
         without: list[str] = []
         for plan in self.blueprint.stacks():
@@ -138,7 +140,7 @@ class Model(ModelFacts, nn.Module):
         return with_weights, without
 
     def finish(self, body: Body, with_heads: bool) -> ModelOutput:
-        """Build the output of a call from hidden states and, if requested, the outputs of all heads."""
+        """Return the output of a call from its hidden states, with the outputs of all heads if `with_heads`."""
         out = ModelOutput(hidden=body.hidden, memory=body.memory)
         collector = body.call.collector
         if collector.losses:
@@ -154,20 +156,20 @@ class Model(ModelFacts, nn.Module):
 
 @dataclass(frozen=True)
 class HeadInput:
-    """Input of a head: the encoder's or the last stack's states, up to a token."""
+    """Input of a head: the states of the encoder or of the last stack, up to the token `until` if set."""
 
     of_encoder: bool = False
     until: int | None = None
 
     @classmethod
     def of(cls, head: HeadFacts.Config | None) -> HeadInput:
-        """Read the options of a head."""
+        """Return the input that a head's options request."""
         return cls() if head is None else cls(head.reads == "encoder", head.end_token())
 
 
 @dataclass(frozen=True)
 class Body:
-    """Hidden states of the last stack before any head, with its call, and the encoder's call in an encoder-decoder."""
+    """Hidden states of the last stack before any head, with the inputs of this stack and of the encoder, if any."""
 
     hidden: Tensor
     call: Call
@@ -175,24 +177,24 @@ class Body:
 
     @property
     def memory(self) -> Tensor | None:
-        """Encoder's hidden states, in an encoder-decoder."""
+        """Hidden states of the encoder; None in a model with one stack."""
         return None if self.source is None else self.call.memory
 
     def read(self, reading: HeadInput) -> tuple[Tensor, Tensor | None]:
-        """Return the hidden states that a head reads, and the mask of their real tokens."""
+        """Return the hidden states that a head reads, with the mask of real tokens."""
         if reading.of_encoder and self.source is not None and self.call.memory is not None:
             return self.call.memory, as_text(self.call.memory_real, self.source.inputs.input_ids, reading.until)
-        # with a decode state, the mask may include the past
+        # with a decode state, the mask may also cover the past
         real = None if self.call.real is None else self.call.real[:, -self.hidden.shape[1] :]
         return self.hidden, as_text(real, self.call.inputs.input_ids, reading.until)
 
 
 def as_text(real: Tensor | None, ids: Tensor | None, end: int | None) -> Tensor | None:
-    """Restrict `real` [batch time] to tokens up to the first `end`. Raise UsageError without ids."""
+    """Restrict the mask `real` [batch time] to tokens up to the first `end`. Raise UsageError if there are no ids."""
     if end is None:
         return real
     if ids is None:
-        raise UsageError(f"this model searches its input for the token {end}: pass input_ids")
+        raise UsageError(f"a head of this model searches the input for token {end}; pass input_ids")
     ends = ids == end if real is None else (ids == end) & real  # padding may have the same id
-    before = ends.cumsum(dim=1) == ends  # includes the first `end` itself
+    before = ends.cumsum(dim=1) == ends  # true up to and including the first `end`
     return before if real is None else before & real

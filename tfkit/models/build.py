@@ -1,4 +1,4 @@
-"""Blueprint -> modules, on any device and dtype, reproducible by a seed."""
+"""Construction of models from Blueprints, on any device and dtype, reproducible with a seed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def build_model(
 ) -> Model:
     """Build and initialize the model that `blueprint` describes.
 
-    Weights are drawn on the CPU by seed and name: they are equal on every device, and equal to those of the same name
-    and shape in other models of that seed. The global RNG state is kept; seed None is a number drawn from it. Nothing
-    is allocated on the `meta` device.
+    Initial weights are drawn on the CPU and depend only on seed, name and shape. They are equal on every device, and in
+    all models with the same seed in which name and shape agree. With `seed=None`, a seed is drawn from the global RNG;
+    otherwise its state is unchanged. Nothing is allocated on the `meta` device.
     """
     device = _device(device)
     if device.type == "meta":
@@ -38,7 +38,7 @@ def build_model(
 
 
 def _device(name: torch.device | str) -> torch.device:
-    """Return the device called `name`. Raise UsageError if it is unknown or unavailable."""
+    """Return the torch.device for `name`. Raise UsageError if it is unknown or unavailable."""
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
@@ -49,14 +49,14 @@ def _device(name: torch.device | str) -> torch.device:
 
 
 def _check_memory(blueprint: Blueprint, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise UsageError for a model larger than the free memory, before allocating it."""
+    """Raise UsageError, before allocating anything, if the model is larger than the free memory."""
     try:
         count = weights_of(blueprint)
-    except RuntimeError as error:  # a custom part that requires values to be built: its size is unknown
+    except RuntimeError as error:  # a custom part that cannot be built on meta; the size is unknown
         if "overflow" in str(error).lower():
             raise UsageError("a tensor of this model would exceed 2^63 bytes; use a smaller model") from None
         return
-    # weights are drawn in float32 on the CPU, then moved
+    # weights are drawn in float32 on the CPU before they are moved
     for place, size in {device: dtype.itemsize, torch.device("cpu"): torch.float32.itemsize}.items():
         free = free_memory(place)
         if free is not None and count * size > free:

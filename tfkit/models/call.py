@@ -1,4 +1,4 @@
-"""Inputs of one stack in a call, checked and bundled."""
+"""Inputs of a model call, and their validation and bundling for one stack."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from tfkit.core.inputs import Inputs
 from tfkit.core.synonyms import nearest
 from tfkit.models.state import DecodeState
 
-DEFAULTS = {"with_heads": True}  # defaults of optional inputs; the others' are None
+DEFAULTS = {"with_heads": True}  # defaults of optional inputs other than None
 
 Forward = TypeVar("Forward", bound=Callable[..., object])
 
 
 class CallInputs(TypedDict, total=False):
-    """Optional inputs of every model, besides ids and their mask."""
+    """Optional inputs that every model accepts, in addition to ids and their mask."""
 
     token_type_ids: Tensor | None  # [batch time]
     position_ids: Tensor | None  # [batch time]
     global_attention_mask: Tensor | None  # [batch time], 1 = attends to all and is attended to by all
-    prefix_length: Tensor | None  # [batch], length of the prefix visible to all
-    inputs_embeds: Tensor | None  # [batch time d_model] instead of ids
+    prefix_length: Tensor | None  # [batch], length of the prefix that all tokens see
+    inputs_embeds: Tensor | None  # [batch time d_model], instead of ids
     encoder_hidden_states: Tensor | None  # [batch source width]
-    state: DecodeState | None  # of earlier calls, which this one continues
-    observe: Collection[str] | None  # "attention", "hidden_states": kept in `out.observed`
-    with_heads: bool  # False: the caller computes the heads, at a few positions only
+    state: DecodeState | None  # state of earlier calls, which this call continues
+    observe: Collection[str] | None  # "attention", "hidden_states": stored in `out.observed`
+    with_heads: bool  # False if the caller computes the heads, such as at a few positions only
 
 
 class StackInputs(CallInputs, total=False):
-    """Optional inputs of a model of one stack."""
+    """Optional inputs of a model with one stack."""
 
-    segment_ids: Tensor | None  # [batch time]: tokens with equal numbers see each other (packing)
+    segment_ids: Tensor | None  # [batch time], only tokens with equal numbers see each other (packing)
     encoder_attention_mask: Tensor | None  # [batch source], 1 = real token
 
 
 class PairInputs(CallInputs, total=False):
-    """Optional inputs of an encoder-decoder: those of the encoder, and those of the decoder with a prefix."""
+    """Optional inputs of an encoder-decoder; inputs of the decoder have the prefix `decoder_`."""
 
     decoder_attention_mask: Tensor | None  # [batch target], 1 = real token
     decoder_position_ids: Tensor | None  # [batch target]
-    decoder_inputs_embeds: Tensor | None  # [batch target d_model] instead of ids
+    decoder_inputs_embeds: Tensor | None  # [batch target d_model], instead of ids
 
 
 def named_inputs(inputs: type[CallInputs]) -> Callable[[Forward], Forward]:
-    """Return a decorator that adds the keys of `inputs` to a forward's signature, for help, export and messages."""
+    """Return a decorator that adds the keys of `inputs` to a forward's signature (for help, export and messages)."""
 
     def rename(forward: Forward) -> Forward:
         known = inspect.signature(forward)
@@ -66,12 +66,12 @@ def named_inputs(inputs: type[CallInputs]) -> Callable[[Forward], Forward]:
 
 @dataclass(frozen=True)
 class Call:
-    """Inputs of one stack in a call: ids or vectors, and optional others."""
+    """Inputs of one stack in a call: ids or vectors, and optional inputs."""
 
     inputs: Inputs = field(default_factory=Inputs)
-    vectors: Tensor | None = None  # [batch time width] instead of ids
+    vectors: Tensor | None = None  # [batch time width], instead of ids
     positions: Tensor | None = None  # [batch time]
-    segments: Tensor | None = None  # [batch time], tokens with equal numbers see each other
+    segments: Tensor | None = None  # [batch time], only tokens with equal numbers see each other
     memory: Tensor | None = None  # [batch source memory_width]
     memory_real: Tensor | None = None  # [batch source]
     state: DecodeState | None = None
@@ -79,12 +79,12 @@ class Call:
 
     @property
     def real(self) -> Tensor | None:
-        """Mask of real tokens, [batch time]; None: all."""
+        """Mask of real tokens, [batch time]; None if all are real."""
         return self.inputs.real
 
     @property
     def tokens(self) -> Tensor:
-        """Ids or vectors of the call. Raise UsageError if there are none."""
+        """Ids or vectors of the call. Raise UsageError if it has neither."""
         given = self.inputs.input_ids if self.vectors is None else self.vectors
         if given is None:
             raise UsageError("pass input_ids, or vectors as inputs_embeds")
@@ -99,10 +99,10 @@ def make_inputs(
     past: int = 0,
     prefix: str = "",
 ) -> Inputs:
-    """Check and bundle the inputs of one stack; `prefix` starts their names in messages.
+    """Check and bundle the inputs of one stack. Raise UsageError for a wrong shape or dtype.
 
-    `vectors` replace ids. `past` is the number of tokens in a decode state. Raise UsageError for a wrong shape or
-    dtype.
+    `vectors` replace ids, `past` is the number of tokens in a decode state, and `prefix` is the prefix of input names
+    in messages.
     """
     check_ids(ids, f"{prefix}input_ids")
     tokens = ids if vectors is None else vectors
@@ -115,7 +115,7 @@ def make_inputs(
 def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> Tensor | None:
     """Convert an attention mask (1 = real token) to booleans. Raise UsageError if its shape does not match `tokens`.
 
-    After `past` tokens, it may cover all tokens so far.
+    With a decode state of `past` tokens, the mask may cover only the new tokens or all tokens so far.
     """
     if mask is None:
         return None
@@ -128,8 +128,10 @@ def as_real(mask: Tensor | None, tokens: Tensor | None, name: str, past: int = 0
 
 
 def check_length(value: Tensor | None, tokens: Tensor | None, name: str, past: int = 0) -> None:
-    """Raise UsageError if an input [batch time] has neither the length of the tokens nor that including the past."""
-    if value is None or tokens is None or torch.compiler.is_compiling():  # compiled graphs must not compare lengths
+    """Raise UsageError if an input [batch time] matches neither the new tokens nor all tokens including the past."""
+    if (
+        value is None or tokens is None or torch.compiler.is_compiling()
+    ):  # comparing lengths would specialize compiled graphs
         return
     _check_tensor(value, name)
     time = tokens.shape[1]
@@ -139,7 +141,7 @@ def check_length(value: Tensor | None, tokens: Tensor | None, name: str, past: i
 
 
 def beyond(ids: Tensor | None, size: int | None, name: str) -> UsageError | None:
-    """Return the error for ids outside a table of this size, or None if all are inside."""
+    """Return an error if some ids are outside a table of this size, else None."""
     if ids is None or size is None or ids.is_meta or not ids.numel():
         return None
     least, most = int(ids.min()), int(ids.max())
@@ -149,11 +151,11 @@ def beyond(ids: Tensor | None, size: int | None, name: str) -> UsageError | None
 
 
 def unknown_input(name: str, known: Collection[str], model: str) -> UsageError:
-    """Return the error for an unknown input of the model's call."""
+    """Return the error for an unknown input of a model call, with a hint."""
     if name == "labels":
-        why = "a loss is computed from out.logits, or by tfkit.train"
+        why = "compute the loss from out.logits, or use tfkit.train"
     elif name.startswith("decoder_"):
-        why = f"its input is {name.removeprefix('decoder_')}; {name} requires an encoder_decoder"
+        why = f"use {name.removeprefix('decoder_')}; only an encoder_decoder has {name}"
     else:
         hint = nearest(name, list(known))
         why = f"did you mean {hint}?" if hint else f"available: {', '.join(known)}"
@@ -180,7 +182,7 @@ def _check_tensor(value: object, name: str) -> None:
 
 
 def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:
-    """Raise UsageError for a missing input that a part needs, or an input that no part reads."""
+    """Raise UsageError if a needed input is missing, or if no part reads an input."""
     for name, value in given.items():
         if name in needed and value is None:
             raise UsageError(f"this model requires {name} in every call")

@@ -1,4 +1,4 @@
-"""Original topology: an encoder, and a causal decoder that attends to its output."""
+"""The original topology: an encoder, and a causal decoder that attends to the encoder's output."""
 
 # Axes: batch, source and target (tokens), heads, query and key (tokens).
 
@@ -31,13 +31,13 @@ class EncoderDecoder(Model):
         decoder_input_ids: Tensor | None = None,
         **given: Unpack[PairInputs],
     ) -> ModelOutput:
-        """Compute the decoder's logits for [batch target] ids, from [batch source] ids (or an encoder's output).
+        """Compute the decoder's logits for [batch target] ids, from [batch source] ids or an encoder's output.
 
-        `attention_mask` [batch source]: 1 = real token; the other inputs are those of `PairInputs`. With `state`, the
-        encoder runs in the first call only, and the decoder ids follow those of earlier calls.
-        `observe={"attention", "hidden_states"}` keeps weights [batch heads query key] and the outputs of layers in
+        `attention_mask` is [batch source] with 1 = real token; `PairInputs` lists the other inputs. With `state`, the
+        encoder runs only in the first call, and the decoder ids continue those of earlier calls.
+        `observe={"attention", "hidden_states"}` stores attention weights [batch heads query key] and layer outputs in
         `out.observed`, by place: `decoder.layers.3.cross_attention`. Raise UsageError for inputs of the wrong shape or
-        kind.
+        dtype.
         """
         self.refuse_unknown(given)
         collector = self.collector(given.get("observe"))
@@ -50,7 +50,7 @@ class EncoderDecoder(Model):
         memory, positions = given.get("encoder_hidden_states"), given.get("position_ids")
         vectors = self.stack("encoder").cut(given.get("inputs_embeds"))
         if memory is not None and self.stack("decoder").plan.last_state:
-            mask = None  # last states have no padding
+            mask = None  # last states contain no padding
         tokens = memory if vectors is None else vectors
         inputs = make_inputs(ids, mask, given, tokens)
         check_length(positions, ids if tokens is None else tokens, "position_ids")
@@ -63,7 +63,7 @@ class EncoderDecoder(Model):
         past = 0 if state is None else state.length
         inputs = make_inputs(ids, mask, given, vectors, past, "decoder_")
         if ids is None and vectors is None:
-            raise UsageError("pass decoder_input_ids: the start token and the tokens so far")
+            raise UsageError("pass decoder_input_ids, the start token and the tokens generated so far")
         self.check(source.inputs)
         memory = self._encoded(source, state)
         positions = given.get("decoder_position_ids")

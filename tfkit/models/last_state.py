@@ -1,4 +1,4 @@
-"""Bottleneck of recurrences: the final states of an encoder as one vector that initializes the decoder."""
+"""Bottleneck between recurrences: the encoder's final states form one vector that initializes the decoder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LastState:
         return rearrange(torch.cat(parts, dim=-1), "1 batch width -> batch 1 width")
 
     def begin(self, states: Sequence[LayerState], memory: Tensor | None) -> None:
-        """Initialize states that have read nothing from a memory [batch 1 width]. Raise UsageError for other shapes."""
+        """Initialize empty states from a memory [batch 1 width]. Raise UsageError for another shape."""
         if memory is None or memory.dim() != 3 or memory.shape[1:] != (1, self.width):
             got = "none" if memory is None else f"shape {list(memory.shape)}"
             raise UsageError(f"encoder_hidden_states must be last states [batch 1 {self.width}], got {got}")

@@ -1,4 +1,4 @@
-"""One layer: sublayers and norms, wired by the residual layout."""
+"""A layer: sublayers and norms, connected by the residual layout."""
 
 # Axes: batch, time, d_model.
 
@@ -18,12 +18,12 @@ from tfkit.core.draws import draw_for
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
 
-# decode states of one layer, by sublayer
+# decode states of one layer, by the name of the sublayer
 LayerState = dict[str, Any]
 
 
 class Layer(nn.Module):
-    """Layer built from a LayerPlan. Sublayers and norms are children under their names in the recipe."""
+    """Layer built from a LayerPlan, with sublayers and norms as submodules named as in the recipe."""
 
     def __init__(self, plan: LayerPlan, stack: StackPlan, index: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Layer(nn.Module):
         self.dropout = Dropout(plan.dropout)
 
     def forward(self, x: Tensor, context: Context, state: LayerState | None = None) -> Tensor:
-        """Map [batch time d_model] to the same shape; `state` holds the decode states by sublayer."""
+        """Map [batch time d_model] to the same shape; `state` contains the decode states by sublayer."""
         out: Tensor = self.residual(x, self._branches(context, state or {}))
         return out
 
@@ -54,7 +54,7 @@ class Layer(nn.Module):
         for name in self.names:
             seen = context.memory if name in self.reads_memory else context
             if seen is None:
-                raise UsageError(f"{name} requires a memory to attend to: pass encoder_hidden_states")
+                raise UsageError(f"{name} requires a memory to attend to; pass encoder_hidden_states")
             if context.collector.watch:
                 seen = replace(seen, collector=context.collector.at(name))
             own = state.get(name)
@@ -63,7 +63,7 @@ class Layer(nn.Module):
         return branches
 
     def new_state(self, keeps: int | None = None) -> LayerState:
-        """Return empty decode states; self-attention keeps only the last `keeps` tokens, None = all."""
+        """Return empty decode states; self-attention keeps the last `keeps` tokens (None: all)."""
         states = {name: getattr(self, name).new_state() for name in self.names}
         if keeps is not None:
             for name in states.keys() - self.reads_memory:
@@ -73,14 +73,14 @@ class Layer(nn.Module):
 
     @property
     def forgets(self) -> bool:
-        """True if every sublayer that uses masks has a state that can drop tokens out of view."""
+        """True if the states of all sublayers with masks can drop tokens that are no longer visible."""
         parts = [getattr(self, name) for name in self.names if name not in self.reads_memory]
         states = [part.new_state() for part in parts if "masks" in part.capabilities and "cache" in part.capabilities]
         return all(state is None or hasattr(state, "keep_last") for state in states)
 
 
 def _norms(plan: LayerPlan) -> dict[str, Config | None]:
-    """Return the layer's norms by name, as required by the residual layout; sublayers may override theirs."""
+    """Return the norms that the residual layout requires, by name; a sublayer's own norm overrides the layer's."""
     own = {sublayer.name: sublayer.norm for sublayer in plan.sublayers}
     names = plan.residual.part.norm_names([sublayer.name for sublayer in plan.sublayers])
     return {name: plan.norm if sublayer is None else own[sublayer] for name, sublayer in names.items()}

@@ -1,8 +1,8 @@
-"""muP: scaling of initial weights, learning rates, decay and eps with a model's growth from its base size.
+"""muP: scaling of initial weights, learning rates, weight decay and eps with a model's growth from its base size.
 
-Yang et al. 2022, arXiv 2203.03466, in the form of table 8, with a factor of the logits, which allows tied tables;
-with depth, Dey et al. 2025 (CompleteP), arXiv 2505.01618, table 1. The factors of scores, logits and branches are
-options of the parts, set explicitly in the recipe (tfkit/recipe/architecture/parametrize.py).
+Width follows table 8 of Yang et al. 2022 (arXiv 2203.03466), with a factor on the logits so that tables can be tied;
+depth follows table 1 of Dey et al. 2025 (CompleteP, arXiv 2505.01618). The factors of scores, logits and branches are
+options of the parts, which tfkit/recipe/architecture/parametrize.py sets.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HEAD = re.compile(r"head\.|heads\.(\w+)\.")
 
 @dataclass(frozen=True)
 class Growth:
-    """A weight and its growth: `inputs` is its relative fan-in, `depth` the relative number of layers.
+    """The growth of a weight from the base model: ratios of its fan-in (`inputs`), of the width and of the depth.
 
-    `is_head`: the last weight before outputs. `scaled`: a factor of the logits replaces its smaller scale.
+    `is_head` is true for the last weight of a head, and `scaled` if the head scales its logits instead of this weight.
     """
 
     weight: nn.Parameter
@@ -40,30 +40,27 @@ class Growth:
     in_layer: bool = False
     is_head: bool = False
     scaled: bool = False
-    layers: tuple[int, int] = (
-        1,
-        1,
-    )  # of an output to the residual stream: layers of its stack, in the model and in the base
+    layers: tuple[int, int] = (1, 1)  # layers of the stack in model and base, if the output enters the residual stream
 
     @property
     def init(self) -> float:
-        """Factor of the initial standard deviation at the base size."""
+        """Factor on the initial standard deviation of the base model."""
         if self.scaled:
             return 1.0
         return 1 / self.inputs if self.is_head else self.inputs**-0.5
 
     def rate(self, exponent: float) -> float:
-        """Return the factor of Adam's learning rate."""
+        """Return the factor on Adam's learning rate."""
         depth = self.depth ** (exponent - 1) if self.in_layer else 1.0
         return depth if self.scaled else depth / self.inputs
 
     @property
     def decay(self) -> float:
-        """Factor of the weight decay, which keeps learning rate times decay constant."""
+        """Factor on the weight decay that keeps the product of learning rate and decay constant."""
         return 1.0 if self.scaled else self.inputs
 
     def eps(self, exponent: float) -> float:
-        """Return the factor of Adam's eps, proportional to the gradients."""
+        """Return the factor on Adam's eps, which scales with the gradients."""
         if self.is_head:
             return 1.0
         return self.depth**-exponent / self.width if self.in_layer else 1 / self.width
@@ -71,7 +68,7 @@ class Growth:
 
 @torch.no_grad()
 def rescale(model: nn.Module, init: Init, blueprint: Blueprint) -> None:
-    """Rescale weights filled by `init` to the standard deviation of muP. Raise UsageError if the init has none."""
+    """Rescale initialized weights to muP's standard deviation. Raise UsageError if `init` does not define one."""
     filled = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding | nn.Linear)}
     for growth in growths(model, blueprint):
         if id(growth.weight) in filled:
@@ -82,9 +79,9 @@ def rescale(model: nn.Module, init: Init, blueprint: Blueprint) -> None:
 
 
 def growths(model: nn.Module, blueprint: Blueprint) -> Iterator[Growth]:
-    """Yield the growth of each weight, treating a tied weight as an embedding.
+    """Yield the growth of each weight. A weight tied to an embedding counts as an embedding.
 
-    Raise UsageError if the base does not have the same weights.
+    Raise UsageError if the base model has different weights.
     """
     chosen = blueprint.parametrization
     if chosen is None:
@@ -102,14 +99,14 @@ def growths(model: nn.Module, blueprint: Blueprint) -> Iterator[Growth]:
 
 
 def residual_linears(model: nn.Module) -> Iterator[nn.Linear]:
-    """Yield the linear layers whose outputs enter the residual stream, as declared by their sublayers."""
+    """Yield the linear layers whose outputs enter the residual stream, as the sublayers declare."""
     for module in model.modules():
         if isinstance(module, Sublayer):
             yield from linears(module, module.residual_outputs)
 
 
 def _layers(name: str, chosen: Parametrization) -> tuple[int, int]:
-    """Return the number of layers in a weight's stack, in the model and in the base."""
+    """Return the number of layers in the stack of a weight, in the model and in the base model."""
     match = LAYER.match(name)
     side = "" if match is None else match[1]
     base_layers = next((plan.num_layers for plan in chosen.base.stacks() if plan.side == side), 1)
@@ -117,7 +114,7 @@ def _layers(name: str, chosen: Parametrization) -> tuple[int, int]:
 
 
 def _side(name: str, blueprint: Blueprint) -> str:
-    """Return the stack of a weight; the last one for weights outside stacks."""
+    """Return the stack that contains a weight, or the last stack for a weight outside."""
     sides = [plan.side for plan in blueprint.stacks()]
     return next((side for side in sides if name.startswith(f"{side}.")), sides[-1])
 

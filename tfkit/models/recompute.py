@@ -1,4 +1,4 @@
-"""Layers whose activations are recomputed in the backward pass instead of kept (Chen et al. 2016, arXiv 1604.06174)."""
+"""Activation checkpointing: layers are recomputed in the backward pass (Chen et al. 2016, arXiv 1604.06174)."""
 
 # Axes: batch, time, d_model.
 
@@ -15,10 +15,10 @@ from tfkit.functional.dropout import drawing, draws_here
 
 
 def recomputed(layer: nn.Module, x: Tensor, context: Context) -> Tensor:
-    """Map [batch time d_model] to the same shape, keeping only `x`; the backward pass runs the layer again.
+    """Map [batch time d_model] to the same shape, storing only `x`; the backward pass runs the layer again.
 
-    It repeats the draws of dropout, begins with the caches of the call as they are now, so that equal tensors are
-    computed, and collects nothing a second time.
+    The second run repeats the dropout draws and starts from the context's caches as they are now, so that it computes
+    equal tensors. Its observations and losses are discarded.
     """
     draws, start, runs = draws_here(), context.apart(), count()
 

@@ -1,7 +1,7 @@
-"""Sample of a model: each distinct layer twice, regardless of its number of occurrences.
+"""Samples of models, which contain each distinct layer exactly twice, to measure a deep model's cost on few layers.
 
-The second copy gives the marginal cost of a layer; the first also includes work done once per forward (masks, shared
-biases). The cost of a deep model is thus measured on a few layers.
+The second copy has the marginal cost of a layer; the first also includes work that is done once per forward pass
+(masks, shared biases).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tfkit.models.base import Model
 
 @dataclass(frozen=True)
 class SamplePlan(StackPlan):
-    """Plan of a sampled stack; parts see the layer index of the full stack."""
+    """Plan of a sampled stack; parts are built with the layer indices of the full stack."""
 
     depth: int = 0  # number of layers of the full stack
-    firsts: tuple[int, ...] = ()  # index of the first layer of each kind
+    firsts: tuple[int, ...] = ()  # for each kind, the index of its first layer in the full stack
 
     @property
     def num_layers(self) -> int:
@@ -33,7 +33,7 @@ class SamplePlan(StackPlan):
 
 
 def sample(blueprint: Blueprint) -> Blueprint:
-    """Return `blueprint` with every distinct layer twice."""
+    """Return the Blueprint of the sample, with every distinct layer twice."""
     encoder, decoder = (plan and _sample_stack(plan) for plan in (blueprint.encoder, blueprint.decoder))
     return replace(blueprint, encoder=encoder, decoder=decoder)
 
@@ -64,29 +64,29 @@ def _elements(module: nn.Module) -> int:
 def _sample_stack(plan: StackPlan) -> SamplePlan:
     kinds = used_kinds(plan)
     facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
-    facts["last_state"] = False  # depths of encoder and decoder differ here; irrelevant for the cost
+    facts["last_state"] = False  # a sampled encoder and decoder may differ in depth; the cost is the same
     facts["layers"] = tuple(replace(plan.layers[kind], shared=True) for kind in kinds)
     facts["order"] = facts["entries"] = tuple(index // 2 for index in range(2 * len(kinds)))
     return SamplePlan(**facts, depth=plan.num_layers, firsts=tuple(plan.order.index(kind) for kind in kinds))
 
 
 def used_kinds(plan: StackPlan) -> list[int]:
-    """Return the indices in `plan.layers` of the kinds used by the stack."""
+    """Return the indices in `plan.layers` that the stack uses."""
     return sorted(set(plan.order))
 
 
 @dataclass(frozen=True)
 class WeightSets:
-    """Number of weight sets of shared parts, one per pattern entry.
+    """Counter for the weights of shared parts, of which each pattern entry has one set.
 
-    If `per_layer` splits an entry into kinds, the first of them holds the set.
+    If `per_layer` splits an entry into several kinds, its set is counted with the first kind.
     """
 
     plan: StackPlan
     pairs: tuple[tuple[int, int], ...]  # (kind, entry) in order of first use
 
     def of(self, kind: int, name: str) -> int:
-        """Return the number of sets of part `name` to count with layers of that kind."""
+        """Return the number of weight sets of the part `name` to count with layers of this kind."""
         first: dict[int, int] = {}
         for other, entry in self.pairs:
             if self.shares(other, name):
@@ -94,18 +94,18 @@ class WeightSets:
         return list(first.values()).count(kind)
 
     def shares(self, kind: int, name: str) -> bool:
-        """True if layers of that kind and of one pattern entry share their part `name`."""
+        """True if layers of this kind share the part `name` within a pattern entry."""
         layer = self.plan.layers[kind]
         return layer.shared or any(sublayer.config.shared for sublayer in layer.sublayers if sublayer.name == name)
 
 
 def weight_sets(plan: StackPlan) -> WeightSets:
-    """Return the weight sets shared by layers of `plan`."""
+    """Return the counter of shared weights for `plan`."""
     return WeightSets(plan, tuple(dict.fromkeys(zip(plan.order, plan.entries, strict=True))))
 
 
 def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
-    """Return call arguments without values, with `length` tokens in every stack."""
+    """Return the inputs of a call as meta tensors, with `length` tokens in every stack."""
     blueprint = model.blueprint
     dtype = next((weight.dtype for weight in model.parameters()), torch.float32)
     paired = blueprint.encoder is not None and blueprint.decoder is not None
@@ -126,7 +126,7 @@ def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
 
 
 def _rule_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
-    """Return the extra inputs that the model's parts require."""
+    """Return the additional inputs that parts of the model require."""
     needed = {name for plan in model.blueprint.stacks() for name in plan.needs}
     sizes = {"global_attention_mask": (batch, length), "prefix_length": (batch,)}
     return {name: torch.empty(size, dtype=torch.long, device="meta") for name, size in sizes.items() if name in needed}

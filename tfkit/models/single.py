@@ -1,4 +1,4 @@
-"""Models of one stack: encoder-only and decoder-only differ only in their default mask."""
+"""Models with one stack. Encoder-only and decoder-only models differ only in their default mask."""
 
 # Axes: batch, time, heads, query and key (tokens), d_model.
 
@@ -15,7 +15,7 @@ from tfkit.models.call import Call, StackInputs, as_real, check_length, make_inp
 
 
 class SingleStack(Model):
-    """Single stack and its heads."""
+    """A single stack with its heads."""
 
     side: ClassVar[Side]
     optional: ClassVar = frozenset(StackInputs.__annotations__)
@@ -29,10 +29,10 @@ class SingleStack(Model):
     ) -> ModelOutput:
         """Compute logits and hidden states of [batch time] ids (or [batch time d_model] vectors in `inputs_embeds`).
 
-        `attention_mask` [batch time]: 1 = real token; the other inputs are those of `StackInputs`. With `state`, the
-        ids continue those of earlier calls. `observe={"attention", "hidden_states"}` keeps weights [batch heads query
-        key] and layer outputs in `out.observed`, by place: `decoder.layers.3.attention`. Raise UsageError for inputs of
-        the wrong shape or dtype.
+        `attention_mask` is [batch time] with 1 = real token; `StackInputs` lists the other inputs. With `state`, the
+        ids continue those of earlier calls. `observe={"attention", "hidden_states"}` stores attention weights
+        [batch heads query key] and layer outputs in `out.observed`, by place: `decoder.layers.3.attention`. Raise
+        UsageError for inputs of the wrong shape or dtype.
         """
         self.refuse_unknown(given)
         call = self._call(input_ids, attention_mask, given)
@@ -58,7 +58,7 @@ class SingleStack(Model):
 
 @register("model", "encoder")
 class Encoder(SingleStack):
-    """Encoder-only: every token attends to every other (Devlin et al. 2018, arXiv 1810.04805)."""
+    """Encoder-only: every token attends to all tokens (Devlin et al. 2018, arXiv 1810.04805)."""
 
     side = "encoder"
     sides: ClassVar = {"encoder": False}
@@ -66,7 +66,7 @@ class Encoder(SingleStack):
 
 @register("model", "decoder")
 class Decoder(SingleStack):
-    """Decoder-only: a token attends to itself and the past (Liu et al. 2018, arXiv 1801.10198; Radford et al. 2018)."""
+    """Decoder-only: a token attends to itself and its past (Liu et al. 2018, arXiv 1801.10198; Radford et al. 2018)."""
 
     side = "decoder"
     sides: ClassVar = {"decoder": True}

@@ -1,4 +1,4 @@
-"""Stack of layers with its embedding, positions and final norm."""
+"""A stack of layers with its embedding, positions and final norm."""
 
 # Axes: batch, time, width (of input vectors, or of last states), d_model.
 
@@ -27,10 +27,11 @@ from tfkit.models.state import DecodeState
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Per-call data shared by all equal layers; `twin` is the first kind with the same visibility.
+    """Data that the calls of all equal layers share.
 
-    `keeps` is the number of past keys that a decode state needs, None for all. `position` are weightless position parts
-    of the layers, shared by all of them; None if there are none, or if each layer has parts `with_weights`.
+    `keeps` is the number of past keys that a decode state needs (None: all), and `twin` the first kind with the same
+    visibility. `position` are the layers' own position parts; None if there are none, or if they have weights
+    (`with_weights`), since each layer then has its own.
     """
 
     rules: Sequence[MaskFacts]
@@ -42,28 +43,28 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class Facts:
-    """Properties of a call's tokens, including the past of a decode state: [batch|1 place] each."""
+    """Properties of a call's tokens, including the past of a decode state, each of shape [batch|1 place]."""
 
     span: Span
     positions: Tensor
     real: Tensor | None
     segments: Tensor | None
-    lengths: Tensor | None  # length of each token's text, [batch|1 place|1], if a position depends on it
-    counted: Tensor | None  # positions without padding, if a part skips it
+    lengths: Tensor | None  # length of each token's text, [batch|1 place|1], if a position part depends on it
+    counted: Tensor | None  # positions without padding, if a position part skips padding
 
     def visibility(self, rules: Sequence[MaskFacts], first: int, inputs: Inputs) -> Visibility:
-        """Return the visibility for keys at positions from `first` on."""
+        """Return the visibility of the keys from index `first` on."""
         segments = None if self.segments is None else (self.segments[:, self.span.past :], self.segments)
         return Visibility(rules, replace(self.span, first=first), inputs, self.real, segments)
 
     def placement(self, parts: Sequence[PositionFacts], first: int) -> Placement:
-        """Return the positions of the queries, and of the keys from `first` on."""
+        """Return the positions of all queries, and of the keys from index `first` on."""
         lengths = None if self.lengths is None else self._sides(self.lengths, first)
         counted = None if self.counted is None else self._sides(self.counted, first)
         return Placement(parts, *self._sides(self.positions, first), lengths, counted)
 
     def _sides(self, fact: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Split a fact into queries and keys from `first` on; a fact shared by all tokens serves both."""
+        """Split a property into its values for queries and for keys from `first` on; a single value serves for both."""
         return (fact[:, self.span.past :], fact[:, first:]) if fact.shape[1] == self.span.keys else (fact, fact)
 
 
@@ -86,8 +87,8 @@ class Stack(nn.Module):
             self._kinds.append(self._kind(plan, index))
         self._order = plan.order
         self._last_state = LastState(plan) if plan.last_state else None
-        self.needs = plan.needs  # call inputs that some part reads
-        self.recompute = 0  # number of first layers whose activations the backward pass recomputes
+        self.needs = plan.needs  # inputs that some part reads
+        self.recompute = 0  # number of layers, from the first, that the backward pass recomputes
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if isinstance(part, PositionFacts) and part.moves]
         self.moves = bool(self._moving)  # True if positions depend on the text length
@@ -96,7 +97,7 @@ class Stack(nn.Module):
     def forward(self, call: Call) -> Tensor:
         """Map [batch time] ids or [batch time width] vectors to hidden states [batch time d_model].
 
-        An encoder connected by its last states returns [batch 1 width].
+        An encoder with `memory: last_state` returns [batch 1 width].
         """
         self._check_padding(call)
         contexts = self._contexts(call)
@@ -118,14 +119,14 @@ class Stack(nn.Module):
         return out
 
     def cut(self, vectors: Tensor | None) -> Tensor | None:
-        """Convert the vectors of a call to the embedding's input, [batch time width]."""
+        """Convert the vectors of a call to inputs of the embedding, [batch time width]."""
         if vectors is None or self.embedding is None:
             return vectors
         out: Tensor = self.embedding.cut(vectors)
         return out
 
     def _states(self, call: Call) -> Sequence[LayerState]:
-        """Return the layers' states: those of decoding, or those that connect the stacks."""
+        """Return the states of the layers, from the decode state or from the encoder's last states."""
         states = [{} for _ in self._order] if call.state is None else call.state.layers
         if self._last_state is None:
             return states
@@ -136,7 +137,7 @@ class Stack(nn.Module):
         return states
 
     def _check_padding(self, call: Call) -> None:
-        """Raise UsageError for padding or packed texts that some part does not support."""
+        """Raise UsageError if some part does not support the call's padding or packing."""
         if (call.real is not None or call.memory_real is not None) and self._without["padding"]:
             lacking = self._without["padding"][0]
             raise UsageError(f"{lacking} cannot mask padding; pass texts of equal length and no attention_mask")
@@ -144,7 +145,7 @@ class Stack(nn.Module):
             raise UsageError(f"{self._without['packing'][0]} cannot separate packed texts; omit segment_ids")
         if call.segments is not None and call.inputs.prefix_length is not None:
             raise UsageError(
-                "prefix_length counts from the start of a row, which packed texts share; omit it, or segment_ids"
+                "prefix_length counts from the start of a row, but packed texts share a row; omit it, or segment_ids"
             )
 
     def _embed(self, call: Call, context: Context) -> Tensor:
@@ -152,7 +153,7 @@ class Stack(nn.Module):
         if self.embedding is not None:
             try:
                 out: Tensor = self.embedding(call.inputs, placement, call.vectors)
-            except IndexError:  # from a table: ids are only checked after a failed look-up
+            except IndexError:  # ids are checked only after a lookup has failed
                 wrong = self._wrong_ids(call.inputs)
                 if wrong is None:
                     raise
@@ -162,7 +163,7 @@ class Stack(nn.Module):
         return call.tokens if added is None else call.tokens + added.to(call.tokens.dtype)
 
     def _wrong_ids(self, inputs: Inputs) -> UsageError | None:
-        """Return the error for ids outside their tables, or None if all are inside."""
+        """Return an error if some ids are outside their tables, else None."""
         segments = 0 if self.plan.embedding is None else self.plan.embedding.num_segments()
         tokens = beyond(inputs.input_ids, self.plan.vocab_size, f"ids of the {self.plan.side}")
         return tokens or beyond(inputs.token_type_ids, segments, "token_type_ids")
@@ -174,7 +175,7 @@ class Stack(nn.Module):
         placements: dict[int, Placement] = {}
         contexts: list[Context] = []
         for index, kind in enumerate(self._kinds):
-            # a forgetting state returns keys only from the first one visible to the oldest query
+            # a state that forgets starts with the first key that the oldest query sees
             forgets = kind.keeps is not None and call.state is not None and call.state.forgets
             first = max(0, facts.span.past - kind.keeps) if forgets else 0  # type: ignore[operator]
             twin = kind.twin != index
@@ -197,11 +198,11 @@ class Stack(nn.Module):
         return LayerKind(rules, keeps, twin, None if with_weights else list(own), with_weights)  # type: ignore[arg-type]
 
     def _sees(self, plan: StackPlan, index: int) -> tuple[object, bool, int | None]:
-        """Return the key that twins have in common."""
+        """Return the properties in which kinds with the same visibility agree."""
         return plan.layers[index].mask, plan.layers[index].causal, self._kinds[index].keeps
 
     def _facts(self, call: Call) -> Facts:
-        """Compute places, positions, padding and segments of the tokens, including the past of a decode state."""
+        """Compute the positions, padding and segments of the tokens, including the past of a decode state."""
         device, count, state = call.tokens.device, call.tokens.shape[1], call.state
         past = 0 if state is None else state.length
         positions, real, segments = call.positions, call.real, call.segments
@@ -211,7 +212,7 @@ class Stack(nn.Module):
             positions, real, segments = state.extend(positions, real, segments)
         lengths = counted = None
         if self.moves:
-            positions = positions if real is None else positions * real  # padding does not lengthen a text
+            positions = positions if real is None else positions * real  # padding does not count towards the length
             lengths = text_lengths(positions, segments)
         if self._skips_padding and call.positions is None and real is not None:
             counted = real.cumsum(dim=1) * real - 1
@@ -221,9 +222,9 @@ class Stack(nn.Module):
         return facts
 
     def _check_past(self, state: DecodeState, facts: Facts) -> None:
-        """Raise UsageError, without changing the state, if the positions of past tokens changed since they were read.
+        """Raise UsageError, leaving the state unchanged, if a longer text changes the positions of past tokens.
 
-        Rewound tokens count towards the earlier length.
+        The length they were read with includes tokens that have been rewound since.
         """
         past = facts.span.past
         if facts.lengths is not None and past:
@@ -232,18 +233,18 @@ class Stack(nn.Module):
             if not self.same_regime(before, facts.lengths[:, :past]):
                 state.take_back(past)
                 raise UsageError(
-                    f"a text of {state.length + facts.span.queries} tokens changes the positions of tokens "
-                    "in the state; read the whole text with a new state, as generation does"
+                    f"a text of {state.length + facts.span.queries} tokens changes the positions of cached tokens; "
+                    "read the whole text with a new state"
                 )
         state.known = state.length
 
     @property
     def caches(self) -> bool:
-        """True if it can decode incrementally: no token sees the future, and every sublayer keeps its past."""
+        """True if the stack can decode incrementally: no token sees the future, and every sublayer has a cache."""
         return self.plan.caches
 
     def new_state(self) -> DecodeState:
-        """Return an empty decode state of this stack. Raise UsageError if the past depends on the future."""
+        """Return an empty decode state. Raise UsageError if the stack cannot decode incrementally."""
         if not self.caches:
             raise UsageError(f"{self.keeps_nothing}; process the whole text instead")
         layers, plans = [], [self.plan.layers[kind] for kind in self._order]
@@ -255,21 +256,21 @@ class Stack(nn.Module):
 
     @property
     def keeps_nothing(self) -> str:
-        """Reason why this stack cannot decode from a state, if so."""
+        """Message that explains why this stack cannot decode from a state."""
         parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
         without = [part.part_name for part in parts if "cache" not in part.capabilities]
-        why = f"'{sorted(without)[0]}' keeps no past" if without else "its tokens see later ones"
+        why = f"'{sorted(without)[0]}' has no cache" if without else "its tokens see later tokens"
         return f"this {self.plan.side} cannot decode from a state: {why}"
 
     @property
     def takes_gaps(self) -> bool:
-        """True if padding may lie inside a text: no part depends on places except for causality."""
+        """True if padding may be inside a text: apart from causality, no part depends on token indices."""
         sublayers = [sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers]
         plain = all(rule.triangle for kind in self._kinds for rule in kind.rules)
         return plain and all({"masks", "padding"} <= part.capabilities for part in sublayers)
 
     def same_regime(self, before: Tensor, after: Tensor) -> bool:
-        """True if texts of `before` tokens [rows] keep their positions when they grow to `after` tokens."""
+        """True if tokens keep their positions when texts grow from `before` to `after` tokens, [rows] each."""
         return all(bool((part.regime(before) == part.regime(after)).all()) for part in self._moving)
 
 
@@ -278,7 +279,7 @@ def _named(config: Config) -> str:
 
 
 def _memory(call: Call, facts: Facts) -> Context | None:
-    """Build the context of cross-attention: its own source and padding, without positions."""
+    """Return the context of cross-attention, with the memory's own length and padding and without positions."""
     if call.memory is None:
         return None
     span, length = facts.span, call.memory.shape[1]
@@ -288,19 +289,19 @@ def _memory(call: Call, facts: Facts) -> Context | None:
 
 
 def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:
-    """Return the length of each token's text by its last position, [batch|1 time]; [batch|1 1] if a row is one text."""
+    """Return the length of each token's text (last position + 1), [batch|1 time], or [batch|1 1] without segments."""
     if segments is None:
         return positions.amax(dim=1, keepdim=True) + 1
     ordered, places = segments.sort(dim=1)
     begins = F.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0))
-    text = torch.empty_like(places).scatter(1, places, begins.cumsum(dim=1))  # numbers of the texts in a row, from 0
+    text = torch.empty_like(places).scatter(1, places, begins.cumsum(dim=1))  # index of each token's text in its row
     positions = positions.expand(text.shape)
     last = torch.zeros_like(text).scatter_reduce(1, text, positions, "amax")
     return last.gather(1, text) + 1
 
 
 def _build_layers(plan: StackPlan) -> list[Layer]:
-    """Build the layers in order, reusing modules for shared weights."""
+    """Build the layers in order; layers that share weights share modules."""
     whole: dict[int, Layer] = {}
     parts: dict[tuple[int, str], nn.Module] = {}
     layers = []

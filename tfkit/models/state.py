@@ -1,4 +1,4 @@
-"""Decode state of a whole stack, stored outside the modules and passed to each layer."""
+"""Decode state of a stack, stored outside the modules and passed to each layer."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tfkit.models.layer import LayerState
 
 
 class DecodeState:
-    """Data kept between decoding calls: the sublayers' states per layer, and properties of the tokens so far.
+    """Data kept between decoding calls: the states of all sublayers, and properties of the tokens so far.
 
-    `names[i]` are part names of layer i for messages, `memories[i]` the sublayers of layer i that attend to the memory,
-    whose states do not grow.
+    For layer i, `names[i]` are the names of parts in messages, and `memories[i]` the sublayers that attend to the
+    memory, whose states do not grow.
     """
 
-    forgets = True  # True if keys out of view are dropped
+    forgets = True  # True if keys that are no longer visible may be dropped
 
     def __init__(
         self, layers: list[LayerState], names: Sequence[dict[str, str]] = (), memories: Sequence[frozenset[str]] = ()
     ) -> None:
         self.layers = layers
         self.length = 0
-        self.known = 0  # text length at the last read, including tokens rewound since
+        self.known = 0  # text length of the last call, including tokens rewound since
         self.memory: Tensor | None = None  # [rows source d_model] of the encoder
         self.memory_real: Tensor | None = None
-        self.sources: Tensor | None = None  # [rows], rows with equal numbers share a source; None: unknown
+        self.sources: Tensor | None = None  # [rows], rows with equal numbers have the same source; None if unknown
         self._names = names or [{name: name for name in layer} for layer in layers]
         self._memories = memories or [frozenset()] * len(layers)
         self._facts: dict[str, GrowingBuffers] = {}
@@ -42,12 +42,12 @@ class DecodeState:
 
     @property
     def real(self) -> Tensor | None:
-        """Mask of real tokens so far, [rows length]; None without padding."""
+        """Mask of real tokens so far, [rows length]; None if there is no padding."""
         return self._fact("real")
 
     @property
     def segments(self) -> Tensor | None:
-        """Text number of each token so far, [rows length]."""
+        """Segment number of each token so far, [rows length]."""
         return self._fact("segments")
 
     def _fact(self, name: str) -> Tensor | None:
@@ -56,11 +56,11 @@ class DecodeState:
     def extend(
         self, positions: Tensor, real: Tensor | None, segments: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Append the properties of new tokens, each [rows|1 new], and return those of all tokens so far."""
+        """Append the properties of new tokens, each [rows|1 new]; return the properties of all tokens so far."""
         new = positions.shape[1]
         self._add("positions", positions)
         if real is not None and real.shape[1] == self.length + new:
-            self._facts.pop("real", None)  # the call's mask covers the past too
+            self._facts.pop("real", None)  # this mask also covers the past
             self._add("real", real)
         elif real is not None or "real" in self._facts:
             real = torch.ones_like(positions, dtype=torch.bool) if real is None else real
@@ -74,7 +74,7 @@ class DecodeState:
         return positions if known is None else known, self.real, self.segments
 
     def take_back(self, length: int) -> None:
-        """Truncate to `length` tokens that layers have read."""
+        """Truncate the tokens' properties to `length`; the states of layers are unchanged."""
         for held in self._facts.values():
             held.rewind(length)
         self.length = length
@@ -94,7 +94,7 @@ class DecodeState:
                 state.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep row `rows[i]` as row i, to reorder beams or drop finished sequences; `rows` is [new_rows]."""
+        """Replace row i by row `rows[i]`, to reorder beams or drop finished sequences; `rows` is [new_rows]."""
         for held in self._facts.values():
             if held.rows > 1:
                 held.reorder(rows)
@@ -115,19 +115,19 @@ class DecodeState:
                 layer[name].reorder(rows)
 
     def check_rewind(self, length: int) -> None:
-        """Raise UsageError if some part cannot rewind to `length` tokens."""
+        """Raise UsageError if a part cannot rewind to `length` tokens."""
         for name, state in self._of_text():
             if not hasattr(state, "rewind"):
                 raise UsageError(f"the state of {name} cannot be rewound")
             earliest = state.earliest() if hasattr(state, "earliest") else 0
             if length < earliest:
                 raise UsageError(
-                    f"{name} has dropped the keys outside its mask's reach: its state of {self.length} tokens can be "
+                    f"{name} has dropped keys beyond the reach of its mask: its state of {self.length} tokens can be "
                     f"rewound to {earliest} tokens or more, not to {length}"
                 )
 
     def rewind(self, length: int) -> None:
-        """Truncate to the first `length` tokens. Raise UsageError, without changes, if a part cannot rewind."""
+        """Truncate to the first `length` tokens. Raise UsageError and change nothing if a part cannot rewind."""
         if not 0 <= length <= self.length:
             raise UsageError(f"a state of {self.length} tokens cannot be rewound to {length}")
         self.check_rewind(length)
@@ -140,6 +140,6 @@ class DecodeState:
         return sum(state.bytes() for layer in self.layers for state in layer.values())
 
     def _of_text(self) -> Iterator[tuple[str, Any]]:
-        """Yield the states of self-attention and mixers with their part names, except those of the memory."""
+        """Yield the states that grow with the text, with the names of their parts; skip attention to the memory."""
         for layer, names, memories in zip(self.layers, self._names, self._memories, strict=True):
             yield from ((names[name], state) for name, state in layer.items() if name not in memories)

@@ -1,4 +1,4 @@
-"""Decode state of a traced graph: keys and values are inputs and outputs, and nothing is stored."""
+"""Decode state for traced graphs, in which keys and values are inputs and outputs and nothing is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("key", "value")
 
 
 class GivenPast(KeyValueState):
-    """Keys and values [batch heads past dim] of one attention, growing for self-attention, fixed for a memory."""
+    """Keys and values [batch heads past dim] of one attention; they grow for self-attention, not for a memory."""
 
     def __init__(self, both: tuple[Tensor, Tensor] | None) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class GivenPast(KeyValueState):
 
 
 class TracedState(DecodeState):
-    """Decode state built from named tensors and the properties of all tokens."""
+    """Decode state built from named tensors and the properties of all tokens so far."""
 
     forgets = False
 
@@ -58,14 +58,14 @@ class TracedState(DecodeState):
         return *self._given, segments
 
     def held(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield keys and values by name."""
+        """Yield the names and tensors of all keys and values."""
         for index, layer in enumerate(self.layers):
             for name, past in layer.items():
                 yield from zip((f"{index}.{name}.{kind}" for kind in KINDS), past.both or (), strict=False)
 
 
 def attentions(stack: Stack) -> dict[str, bool]:
-    """Return the attentions with cached keys and values as layer and name; True if they attend to a memory."""
+    """Map each attention with cached keys and values (`layer.name`) to True if it attends to a memory."""
     places = {}
     for index, layer in enumerate(stack.layers):
         for name, state in layer.new_state().items():  # type: ignore[operator]
@@ -75,6 +75,6 @@ def attentions(stack: Stack) -> dict[str, bool]:
 
 
 def keeps_keys_alone(stack: Stack) -> bool:
-    """True if the stack caches only keys and values, at constant positions."""
+    """True if the stack caches only keys and values, and positions do not depend on the text length."""
     states = [state for layer in stack.layers for state in layer.new_state().values()]  # type: ignore[operator]
     return stack.caches and not stack.moves and all(isinstance(state, KeyValueState) for state in states)

@@ -1,4 +1,4 @@
-"""Composition of a recipe from layers, the later ones winning: bases, the file, variants, overrides, `--set`."""
+"""Composition of a recipe from its layers. Later ones win: bases, the file, variants, overrides, `--set`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MAX_BASES = 32
 class Composed:
     """A recipe with all its layers merged, not yet validated.
 
-    `root` no longer has `extends` and `variants`; `variants` are those of the file and its bases; `text` is the file as
-    written (None for a mapping), `name` the file's stem or "recipe"; `overlays` is everything merged over the file: the
-    `chosen` variants, and `changes`, single values by dotted key.
+    `root` is the merged tree without `extends` and `variants`. `text` is the text of the file (None for a mapping);
+    `name` is the file's stem, or "recipe". `variants` are the parsed variants of the file and its bases, and `chosen`
+    the selected ones. `changes` are the overrides by dotted key. `overlays` are all trees merged over the file.
     """
 
     root: Node
@@ -54,10 +54,10 @@ def compose(
     shipped: Mapping[str, Path] | None = None,
     label: str = MAPPING,
 ) -> Composed:
-    """Compose the recipe `source` (a shipped name, a path or a mapping) with its bases, variants, overrides and sets.
+    """Merge the recipe `source` (a shipped name, a path or a mapping) with its bases and the given changes.
 
-    Faults are collected in `.faults`; those of a mapping have the place `label`. Raises RecipeError if the source or a
-    base is missing or not a mapping, since everything else would then be reported as missing too.
+    Faults are collected in `.faults`; in a mapping, their place is `label`. Raise RecipeError at once if the source or
+    a base is missing or is not a mapping, because every key would otherwise be reported as missing.
     """
     shipped = shipped_recipes() if shipped is None else shipped
     text, file = (None, None) if isinstance(source, Mapping) else _read(source, shipped)
@@ -92,11 +92,11 @@ def version_faults(root: Node) -> list[Fault]:
         message = f"expected the version of the recipe language, {LANGUAGE}, got {shorten(inline(node.plain()))}"
     elif node.value > LANGUAGE:
         message = (
-            f"version {node.value} of the recipe language is newer than this tfkit; install a newer one; "
-            f"this one supports version {LANGUAGE}"
+            f"version {node.value} of the recipe language is newer than this tfkit, which supports version {LANGUAGE}; "
+            f"install a newer tfkit"
         )
     else:
-        message = f"version {node.value} of the recipe language does not exist; this is version {LANGUAGE}"
+        message = f"version {node.value} of the recipe language does not exist; this tfkit supports version {LANGUAGE}"
     return [Fault(node.place, node.path, message)]
 
 
@@ -108,7 +108,7 @@ def with_overrides(root: Node, values: Node | None, faults: list[Fault]) -> Node
 
 
 def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, object]:
-    """Return the values of these overlays by key; values of a repeated key are merged."""
+    """Return the plain value of each overlay by dotted key; the values of a repeated key are merged."""
     merged: dict[str, Node] = {}
     for key, overlay in changed:
         if overlay is not None:
@@ -123,7 +123,7 @@ def _value_at(overlay: Node, key: str) -> object:
 
 
 def _read(source: str | Path, shipped: Mapping[str, Path]) -> tuple[bytes, Path]:
-    """Return the content and the path of a recipe's file; raise RecipeError if there is none."""
+    """Return the content and path of a recipe file; raise RecipeError if the file does not exist."""
     if not isinstance(source, str | Path):
         raise UsageError(f"a recipe must be a name, a path or a mapping, not {with_article(type(source).__name__)}")
     path = _display_path(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
@@ -133,7 +133,7 @@ def _read(source: str | Path, shipped: Mapping[str, Path]) -> tuple[bytes, Path]
 
 
 def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -> Fault:
-    """Return the fault of a missing recipe."""
+    """Return a fault for a missing recipe, with a similar name or file as suggestion."""
     looks_like_path = _is_path(word)
     named = shorten(str(path) if looks_like_path else word, 200)
     message = f"no such file: '{named}'" if looks_like_path else f"'{named}' is neither a shipped recipe nor a file"
@@ -148,7 +148,7 @@ def _is_path(word: str) -> bool:
 
 
 def _with_bases(root: Node, file: Path | None, shipped: Mapping[str, Path], faults: list[Fault]) -> list[Node]:
-    """Return the recipe and its bases, the lowest first; raise RecipeError for an unreadable base."""
+    """Return the chain of bases, lowest first, ending in the recipe; raise RecipeError if a base is unreadable."""
     layers, trail = [root], [] if file is None else [file]
     while (base := layers[-1].get("extends")) is not None and base.value is not None:
         path = _base_path(base, shipped, faults)
@@ -169,7 +169,7 @@ def _with_bases(root: Node, file: Path | None, shipped: Mapping[str, Path], faul
 
 
 def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> Path:
-    """Return the file that `extends` refers to; raise RecipeError with all `faults` if there is none."""
+    """Return the file named by `extends`; if it does not exist, raise RecipeError with this fault and `faults`."""
     word = base.value
     if not isinstance(word, str):
         message = f"expected one shipped recipe or path, not {kind(base)}; a base may itself extend another"
@@ -183,7 +183,7 @@ def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> 
 
 
 def _unknown_base(word: str, base: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
-    """Return the fault of an invalid `extends`; suggestions are relative to the file."""
+    """Return a fault for an unknown base; a suggested path is relative to the folder of the recipe."""
     fault = _unknown(word, base.place, path, shipped)
     message = (
         fault.message if _is_path(word) else f"'{shorten(word)}' is not a shipped recipe; a path must end in .yaml"
@@ -201,21 +201,21 @@ def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault
         message = f"circular extends: {' -> '.join(map(str, circle))}"
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
     if len(trail) > MAX_BASES:
-        message = f"more than {MAX_BASES} recipes extend each other"
+        message = f"more than {MAX_BASES} levels of extends"
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
 
 
 def _display_path(path: Path) -> Path:
-    """Shorten a path: relative inside the working directory and normalized, if it stays the same file."""
+    """Return a path for display: normalized unless that changes the file, relative if in the working directory."""
     tidy = Path(os.path.normpath(path))
-    if os.path.realpath(tidy) != os.path.realpath(path):  # a/link/../b is not a/b
+    if os.path.realpath(tidy) != os.path.realpath(path):  # with a symlink, a/link/../b is not a/b
         tidy = path
     inside = tidy.is_absolute() and tidy.is_relative_to(Path.cwd())
     return tidy.relative_to(Path.cwd()) if inside else tidy
 
 
 def _variant_entries(layers: list[Node], faults: list[Fault]) -> dict[str, Node]:
-    """Merge the variants of all layers by name: later entries replace earlier ones, none removes them."""
+    """Merge the variants of all layers by name: a later entry replaces an earlier one, and `none` removes it."""
     entries: dict[str, Node] = {}
     for layer in layers:
         variants = layer.get("variants")

@@ -1,4 +1,4 @@
-"""Derivation of a recipe that extends another one; relative paths are rewritten to the same files."""
+"""Generation of a recipe that extends another one, with relative paths rewritten to keep pointing to the same files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True)
 class Derived:
-    """A recipe for `file` that extends `source` and contains the changed values and variants."""
+    """A new recipe, to be saved as `file`, that extends `source` and applies `sets` and `variants`."""
 
     source: str
     file: Path
@@ -42,7 +42,7 @@ class Derived:
     variants: Sequence[str] = ()
 
     def text(self) -> str:
-        """Return the text of the new recipe; raise RecipeError for faults, UsageError for a source without a file."""
+        """Return the text of the new recipe; raise UsageError if the source is not a file."""
         composed = compose(self.source, sets=self.sets, variants=self.variants)
         if composed.file is None:
             raise UsageError(f"{self.source} is not a recipe file")
@@ -55,11 +55,13 @@ class Derived:
         return header + written({"tfkit": LANGUAGE, "extends": self._base(composed.file), **changes.plain()})
 
     def check(self, made: Recipe, original: Recipe) -> None:
-        """Raise UsageError if the new recipe differs from the original with its changes."""
+        """Raise UsageError unless the new recipe is equivalent to `original`, which is the source with the changes."""
         paths = [Paths(recipe.root, self.file.parent) for recipe in (made, original)]
         new, old = (paths[0].moved(made.root, ""), paths[1].moved(original.root, ""))
         if new != old or replace(made.blueprint(), name="") != replace(original.blueprint(), name=""):
-            raise UsageError(f"{self.source}: these changes need a recipe that does not extend it; write it by hand")
+            raise UsageError(
+                f"{self.source}: a recipe that extends it cannot express these changes; write the recipe by hand"
+            )
 
     def _base(self, file: Path) -> str:
         """Return the value of `extends`: a shipped name, or a path relative to the new recipe."""
@@ -74,7 +76,7 @@ class Derived:
 
 
 class Paths:
-    """Identifies the values of a recipe that are paths; `root` is the whole recipe, with the type of each part."""
+    """Rewrites the file paths in a recipe; `root` is the whole recipe, in which the types of parts are looked up."""
 
     def __init__(self, root: Node, folder: Path) -> None:
         self.root = root
@@ -85,7 +87,7 @@ class Paths:
         self._has_folder = base is not None and isinstance(base.value, str)
 
     def moved(self, node: Node, path: str, owner: Node | None = None) -> Any:
-        """Convert a tree to plain data with paths rewritten for `folder`."""
+        """Convert a tree to plain data, with paths relative to `folder`."""
         if isinstance(node.value, dict):
             return {key: self.moved(child, _path(path, key), node) for key, child in node.value.items()}
         if isinstance(node.value, list):
@@ -95,9 +97,10 @@ class Paths:
         return node.value
 
     def _moved(self, value: str, node: Node, path: str) -> str:
-        """Rewrite a path relative to the new recipe; files missing next to a shipped recipe belong next to the new one.
+        """Make a path relative to the new recipe.
 
-        Corpus paths relative to `data.folder` are kept.
+        Kept as they are: corpus paths relative to `data.folder`, and files that a shipped recipe expects the user to
+        provide.
         """
         here = node.folder or Path()
         if os.path.isabs(value) or (os.path.realpath(here) in self._shipped and not os.path.isfile(here / value)):
@@ -128,7 +131,7 @@ class Paths:
         return kind.value if kind is not None and isinstance(kind.value, str) else None
 
     def _options_of(self, part: str) -> frozenset[str]:
-        """Return the path options of parts of that name in any slot."""
+        """Return the path options of all parts named `part`, in any slot."""
         if part not in self._options:
             parts = [REGISTRY.load(slot).get(part) for slot in CATALOGUES]
             options = [_path_options(one.Config) for one in parts if one is not None]
@@ -141,14 +144,14 @@ def _path_options(model: type[BaseModel]) -> frozenset[str]:
 
 
 def _path(path: str, key: str) -> str:
-    """Return the path of a key; names of variants are omitted."""
+    """Return the path of a key in the mapping at `path`; keys of a variant start at the root of the recipe."""
     if path == "variants":
         return "variants."
     return key if path == "variants." else under(path, key)
 
 
 def _at(node: Node, data: Any) -> Node:
-    """Return `data` as a tree with the places and paths of `node`, which has the same form."""
+    """Convert `data` to a tree with the places and paths of `node`, which has the same structure."""
     if isinstance(node.value, dict):
         return replace(node, value={key: _at(child, data[key]) for key, child in node.value.items()})
     if isinstance(node.value, list):

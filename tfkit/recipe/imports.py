@@ -1,4 +1,4 @@
-"""Code imported by recipes, only with the user's consent: on the command line or with `trust`."""
+"""Import of the code that recipes need, only with the user's consent (`--import` or `trust`)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tfkit.storage.files import LARGEST_TEXT, read_bytes
 
 @dataclass(frozen=True)
 class ImportedCode:
-    """A file or module imported in this process at the user's request, and its registrations.
+    """A file or module imported in this process, with the parts that it registered.
 
-    `name` is the argument of --import, independent of the working directory; `sha256` is the hash of the executed
-    source, None for a module.
+    `name` is the argument of --import, with an absolute path for a file; `sha256` is the hash of the executed source
+    (None for a module).
     """
 
     name: str
@@ -39,7 +39,7 @@ class ImportedCode:
 
     @property
     def parts(self) -> tuple[tuple[str, str], ...]:
-        """Slot and name of each part."""
+        """Slot and name of each registered part."""
         return tuple((entry.slot, entry.name) for entry in self.entries)
 
 
@@ -49,14 +49,14 @@ _IMPORTED: dict[str, ImportedCode] = {}  # by identity
 def import_parts(name: str | Path) -> ModuleType:
     """Import a Python file (by path) or an installed module (by name), which registers its parts.
 
-    A file is executed once, and again after it has changed. Raises UsageError with file and line if it is missing or
-    fails; the registry is rolled back.
+    A file is executed again only if its content has changed. If it is missing or fails, raise UsageError with the file
+    and line, and roll back the registry.
     """
     return imported(name).module
 
 
 def imported(name: str | Path) -> ImportedCode:
-    """Import like `import_parts`, but return the registrations too."""
+    """Import like `import_parts`, and return the registered parts as well."""
     text = str(name)
     done = _file(Path(text)) if is_file(text) else _module(text)
     for slot, part_name, part, _ in done.entries:
@@ -67,12 +67,12 @@ def imported(name: str | Path) -> ImportedCode:
 
 
 def find_imported(name: str | Path) -> ImportedCode | None:
-    """Return the import under that name, or None."""
+    """Return the file or module imported as `name`, or None."""
     return _IMPORTED.get(identity(name))
 
 
 def importer_of(slot: str, name: str) -> ImportedCode | None:
-    """Return the import that registered this part; None if it was registered otherwise."""
+    """Return the imported file or module that registered this part, or None."""
     part = REGISTRY.get(slot, name)
     entered = ((done, entry) for done in _IMPORTED.values() for entry in done.entries)
     return next((done for done, entry in entered if entry.part is part), None)
@@ -84,12 +84,12 @@ def is_file(name: str) -> bool:
 
 
 def identity(name: str | Path) -> str:
-    """Return a canonical name of a file or a module."""
+    """Return the canonical name: the real path of a file, the name of a module."""
     return os.path.realpath(name) if is_file(str(name)) else str(name)
 
 
 def hash_of(path: Path) -> str:
-    """Return the SHA-256 of a file, as recorded in runs; raise RunError if it is unreadable."""
+    """Return the SHA-256 of a file as a run records it; raise RunError if the file is unreadable."""
     return sha256(read_bytes(path)).hexdigest()
 
 
@@ -97,20 +97,20 @@ def _file(path: Path) -> ImportedCode:
     source = _source(path)
     digest = sha256(source).hexdigest()
     before = _IMPORTED.get(identity(str(path)))
-    for done in _IMPORTED.values():  # equal text is the same code, even after moving the file
+    for done in _IMPORTED.values():  # the same content needs no second import, even from a moved file
         if done.sha256 == digest:
             return replace(done, name=str(path.absolute()))
     place = sha256(identity(path).encode()).hexdigest()
     module_name = f"tfkit_parts_{path.stem}_{place[:8]}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None:
-        raise RunError(f"{path}: not a file of Python code")
+        raise RunError(f"{path}: not a Python source file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # before execution, so that its classes can be pickled and inspected
     try:
         with REGISTRY.recording() as entries:
             try:
-                # no bytecode file next to the user's; the hashed text is what runs
+                # execute exactly the hashed source, without writing bytecode next to the user's file
                 exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
             except BaseException:
                 del sys.modules[module_name]
@@ -121,7 +121,7 @@ def _file(path: Path) -> ImportedCode:
 
 
 def _in_place_of(older: ImportedCode | None, entries: Sequence[Registration]) -> tuple[Registration, ...]:
-    """Unregister parts that only the older text of a file registered; return the current registrations."""
+    """Unregister parts that the new version of a file no longer defines; return the current registrations."""
     stood = {} if older is None else {(entry.slot, entry.name): entry for entry in older.entries}
     now = {(entry.slot, entry.name) for entry in entries}
     REGISTRY.take_back(entry for key, entry in stood.items() if key not in now)
@@ -160,7 +160,7 @@ def _module(name: str) -> ImportedCode:
 
 
 def _registered_by(module: str) -> Iterator[Registration]:
-    """Yield the parts of a module that was imported before registrations were recorded."""
+    """Yield the parts of a module that had already been imported without recording its registrations."""
     for slot, parts in REGISTRY.registered().items():
         for name, part in parts.items():
             if part.__module__ == module or part.__module__.startswith(f"{module}."):
@@ -169,13 +169,13 @@ def _registered_by(module: str) -> Iterator[Registration]:
 
 @dataclass
 class Importer:
-    """Imports the code of a recipe and collects faults."""
+    """Imports the code of a recipe; failures are collected as faults."""
 
     faults: Faults
     trust: bool = False
 
     def __post_init__(self) -> None:
-        self.done: dict[str, str] = {}  # imported names by identity, as for --import
+        self.done: dict[str, str] = {}  # identity -> name as for --import
         self._failed: set[str] = set()
 
     def import_all(self, names: Iterable[str | Path]) -> None:
@@ -189,9 +189,9 @@ class Importer:
                 self._without(str(name))
 
     def honour(self, node: Node | None, imported_before: Sequence[str] = ()) -> None:
-        """Import the recipe's `imports:` if trusted or also given with --import.
+        """Import the recipe's `imports:` if they are trusted or were already given with --import.
 
-        Others are faults that explain how to import them; `settled` names are skipped.
+        Add a fault that explains how to import any other file or module. Names in `imported_before` are skipped.
         """
         for item in items(node):
             if isinstance(item.value, str):
@@ -204,7 +204,7 @@ class Importer:
         if name in imported_before or identity(name) in self.done or identity(name) in self._failed:
             return
         if is_file(written) and not os.path.exists(name):
-            self.faults.add(item, f"no file '{written}' to import parts from; set its location with --import FILE")
+            self.faults.add(item, f"cannot import '{written}': no such file; set its location with --import FILE")
         elif not self.trust and identity(name) not in _IMPORTED:
             self.faults.add(
                 item, f"this recipe needs the code in '{written}'; review it, then use --trust or --import {name}"
@@ -218,13 +218,13 @@ class Importer:
         self._without(name)
 
     def _without(self, name: str) -> None:
-        """Suppress faults about unknown parts of code that was not imported."""
+        """Suppress "unknown part" faults for the parts of code that was not imported."""
         parts = parts_written_in(name)
         self.faults.awaited = None if parts is None or self.faults.awaited is None else self.faults.awaited | parts
 
 
 def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
-    """Return slot and name of parts registered by a file, found without executing it; None if unknown."""
+    """Return slot and name of the parts that a file registers, without executing it; None if unknown."""
     try:
         tree = ast.parse(read_bytes(name, LARGEST_TEXT)) if is_file(name) else None
     except (RunError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -234,7 +234,7 @@ def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) == "register"]
     words = [tuple(_constant(argument) for argument in call.args) for call in calls]
     if any(len(pair) != 2 or None in pair for pair in words):
-        return None  # computed names are unknown
+        return None  # a computed name is known only by executing the file
     return frozenset((str(slot), str(part)) for slot, part in words)
 
 

@@ -1,4 +1,4 @@
-"""Declared keys of the recipe language, by the mapping that contains them."""
+"""Declared keys of the recipe language, grouped by the mapping that contains them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.keys import Key, OwnValue, PartValue, SectionValue, declared_keys
 
-MODEL = declared_keys(Blueprint)  # keys of `model`, besides those of its stacks
-STACK = declared_keys(StackPlan)  # keys of a stack: in `model`, or in its encoder or decoder
+MODEL = declared_keys(Blueprint)  # keys of `model` itself
+STACK = declared_keys(StackPlan)  # keys of a stack: in `model`, `encoder` or `decoder`
 LAYER = declared_keys(LayerPlan)  # keys of `layer`, and of each kind in `layers`
 TOP = {
     name: Key(name, SectionValue() if name in ("model", "data", "train", "generate", "study") else OwnValue(), sentence)
@@ -16,13 +16,13 @@ TOP = {
         "tfkit": "version of the recipe language",
         "extends": "the recipe that this one extends: a shipped name, or a path relative to this file",
         "model": "the architecture",
-        "data": "the data, its tokenization and batching",
+        "data": "corpora, tokenization and batching",
         "objective": "the training objective",
         "train": "training settings",
-        "generate": "defaults of generation",
+        "generate": "generation defaults",
         "study": "the variants, seeds and measures of tfkit study",
-        "imports": "Python files or modules with the parts of the recipe, imported only with --trust or --import",
-        "variants": "named overlays, or several values of one option, for --variant",
+        "imports": "Python files or modules with the recipe's own parts, imported only with --trust or --import",
+        "variants": "named sets of changes, or several values of one option, selected with --variant",
     }.items()
 }
 GROUPS = {"top": TOP, "model": MODEL, "stack": STACK, "layer": LAYER}
@@ -37,7 +37,7 @@ SECTIONS = {
 
 
 def sentence(path: str) -> str:
-    """Return the description of a key by dotted path (`model.encoder.d_model`); empty for others."""
+    """Return the description of the key at a dotted path (`model.encoder.d_model`), or "" if undeclared."""
     parent, _, key = path.rpartition(".")
     base = re.sub(r"_\d+(?=_norm$|$)", "", key)  # feedforward_2, feedforward_2_norm
     return next((GROUPS[group][base].sentence for group in _groups(parent) if base in GROUPS[group]), "")
@@ -56,5 +56,5 @@ def _groups(path: str) -> tuple[str, ...]:
 
 
 def default_part(key: Key) -> str:
-    """Return the default part of a key; empty if there is none."""
+    """Return the default part of a key, or ""."""
     return key.kind.default if isinstance(key.kind, PartValue) else ""

@@ -1,4 +1,4 @@
-"""Loading: from a recipe's name, path or mapping to a validated Recipe."""
+"""Loading of a recipe, from a name, path or mapping to a validated Recipe."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Keywords of load_recipe, also accepted by build and train."""
+    """Keyword arguments of load_recipe, also accepted by build and train."""
 
     overrides: Mapping[str, object] | None
     variant: str | Sequence[str] | None
@@ -54,10 +54,10 @@ class ReadingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Recipe:
-    """A validated recipe. `root` is the merged text with the place of every value.
+    """A validated recipe. `root` is the merged tree with the place of every value.
 
-    `variants` are the chosen ones of `variant_entries`, and `changes` the values merged over the file, by dotted key.
-    `warnings` are sorted by place; `tell_warnings` issues them.
+    `variants` are the variants chosen from `variant_entries`, and `changes` the overrides by dotted key. `warnings` are
+    sorted by place; `tell_warnings` issues them.
     """
 
     name: str
@@ -82,17 +82,17 @@ class Recipe:
         return block(f"Recipe {self.name!r}{f' with {chosen}' if (chosen := self._chosen()) else ''}", self.lines())
 
     def _repr_html_(self) -> str:
-        with contextlib.suppress(RecipeError):  # reported by the lines
+        with contextlib.suppress(RecipeError):  # the lines report the error
             drawing = importlib.import_module("tfkit.reports.svg")  # by name: reports depend on this package
             return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
 
     def _chosen(self) -> str:
-        """Format the variants and changed values as typed."""
+        """Format the chosen variants and overrides as on the command line."""
         return some([*self.variants, *(f"{key}={value}" for key, value in self.changes.items())])
 
     def lines(self, blueprint: Blueprint | None = None) -> list[str]:
-        """Summarize architecture (that of `blueprint`, if given), data and training in at most nine lines."""
+        """Summarize architecture (of `blueprint`, if given), data and training in at most nine lines."""
         try:
             lines = (blueprint or self.blueprint()).lines()
         except RecipeError as error:
@@ -110,19 +110,19 @@ class Recipe:
         return lines
 
     def tell_warnings(self) -> None:
-        """Issue the warnings as RecipeWarning, attributed to the caller of `train`."""
+        """Issue the warnings as RecipeWarning, with the caller of `train` as their origin."""
         for fault in self.warnings:
             warnings.warn(RecipeWarning(fault), stacklevel=4)  # skips this frame, `train` and its decorator
 
     def blueprint(self, vocab_size: VocabSize | None = None) -> Blueprint:
-        """Return the resolved architecture. `vocab_size` replaces `vocab_size: tokenizer`.
+        """Return the resolved architecture, with `vocab_size` instead of `vocab_size: tokenizer`.
 
-        Raises RecipeError if the tokenizer's size contradicts the recipe.
+        Raise RecipeError if this size contradicts the recipe.
         """
         return self._resolve(vocab_size)[0]
 
     def table(self, vocab_size: VocabSize | None = None, notes: Notes | None = None) -> RecipeTable:
-        """Return the rows of the resolved recipe; `notes` are the comments of its file, if that is a run's."""
+        """Return the rows of the resolved recipe; `notes` are the comments in a run's resolved.yaml, if any."""
         study = {} if self.study is None else {"study": self.study}
         return RecipeTable(
             self.root, self.text, str(self.file), {**self.sections(), **study}, *self._resolve(vocab_size), notes
@@ -132,7 +132,7 @@ class Recipe:
         """Return the Blueprint and its resolver."""
         size = vocab_size if vocab_size is not None else _bounds(None if self.data is None else self.data.tokenizers())
         if size not in self._resolved:
-            faults = Faults(has_weights=True)  # a recipe accepted once remains valid
+            faults = Faults(has_weights=True)  # unlearnable weights were reported on loading
             resolver = ModelResolver(mapping(self.root)["model"], faults, Vocabulary(size))
             blueprint = resolver.resolve()
             if faults.errors or blueprint is None:
@@ -161,12 +161,12 @@ class Recipe:
 
     @property
     def vocabulary_bound(self) -> int | None:
-        """Maximum vocabulary size of the (target) tokenizer according to its settings, None if unknown."""
+        """Maximum vocabulary size that the (target) tokenizer's settings allow, None if unknown."""
         tokenizer = None if self.data is None else self.data.target_tokenizer
         return None if tokenizer is None else tokenizer.vocabulary_bound
 
     def evaluated(self, name: str) -> Recipe:
-        """Return the recipe with an evaluation's values merged over it; raise RecipeError if these do not fit it."""
+        """Return the recipe with `train.evaluations.NAME` merged over it; raise RecipeError for faults."""
         problems: list[Fault] = []
         root = with_overrides(self.root, at(self.root, "train", "evaluations", name), problems)
         train = mapping(root)["train"]
@@ -180,12 +180,12 @@ class Recipe:
         return recipe
 
     def fault(self, path: str, message: str) -> Fault:
-        """Return a fault for the value at `path`, at its place or that of its nearest ancestor."""
+        """Return a fault located at the value at `path`, or at its nearest ancestor in the recipe."""
         node, full = spot(self.root, path)
         return Fault(node.place, full, message)
 
     def check_steps(self, steps: int) -> None:
-        """Raise RecipeError if a rule about the number of steps is violated, once `train.epochs` is converted."""
+        """Raise RecipeError if the settings do not fit `steps`, the number of steps computed from `train.epochs`."""
         faults, train = Faults(), self.train.model_copy(update={"steps": steps})
         facts = facts_of(self.settings._replace(train=train), None, None)
         agreement = Agreement(self.root, [Standing(train.schedule, "train.schedule")], facts, faults)
@@ -201,22 +201,22 @@ class Recipe:
         return missing_files(self.root, self.sections(), self.blueprint())
 
     def resolved(self, vocab_size: VocabSize | None = None) -> str:
-        """Return the recipe with all values explicit and their origins as comments; it loads to an equal Blueprint."""
+        """Return a recipe with every value explicit and its origin as a comment; it loads to an equal Blueprint."""
         return self.table(vocab_size).resolved(self.name)
 
     @property
     def settings(self) -> Sections:
-        """Sections besides `model:`."""
+        """All sections except `model:`."""
         return Sections(self.data, self.objective, self.train, self.generate)
 
     def sections(self) -> dict[str, object]:
-        """Return the validated sections besides `model:` by key, omitting absent ones."""
+        """Return the validated sections except `model:` by key; absent ones are omitted."""
         present = {key: value for key, value in self.settings._asdict().items() if value is not None}
         return present | ({"imports": list(self.imports)} if self.imports else {})
 
 
 def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize | None:
-    """Return the maximum vocabulary sizes of the tokenizers, in the form of `vocab_size`."""
+    """Return the tokenizers' maximum vocabulary sizes: one size, or a pair for two tokenizers."""
     bounds = [config.vocabulary_bound for config in (tokenizers or {}).values()]
     return (bounds[0], bounds[1]) if len(bounds) == 2 else bounds[0] if bounds else None
 
@@ -228,7 +228,7 @@ def _tokenizer_nodes(model: Node) -> list[Node]:
 
 
 def label_nodes(model: Node) -> list[Node]:
-    """Return the nodes of `num_classes: labels` in the heads of a model."""
+    """Return all nodes with `num_classes: labels` in the heads of a model."""
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
     sizes = [mapping(head).get("num_classes") for head in heads]
     return [node for node in sizes if node is not None and node.value == "labels"]
@@ -237,7 +237,10 @@ def label_nodes(model: Node) -> list[Node]:
 def read_for(
     function: str, own: Sequence[str], source: str | Path | Mapping[str, object] | Recipe, reading: ReadingOptions
 ) -> Recipe:
-    """Call load_recipe for a function with its `own` additional keywords; raise UsageError for an unknown one."""
+    """Call load_recipe on behalf of `tfkit.FUNCTION`; raise UsageError for a keyword unknown to both.
+
+    `own` are the function's own keywords, listed in the error.
+    """
     for name in reading.keys() - ReadingOptions.__annotations__.keys():
         allowed = [*own, *ReadingOptions.__annotations__]
         hint = nearest(name, allowed)
@@ -247,11 +250,11 @@ def read_for(
 
 
 def _texts(name: str, value: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """Return one or several texts as a list; raise UsageError for anything else."""
+    """Return a string or path, or several of them, as a list; raise UsageError for other types."""
     texts = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     for text in texts:
         if not isinstance(text, str | Path):
-            raise UsageError(f"{name} must be texts, got {text!r}")
+            raise UsageError(f"{name} must be strings or paths, got {text!r}")
     return texts
 
 
@@ -266,14 +269,14 @@ def load_recipe(
 ) -> Recipe:
     """Read, merge and validate a recipe: a shipped name, a path, or a mapping.
 
-    `overrides` are values by dotted key (`{"model.num_layers": 4}`), `sets` the same in the syntax of `--set`
-    ("model.num_layers=4"), `variant` the names of variants, `imports` files or modules with own parts; `trust` executes
-    the recipe's own `imports:`. Raises RecipeError with every fault at once, and UsageError for changes to a loaded
-    recipe.
+    `overrides` maps dotted keys to values (`{"model.num_layers": 4}`); `sets` are overrides in the syntax of `--set`
+    ("model.num_layers=4"). `variant` names one or more variants. `imports` are files or modules with your own parts;
+    `trust=True` also executes the recipe's `imports:`. Raise RecipeError with all faults at once, and UsageError for
+    changes to a recipe that is already loaded.
     """
     if isinstance(source, Recipe):
         if overrides or variant or sets:
-            raise UsageError("this recipe is already loaded; pass overrides, variant and sets to the first load_recipe")
+            raise UsageError("this recipe is already loaded; pass overrides, variant and sets when loading it first")
         return source
     if overrides is not None and not isinstance(overrides, Mapping):
         raise UsageError(f"overrides must be a mapping of dotted keys to values, got {overrides!r}")
@@ -297,10 +300,10 @@ def load_saved(
     imported_before: Sequence[str] = (),
     label: str = MAPPING,
 ) -> Recipe:
-    """Load the recipe of a saved run, or of a weights file called `label`.
+    """Load the recipe of a saved run, or of a weights file, whose name is `label`.
 
-    `imports` is code located for it, possibly at a different place. Names in `settled` are already imported. Raises
-    RecipeError with every fault at once.
+    `imports` are the files and modules found for it, possibly at new locations; those in `imported_before` are not
+    imported again. Raise RecipeError with all faults at once.
     """
     return _imported(
         compose(source, sets=sets, variants=variants, label=label), trust, imports, imported_before, saved=True
@@ -314,7 +317,7 @@ def _imported(
     imported_before: Sequence[str] = (),
     saved: bool = False,
 ) -> Recipe:
-    """Import the code of the recipe, then validate; raise RecipeError with all faults."""
+    """Import the recipe's code, then validate the recipe; raise RecipeError with all faults."""
     faults = Faults(composed.faults, has_weights=saved)
     importer = Importer(faults, trust)
     importer.import_all(imports)
@@ -326,13 +329,13 @@ def _imported(
 
 
 def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, saved: bool) -> Recipe | None:
-    """Return the Recipe as far as faults allow; None if it has no model."""
+    """Return the Recipe, incomplete if there are faults; None if it has no model."""
     root = mapping(composed.root)
     for key, child in root.items():
         if key not in TOP_KEYS:
             faults.unknown_key(child, [*TOP_KEYS, "extends", "variants"], "section")
     if "tfkit" not in root:
-        faults.add(composed.root, f"needs the version of the recipe language: tfkit: {LANGUAGE}", path="tfkit")
+        faults.add(composed.root, f"needs the version of the recipe language; add tfkit: {LANGUAGE}", path="tfkit")
     faults.errors += [fault for fault in version_faults(composed.root) if fault not in faults.errors]
     data, node = _section(node_at(root, "data"), Data, faults), node_at(root, "objective")
     nothing = replace(composed.root, value={}, path="")
@@ -340,7 +343,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     train = _section(node_at(root, "train") or nothing, Train, faults) or Train()
     steps, epochs = (node_at(mapping(root.get("train")), name) for name in ("steps", "epochs"))
     if steps is not None and epochs is not None:
-        text = f"steps: {shown(steps.plain())} and epochs: {shown(epochs.plain())} are both set, see {steps.place}"
+        text = f"epochs: {shown(epochs.plain())} conflicts with steps: {shown(steps.plain())} (at {steps.place})"
         faults.add(epochs, f"{text}; set one of them to none")
     generate = _section(node_at(root, "generate") or nothing, Generate, faults) or Generate()
     if "model" not in root:
@@ -355,7 +358,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     )  # fmt: skip
     _resolve_model(recipe, faults, saved)
     agreement = Agreement(recipe.root, (), RecipeFacts(), faults)
-    if data is not None and data.folder is not None and not train.evaluations and not entries:  # may hold file paths
+    if data is not None and data.folder is not None and not train.evaluations and not entries:  # those may set paths
         agreement.tell("", unused_folder(data))
     if saved:  # checked when it was trained
         return recipe
@@ -367,7 +370,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
 
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
-    """Return the recipe with its evaluations resolved."""
+    """Return the recipe with the values of `train.evaluations` resolved."""
     resolved: dict[str, dict[str, object]] = {}
     for name, values in recipe.train.evaluations.items():
         where = f"train.evaluations.{name}"
@@ -391,7 +394,7 @@ def _plain_value(recipe: Recipe, key: str) -> object:
 
 
 def _check_agreement(recipe: Recipe, faults: Faults) -> None:
-    """Check requirements between sections and their parts; those on the model are skipped if it has faults."""
+    """Check the sections and their parts against each other, and against the model unless it has faults."""
     right = not any(fault.path.partition(".")[0] == "model" for fault in faults.errors)
     blueprint, resolver = next(iter(recipe._resolved.values()), (None, None)) if right else (None, None)
     size = None
@@ -405,9 +408,9 @@ def _check_agreement(recipe: Recipe, faults: Faults) -> None:
 
 
 def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
-    """Resolve the model and check it against the other sections; a valid one is cached in `recipe`.
+    """Resolve the model and check it against the other sections; the result is cached in `recipe` if valid.
 
-    The tokenizer of a saved run is trained: it may have fewer tokens than its settings allow.
+    Vocabulary sizes of a saved run are not checked: a trained tokenizer may be smaller than its settings allow.
     """
     root, data = mapping(recipe.root), recipe.data
     tokenizers, corpora = (data.tokenizers(), dict(data.splits())) if data else data_parts(node_at(root, "data"))
@@ -415,7 +418,7 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
     resolver = ModelResolver(root["model"], faults, vocabulary)
     blueprint = resolver.resolve()
     for node in vocabulary.requests if node_at(mapping(root.get("data")), "tokenizer") is None else ():
-        faults.add(node, "no data.tokenizer to take the size from; use a number")
+        faults.add(node, "needs a data.tokenizer to take the size from; add one, or set a number")
     if resolver.partial is not None:
         sections = Contradictions(recipe.root, resolver.partial, faults)
         if recipe.objective is not None:

@@ -1,4 +1,4 @@
-"""The architecture of a bare `model:`, without other sections."""
+"""Resolution of a `model:` section by itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfkit.recipe.text.source import LANGUAGE
 
 
 def blueprint_of(model: Mapping[str, object]) -> Blueprint:
-    """Return the Blueprint of a `model:` with existing weights; raise RecipeError with every fault."""
+    """Return the Blueprint of a `model:` whose weights exist; raise RecipeError with all faults."""
     composed = compose({"tfkit": LANGUAGE, "model": dict(model)}, shipped={})
     faults = Faults(composed.faults, has_weights=True)
     vocabulary = Vocabulary()
     blueprint = ModelResolver(mapping(composed.root)["model"], faults, vocabulary).resolve()
     for node in vocabulary.requests:
-        faults.add(node, "no tokenizer to take the size from; use a number")
+        faults.add(node, "without a tokenizer, the size must be a number")
     if faults.errors or blueprint is None:
         raise RecipeError(faults.errors)
     return blueprint

@@ -1,4 +1,4 @@
-"""Overlays: the rules of merging (R20), overlays with dotted keys (`--set`, overrides, variants), and their text."""
+"""Overlays: the merge rules (R20), parsing of `--set`, overrides and variants, and formatting as recipe text."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tfkit.core.trees import Tree
 from tfkit.recipe.text.node import Node, inline, kind, shorten, under
 from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 
-# besides keys declared as sections: mappings that are not parts and merge regardless of `type`
+# more sections, in addition to the keys declared as sections: mappings that are not parts and always merge by key
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
-# alternative keys of a section: setting one removes the other
+# mutually exclusive keys of a section: setting one removes the other
 _ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}
-_PART_OR_SIDES = {"data.tokenizer"}  # one replaces the other entirely
+_PART_OR_SIDES = {"data.tokenizer"}  # one part, or a mapping with a part per side; one form replaces the other
 
 
 def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
-    """Merge `over` into `base`; an impossible merge is a fault and keeps `base`.
+    """Merge `over` into `base`. If they cannot be merged, add a fault and return `base`.
 
-    - Mappings merge by key; lists, numbers, booleans and none are replaced as a whole, and replace the whole.
-    - A part is replaced as a whole if its `type` changes; the lost nodes, the old `type` first, are kept in `.dropped`.
-    - A word becomes `{type: word}` if the other side is a mapping, so that equal types merge.
-    - A mapping without `type` is ambiguous over a list, a number, false or none: a fault. It is allowed over `true`
-      (`norm: true` is the stack's norm, R12), and over anything in a section, which has no type.
-    - `{per_layer: [...]}` (R5) is a plain value: replaced as a whole, and replaces the whole.
+    - Mappings merge by key. Lists, numbers, booleans and none are not merged: the new value replaces the old one.
+    - A part whose `type` changes is replaced. The nodes lost, starting with the old `type`, are kept in `.dropped`.
+    - A word is expanded to `{type: word}` if the other value is a mapping, so that parts of equal type merge.
+    - A mapping without `type` over a list, a number, false or none is ambiguous and adds a fault. It may replace
+      `true` (`norm: true` is the stack's norm, R12), and it may replace anything in a section, which has no type.
+    - `{per_layer: [...]}` (R5) counts as a plain value and is not merged.
 
     Replaced values are kept in `.under`.
     """
@@ -47,8 +47,8 @@ def merge(base: Node, over: Node, faults: list[Fault]) -> Node:
 
 
 def is_section(path: str) -> bool:
-    """True if the value at `path` is a section (model, encoder, layer, a kind, train, ...) and not a part."""
-    from tfkit.recipe.keys import SECTIONS  # needs Pydantic, which finding and reading a recipe does not
+    """True if the value at `path` is a section (model, encoder, layer, a kind, train, ...) rather than a part."""
+    from tfkit.recipe.keys import SECTIONS  # imported late: loads Pydantic, which parsing does not need
 
     parent, _, key = path.rpartition(".")
     return (
@@ -57,7 +57,7 @@ def is_section(path: str) -> bool:
 
 
 def as_part(node: Node) -> Node:
-    """Expand a word to the mapping that it abbreviates; others are unchanged."""
+    """Expand a word to `{type: word}`; return other nodes unchanged."""
     if not isinstance(node.value, str):
         return node
     named = replace(node, path=under(node.path, "type"), dropped=())
@@ -65,7 +65,7 @@ def as_part(node: Node) -> Node:
 
 
 def _names_sides(node: Node) -> bool:
-    """True for a mapping with a part for each side, which has no type of its own."""
+    """True for a mapping with `source` or `target`, one part per side, and no `type`."""
     return node.get("type") is None and (node.get("source") is not None or node.get("target") is not None)
 
 
@@ -96,8 +96,8 @@ def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
             value.pop(other, None)
     for key, child in over.entries.items():
         value[key] = merge(value[key], child, faults) if key in value else child
-    # a mapping that only leads to an option (`--set a.b=..`, a variant's dotted key) has no place except that of its
-    # key; faults about missing keys are then better reported at the place of the base
+    # the outer mappings of a dotted key (`--set a.b=..`) have no place of their own, so faults about missing keys are
+    # reported at the place of the base
     frame = base if over.place == over.key_place else over
     return replace(frame, value=value, path=over.path, dropped=_still_dropped(base, over, value))
 
@@ -111,7 +111,7 @@ def _replaced(base: Node, over: Node) -> Node:
 
 
 def _still_dropped(base: Node, over: Node, value: dict[str, Node]) -> tuple[Node, ...]:
-    """Return nodes dropped by earlier merges and not set again since."""
+    """Return the nodes dropped by earlier merges that have not been set again."""
     earlier = base.dropped + over.dropped
     return tuple(node for node in earlier if (key := node.path.rpartition(".")[2]) == "type" or key not in value)
 
@@ -122,8 +122,8 @@ def _is_per_layer(node: Node) -> bool:
 
 # keys that control the composition of a recipe and cannot be overlaid
 COMPOSING_KEYS = ("extends", "variants")
-MAX_KEYS = 1_000  # of one variant: each is merged over its predecessors
-LONGEST_PLACE = 200  # maximum length of quoted user input; a place is on one line
+MAX_KEYS = 1_000  # keys of one variant, which are merged one after another
+LONGEST_PLACE = 200  # maximum length of user input quoted as the place of a fault
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Axis:
         return [f"{self.name}={inline(choice.plain())}" for choice in self.choices]
 
     def find(self, value: Node) -> Node | None:
-        """Return the choice equal to `value`, or the only one with that word as its type."""
+        """Return the choice equal to `value`, or the only choice whose type is the word `value`."""
         text = json.dumps(value.plain(), sort_keys=True)  # unlike ==, distinguishes true from 1
         equal = [choice for choice in self.choices if json.dumps(choice.plain(), sort_keys=True) == text]
         typed = [choice for choice in self.choices if (named := choice.get("type")) and named.value == value.value]
@@ -149,12 +149,12 @@ Variant = Axis | Node
 
 
 def set_overlay(text: str, faults: list[Fault]) -> Node | None:
-    """Parse `--set key=value` to an overlay; None after a fault."""
+    """Parse the argument of `--set key=value` to an overlay; return None after a fault."""
     place = Place(f"--set {shorten(text, LONGEST_PLACE)}")
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals:
-        faults.append(Fault(place, "", "write key=value, as in model.num_layers=4"))
+        faults.append(Fault(place, "", "expected key=value, as in model.num_layers=4"))
         return None
     if not _usable(key, place, faults):
         return None
@@ -164,7 +164,7 @@ def set_overlay(text: str, faults: list[Fault]) -> Node | None:
 
 
 def override_overlay(key: object, value: object, faults: list[Fault]) -> Node | None:
-    """Convert one Python override (`{"model.num_layers": 4}`) to an overlay; None after a fault."""
+    """Convert one item of `overrides={"model.num_layers": 4}` to an overlay; return None after a fault."""
     place = Place("<overrides>")
     if not isinstance(key, str):
         faults.append(Fault(place, "", f"a key must be a word, not {shorten(repr(key))}"))
@@ -177,7 +177,7 @@ def override_overlay(key: object, value: object, faults: list[Fault]) -> Node | 
 
 
 def overlaid(section: str, base: Mapping[str, object], *overlays: Mapping[str, object]) -> dict[str, object]:
-    """Merge overlays with possibly dotted keys over the data of a section; raise RecipeError for faults."""
+    """Merge overlays over the data of a section; their keys may be dotted. Raise RecipeError for faults."""
     place = Place(MAPPING)
     tree, problems = from_value({section: base}, place, "")
     for key, value in (pair for overlay in overlays for pair in overlay.items()):
@@ -202,8 +202,8 @@ def nested(key: str, leaf: Node) -> Node:
 def read_variants(entries: Mapping[str, Node], faults: list[Fault]) -> dict[str, Variant]:
     """Parse the variants of a recipe.
 
-    An entry with exactly one key whose value is a list is an axis; every other entry is an overlay. A value that is
-    itself a list is therefore nested one level deeper: `shallow: {model: {pattern: [local, global]}}`.
+    An entry with a single key and a list as its value is an axis; any other entry is an overlay. To override an option
+    with a list, nest it one level deeper: `shallow: {model: {pattern: [local, global]}}`.
     """
     result = {}
     for name, entry in entries.items():
@@ -214,7 +214,7 @@ def read_variants(entries: Mapping[str, Node], faults: list[Fault]) -> dict[str,
 
 
 def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> Node | None:
-    """Return the overlay of `--variant text` (`wide`, `heads=4`), or None after a fault."""
+    """Return the overlay selected by `--variant text` (`wide`, `heads=4`), or None after a fault."""
     place = Place(f"--variant {shorten(text, LONGEST_PLACE)}")
     name, equals, value = text.partition("=")
     variant = variants.get(name.strip())
@@ -232,7 +232,7 @@ def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> N
 
 
 def choices(variants: Mapping[str, Variant]) -> list[str]:
-    """Return all arguments of `--variant`: `wide`, `heads=1`, `heads=4`, ..."""
+    """Return all possible arguments of `--variant`: `wide`, `heads=1`, `heads=4`, ..."""
     return [text for name, variant in variants.items() for text in _written(name, variant)]
 
 
@@ -243,7 +243,7 @@ def _written(name: str, variant: Variant) -> list[str]:
 def _choose_value(axis: Axis, value: str | None, place: Place, faults: list[Fault]) -> Node | None:
     possible = f"use one of {shorten(', '.join(axis.written()), 400)}"
     if value is None:
-        faults.append(Fault(place, "", f"'{axis.name}' is a list to choose from; {possible}"))
+        faults.append(Fault(place, "", f"'{axis.name}' needs a value; {possible}"))
         return None
     parsed, problems = parse_value(value, place, "")
     faults += problems
@@ -284,7 +284,7 @@ def _axis(name: str, key: str, values: Node, choices: Sequence[Node], faults: li
 
 
 def _usable(key: str, place: Place, faults: list[Fault], entry: Node | None = None) -> bool:
-    """True if the dotted `key` can be overlaid; otherwise add a fault."""
+    """Return True if an overlay may set the dotted `key`; otherwise add a fault."""
     message = _unusable(key)
     if message:
         faults.append(Fault(place, entry.path if entry else "", message))
@@ -296,7 +296,7 @@ def _unusable(key: str) -> str | None:
     if not all(part.strip() for part in parts):
         return f"'{shorten(key)}' is not a dotted key, such as model.layer.dropout"
     if "[" in key or "]" in key:
-        return f"'{shorten(key)}': single items of a list cannot be set; replace the whole list"
+        return f"'{shorten(key)}': cannot set a single item of a list; replace the whole list"
     if parts[0] in COMPOSING_KEYS:
         return f"'{parts[0]}' cannot be set by an overlay; write it in the file"
     return None
@@ -306,15 +306,15 @@ WIDTH = 120  # maximum line width
 
 
 def written(data: Mapping[str, object]) -> str:
-    """Return the text of a recipe that parses to `data`."""
+    """Format `data` as the text of a recipe."""
     lines = [line for key, value in data.items() for line in _lines(key, value, key, 0)]
     return "".join(f"{line}\n" for line in lines) or "{}\n"
 
 
 def edited(text: str, key: str, value: object) -> str:
-    """Return the reformatted text with `value` merged at the dotted `key` (R20).
+    """Merge `value` into a recipe's text at the dotted `key` (R20); comments and formatting are lost.
 
-    Raises RecipeError for an invalid text or key.
+    Raise RecipeError if the text or the key is invalid.
     """
     root, faults = parse(text, "<text>")
     overlay = override_overlay(key, value, faults)
@@ -325,7 +325,7 @@ def edited(text: str, key: str, value: object) -> str:
 
 
 def _lines(key: str, value: Any, path: str, indent: int) -> list[str]:
-    """Format a key and its value in block style; short mappings that are not sections become one line."""
+    """Format a key and its value in block style, with a short mapping other than a section on one line."""
     head = f"{' ' * indent}{inline(key)}:"
     line = f"{head} {inline(value)}"
     if not isinstance(value, dict) or not value:

@@ -1,8 +1,8 @@
-"""The rule table: requirements between parts of a recipe, and compatible combinations.
+"""The rule table: requirements between the parts of a recipe, and the compatible combinations.
 
-A rule states that its requirer, a part or a fact of the recipe such as the direction of a layer, needs a capability of
-the parts in some slots. The same table is used for the errors of a recipe, the compatibility tables of the
-documentation, and the combinations covered by tests.
+A rule states that a requirer needs a capability from the parts in some slots. The requirer is a slot, or a fact of the
+recipe such as a causal layer. The table is the source of error messages, of the compatibility tables in the
+documentation, and of the combinations that tests cover.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ Part = type[Component]
 PartLike = Part | Config
 
 LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
-# pairs of slots that meet in a layer; every pair of parts works, or a rule refuses it
+# pairs of slots that interact in a layer; each pair of parts works unless a rule refuses it
 PAIRS = (("position", "attention"), ("mask", "attention"), ("residual", "norm"))
-# capabilities that a metric may require of an objective
+# capabilities that a metric may require from an objective
 OF_OBJECTIVES = ("likelihood", "characters", "words", "continuations", "tags", "numbers")
-# pairs of slots that meet in a recipe
+# pairs of slots that interact outside the model
 SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 
 
 @dataclass(frozen=True)
 class CapabilityRule:
-    """`requirer`, a slot or a fact of the recipe, requires `capability` of parts in `slots`."""
+    """Requirement: with `requirer` (a slot, or a fact of the recipe), parts in `slots` need `capability`."""
 
     capability: str
     requirer: str
     slots: tuple[str, ...]
-    applies: Callable[[PartLike], bool] = lambda part: True  # True if this part of the requiring slot requires it
+    applies: Callable[[PartLike], bool] = lambda part: (
+        True
+    )  # True if this part of the requirer's slot has the requirement
 
     def refuses(self, candidate: PartLike) -> bool:
-        """True if the part is subject to the rule and lacks the capability (under its options, if given)."""
+        """True if the rule applies to the part's slot and the part, with its options if given, lacks the capability."""
         part, config = part_of(candidate), candidate if isinstance(candidate, Config) else None
         return part.part_slot in self.slots and self.capability not in part.able(config)
 
 
 def part_of(requirer: PartLike) -> Part:
-    """Return the part of a Config; a part is unchanged."""
+    """Return the part class of a Config; return a part class unchanged."""
     return requirer.part if isinstance(requirer, Config) else requirer
 
 
@@ -85,7 +87,7 @@ FACTS = {rule.requirer: rule for rule in RULES if rule.requirer not in CATALOGUE
 
 
 def requirements_of(requirer: PartLike) -> list[CapabilityRule]:
-    """Return the requirements of a part, under its options if given."""
+    """Return the requirements of a part, considering its options if given."""
     return [rule for rule in RULES if rule.requirer == part_of(requirer).part_slot and rule.applies(requirer)]
 
 
@@ -95,7 +97,7 @@ def refusal(requirer: PartLike, part: PartLike) -> CapabilityRule | None:
 
 
 def reason(rule: CapabilityRule, candidate: PartLike, requirer: Part | None = None) -> str:
-    """Describe the missing capability, the requirement, and the alternatives."""
+    """Explain which capability is missing, what requires it, and what to use instead."""
     part = part_of(candidate)
     who = rule.requirer if requirer is None else f"{requirer.part_slot} '{requirer.part_name}'"
     lacks = f"{part.part_slot} '{part.part_name}' does not declare '{rule.capability}'"
@@ -104,7 +106,7 @@ def reason(rule: CapabilityRule, candidate: PartLike, requirer: Part | None = No
 
 
 def _switch(rule: CapabilityRule, candidate: PartLike) -> Iterator[str]:
-    """Yield a hint for a boolean option that would provide the capability."""
+    """Yield a hint for each boolean option whose change would provide the capability."""
     if not isinstance(candidate, Config):
         return
     for option in type(candidate).model_fields:
@@ -114,7 +116,7 @@ def _switch(rule: CapabilityRule, candidate: PartLike) -> Iterator[str]:
 
 
 def _instead(rule: CapabilityRule, part: Part, requirer: Part | None) -> Iterator[str]:
-    """Yield the compatible alternatives on both sides."""
+    """Yield lists of alternatives: for `part`, and for `requirer` if given."""
     others = [name for name, other in REGISTRY.load(part.part_slot).items() if not rule.refuses(other)]
     if others:
         what = "that do" if requirer is None else f"compatible with '{requirer.part_name}'"
@@ -126,12 +128,12 @@ def _instead(rule: CapabilityRule, part: Part, requirer: Part | None) -> Iterato
 
 
 def _several(slot: str) -> str:
-    """Return the plural of a slot."""
+    """Return the plural of a slot's name."""
     return {"strategy": "strategies", "logits": "logits rules"}.get(slot, f"{slot}s")
 
 
 def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """Yield all pairs of parts of `slot` and `other`, with the reason of incompatibility or None."""
+    """Yield every pair of parts from two slots, with the reason why they are incompatible, or None."""
     for name in REGISTRY.names(slot):
         requirer = REGISTRY.get(slot, name)
         for other_name in REGISTRY.names(other):
@@ -141,7 +143,7 @@ def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
 
 
 def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the pairs like `pairs`, with a short reason that is equal for many pairs."""
+    """Yield the same pairs as `pairs`, with short reasons that name no parts, so that they can be grouped."""
     for name, requirer in sorted(REGISTRY.load(slot).items()):
         for other_name, part in sorted(REGISTRY.load(other).items()):
             rule = refusal(requirer, part)
@@ -150,5 +152,5 @@ def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
 
 
 def legal(slot: str, other: str) -> list[tuple[str, str]]:
-    """Return the compatible pairs."""
+    """Return the names of all compatible pairs of parts."""
     return [(name, other_name) for name, other_name, why in pairs(slot, other) if why is None]

@@ -1,4 +1,4 @@
-"""JSON Schema of the recipe language for editors, generated from the grammar's keys and registered parts."""
+"""JSON Schema of the recipe language for editors, generated from the declared keys and the registered parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUPED = (
 
 
 def refer(name: str) -> Schema:
-    """Return a reference to definition `name`."""
+    """Return a $ref to the definition `name`."""
     return {"$ref": REFERENCE + name}
 
 
@@ -43,12 +43,12 @@ PER_LAYER = refer("per_layer")
 
 
 def number(kind: str, **bounds: object) -> Schema:
-    """Return the schema of a number; `kind` is integer or number, bounds are JSON Schema keywords."""
+    """Return the schema of a number: `kind` is "integer" or "number", `bounds` are JSON Schema keywords."""
     return {"anyOf": [{"type": kind, **bounds}, refer("grouped_digits")]}
 
 
 def either(*alternatives: Schema) -> Schema:
-    """Join alternatives; their words are merged into one enum, for completion and error messages."""
+    """Return the union of schemas. Words are merged into one enum, which editors need for completion and errors."""
     flat = [one for schema in alternatives for one in (schema["anyOf"] if schema.keys() == {"anyOf"} else [schema])]
     if ANYTHING in flat:
         return ANYTHING
@@ -60,23 +60,23 @@ def either(*alternatives: Schema) -> Schema:
         elif one not in others:
             others.append(one)
     words: Schema = {"enum": list(texts)} | ({"enumDescriptions": list(texts.values())} if any(texts.values()) else {})
-    # order matters: editors report a wrong word against the enum, and a wrong option against the mapping
+    # order matters: editors check a wrong word against the enum, and a wrong option against the mapping
     kept = [one for one in others if one != PER_LAYER] + [words] * bool(texts) + [PER_LAYER] * (PER_LAYER in others)
     return kept[0] if len(kept) == 1 else {"anyOf": kept}
 
 
 def many(item: Schema, **bounds: int) -> Schema:
-    """Return the schema of a list."""
+    """Return the schema of a list of `item`."""
     return {"type": "array", "items": item, **bounds}
 
 
 def closed(properties: Schema) -> Schema:
-    """Return the schema of a mapping without other keys."""
+    """Return the schema of a mapping that allows only these keys."""
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def named(value: Schema, **more: object) -> Schema:
-    """Return the schema of a mapping from names to `value` or none."""
+    """Return the schema of a mapping from arbitrary names to `value` or none."""
     return {**closed({}), **more, "additionalProperties": either(value, NONE)}
 
 
@@ -93,7 +93,7 @@ SHARED: dict[str, Schema] = {
         "minProperties": 1,
     },
 }
-# slots within a layer, whose values may be `per_layer`
+# slots within a layer, whose options may be set `per_layer`
 LAYERED = {key.kind.slot for key in LAYER.values() if isinstance(key.kind, PartValue | PartsValue | NormValue)}
 
 LAYERED.add("activation")
@@ -106,7 +106,7 @@ BOUNDS |= {"minItems", "maxItems", "minProperties", "maxProperties"}
 
 
 def parts_of(slot: str) -> dict[str, Schema]:
-    """Return the definitions of a slot: itself, each part's options, and `any.slot` with the options of all."""
+    """Return the definitions for a slot: the slot, each part's options, and `any.SLOT`, the union of all options."""
     definitions: dict[str, Schema] = {}
     every: dict[str, dict[str, Schema]] = {}
     texts = {name: summary_of(part) for name, part in sorted(REGISTRY.load(slot).items())}
@@ -122,7 +122,7 @@ def parts_of(slot: str) -> dict[str, Schema]:
 
 
 def _part(slot: str, texts: dict[str, str]) -> Schema:
-    """Return the schema of a part: its name, or a mapping with options."""
+    """Return the schema of a slot's value: the name of a part, or a mapping with options."""
     word = {"enum": list(texts), "enumDescriptions": list(texts.values())}
     kind = {"description": f"type of {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
     each = [{"if": _of_type(name), "then": refer(f"{slot}.{name}")} for name in texts]
@@ -132,12 +132,12 @@ def _part(slot: str, texts: dict[str, str]) -> Schema:
 
 
 def _of_type(*names: str) -> Schema:
-    """Return the schema of mappings with one of these types."""
+    """Return a schema that matches mappings whose `type` is one of these names."""
     return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
 
 
 def _merged(schemas: dict[str, Schema]) -> Schema:
-    """Merge one option of several parts."""
+    """Merge the schemas of an option that several parts have."""
     texts = {name: schema.get("description", "") for name, schema in schemas.items()}
     same = len(set(texts.values())) == 1
     text = next(iter(texts.values())) if same else "; ".join(f"{name}: {text}" for name, text in texts.items())
@@ -151,9 +151,9 @@ def summary_of(part: type[Component]) -> str:
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's generator, permissive where types are insufficient, so that valid recipes are never rejected.
+    """Pydantic's schema generator, made permissive so that valid recipes are never rejected.
 
-    A user's before or wrap validator may accept any input, unless it declares `json_schema_input_type`.
+    A part's own before or wrap validator may accept any input unless it declares `json_schema_input_type`.
     """
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
@@ -166,7 +166,7 @@ class _Generator(GenerateJsonSchema):
         return {}
 
     def emit_warning(self, kind: object, detail: str) -> None:
-        """Ignore defaults that cannot be serialized."""
+        """Suppress warnings about defaults that cannot be serialized."""
 
     def _loosened(self, schema: Any, result: JsonSchemaValue) -> JsonSchemaValue:
         own = getattr(schema["function"]["function"], "__module__", "").startswith("tfkit.")
@@ -176,9 +176,9 @@ class _Generator(GenerateJsonSchema):
 
 
 def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[str, Schema]:
-    """Return the definition `owner` of the mapping validated by `model`, and those of nested mappings.
+    """Return the definition `owner` for the options of `model`, and the definitions of nested mappings.
 
-    With `layered`, `per_layer` may replace a value.
+    If `layered`, options may be set `per_layer`.
     """
     schema = model.model_json_schema(schema_generator=_Generator)
     nested = schema.pop("$defs", {})
@@ -187,7 +187,7 @@ def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[s
 
 
 class _Reader:
-    """Translator of Pydantic's schemas."""
+    """Translator from Pydantic's JSON Schema to ours."""
 
     def __init__(self, owner: str, nested: dict[str, Schema], varied: list[Schema]) -> None:
         self.owner = owner
@@ -195,14 +195,14 @@ class _Reader:
         self.varied = varied
 
     def mapping(self, source: Schema) -> Schema:
-        """Return the schema of a mapping with options."""
+        """Translate the schema of a mapping."""
         others = source.get("additionalProperties", "properties" not in source)
         schema = closed({name: self._option(one) for name, one in source.get("properties", {}).items()})
         schema["additionalProperties"] = others if isinstance(others, bool) else self.value(others)
         return ({"description": source["description"]} if "description" in source else {}) | schema
 
     def _option(self, source: Schema) -> Schema:
-        """Return an option with description and default; a norm has no default, since it follows the stack's."""
+        """Translate an option with its description and default; a norm's default is omitted: it is the stack's norm."""
         text, schema, default = source.get("description", ""), self.value(source), source.get("default")
         members = [source, *source.get("anyOf", ())]
         of_stack = default is not None and any(member.get("x-slot") == "norm" for member in members)
@@ -212,12 +212,12 @@ class _Reader:
         return ({"description": text} if text else {}) | schema
 
     def value(self, source: Schema) -> Schema:
-        """Return the schema of a value."""
+        """Translate the schema of a value."""
         if union := source.get("anyOf", source.get("oneOf")):
             return either(*map(self.value, union))
         if "x-slot" in source:
             return either(refer(source["x-slot"]), *[TRUE] * (source["x-slot"] == "norm"), *self.varied)
-        if "$ref" in source:  # a nested mapping, which may be abbreviated to its type, as a part to its name
+        if "$ref" in source:  # a nested mapping; like a part, it may be abbreviated to its type
             name = source["$ref"].rpartition("/")[2]
             words = _words(self.nested[name].get("properties", {}).get("type", {}))
             return either(refer(f"{self.owner}.{name}"), *[{"enum": words}] * bool(words))
@@ -241,7 +241,7 @@ class _Reader:
 
 
 def _words(source: Schema) -> list[object]:
-    """Return the allowed words."""
+    """Return the words that an enum or const allows."""
     return [
         "none" if word is None else word
         for word in source.get("enum", [source[key] for key in source if key == "const"])
@@ -261,13 +261,13 @@ ANY_KEY = ".+"
 
 
 class VariantKeys:
-    """Patterns for the dotted keys that a variant may override, with the schemas of their values."""
+    """Generator of patterns for the dotted keys of variants, with the schemas of their values."""
 
     def __init__(self, definitions: Mapping[str, Schema]) -> None:
         self.definitions = definitions
 
     def schema(self, sections: Mapping[str, Schema]) -> Schema:
-        """Return the schema of variants by name; a single key with a list is an axis."""
+        """Return the schema of `variants:`; every key also accepts a list of values (an axis)."""
         axes = {key: either(value, many(value)) for key, value in sections.items()}
         patterns = {f"^{key}$": either(value, many(value)) for key, value in self._keys(sections)}
         return named({**closed(axes), "patternProperties": patterns})
@@ -285,7 +285,7 @@ class VariantKeys:
     def _paths(
         self, prefix: str, keys: Mapping[str, Schema], above: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, Schema]]:
-        """Yield the dotted keys at and below `prefix`; keys with the same definition share a pattern."""
+        """Yield patterns for the dotted keys below `prefix`; keys with the same definition share a pattern."""
         same_definition: dict[str, list[str]] = {}
         for key, value in keys.items():
             yield prefix + key, value
@@ -293,13 +293,13 @@ class VariantKeys:
                 same_definition.setdefault(name, []).append(key)
         for name, same in same_definition.items():
             below = prefix + (same[0] if len(same) == 1 else f"({'|'.join(same)})") + r"\."
-            if name in above:  # recursive part
+            if name in above:  # a recursive definition
                 yield below + ANY_KEY, {}
             else:
                 yield from self._paths(below, self._children(name), above | {name})
 
     def _children(self, name: str) -> dict[str, Schema]:
-        """Return the keys of a definition as patterns."""
+        """Return the keys of a definition as regular expressions, with their schemas."""
         mapping = self.definitions[name]
         others = mapping["additionalProperties"]
         children = {
@@ -309,7 +309,7 @@ class VariantKeys:
         return children | ({"[^.]+": others} if isinstance(others, dict) else {ANY_KEY: {}} if others else {})
 
     def _mappings(self, schema: Schema) -> Iterator[str]:
-        """Yield the mapping definitions of a value; for a part, the options of its whole slot."""
+        """Yield the definitions that a value may refer to, for a part that of all options in its slot."""
         for one in schema.get("anyOf", [schema]):
             name, _, option = one.get("$ref", "").removeprefix(REFERENCE).partition("/properties/")
             if option:
@@ -333,7 +333,7 @@ HEAD_NAME: Schema = {
     "patternErrorMessage": "expected a plain word as the head's name",
 }
 PATH: Schema = {"type": "string"}
-# keys with a special schema
+# keys whose schema does not follow from their kind
 OWN: dict[str, Schema] = {
     "tfkit": {"enum": [LANGUAGE]},
     "extends": PATH,
@@ -356,9 +356,9 @@ OWN |= {
 def language_schema() -> Schema:
     """Return the JSON Schema (draft 7) of recipes with all registered parts, in deterministic order.
 
-    It describes data as parsed by YAML 1.2, where `none` is a word and an empty value is null. Parts, sections and
-    stacks have one definition each, which covers keys, words, types and bounds. Missing keys and constraints across
-    the model (divisibility, contradictions) are left to `tfkit check`.
+    It describes data as parsed by YAML 1.2, in which `none` is a string and an empty value is null. Each part, section
+    and stack has one definition, which covers keys, words, types and bounds. Missing keys and constraints between
+    values (divisibility, contradictions) are left to `tfkit check`.
     """
     definitions = {**SHARED, **_model()}
     for slot in CATALOGUES:
@@ -371,7 +371,7 @@ def language_schema() -> Schema:
     return {
         "$schema": DRAFT,
         "title": "tfkit recipe",
-        "description": "a Transformer and its training; `tfkit check` also finds faults that depend on the whole model",
+        "description": "a Transformer and its training; run `tfkit check` for faults that involve several values",
         **closed(top),
         "anyOf": [{"required": ["tfkit"]}, {"required": ["extends"]}],
         "definitions": dict(sorted(definitions.items())),
@@ -379,12 +379,18 @@ def language_schema() -> Schema:
 
 
 def _model() -> dict[str, Schema]:
-    """Define `model:` (rules R1 to R15)."""
+    """Return the definitions of `model:` (rules R1 to R15)."""
     stack, model = _declared(STACK), _declared(MODEL)
     size, width = number("integer", minimum=0), number("integer", minimum=1, maximum=bounds.WIDTH.most)
-    base: Schema = {"description": "sizes of the unchanged model by key of model: d_model: 64", "type": "object"}
+    base: Schema = {
+        "description": "base model of muP, as the sizes that differ from this model, such as d_model: 64",
+        "type": "object",
+    }
     base |= {"additionalProperties": width, "minProperties": 1}
-    exponent: Schema = {"description": "scale branches by depth ** -exponent (CompleteP: 1)", "type": "number"}
+    exponent: Schema = {
+        "description": "residual branches are scaled by depth ** -exponent (CompleteP: 1)",
+        "type": "number",
+    }
     exponent |= {"minimum": 0.5, "maximum": 1}
     return {
         "section.model": closed({"type": model.pop("type"), **stack, **model}),
@@ -399,21 +405,21 @@ def _model() -> dict[str, Schema]:
 
 
 def _again() -> Iterator[tuple[str, Schema]]:
-    """Yield the keys of repeated sublayers (feedforward_2)."""
+    """Yield the patterns of repeated sublayers (feedforward_2) with their schemas."""
     for name in SUBLAYERS:
         part, norm = _value(LAYER[name].kind), _value(LAYER[f"{name}_norm"].kind)
-        yield f"^{name}{NUMBERED}$", {"description": f"a further {name}, merged over {name}", **part}
-        yield f"^{name}{NUMBERED}_norm$", {"description": f"the norm of this {name}", **norm}
+        yield f"^{name}{NUMBERED}$", {"description": f"another {name} sublayer, merged over {name}", **part}
+        yield f"^{name}{NUMBERED}_norm$", {"description": f"the norm of this {name} sublayer", **norm}
 
 
 def _declared(keys: Mapping[str, Key], *varied: Schema) -> dict[str, Schema]:
-    """Map keys to described schemas."""
+    """Return the schema of each key with its description."""
     values = {name: OWN[name] if name in OWN else _value(key.kind, *varied) for name, key in keys.items()}
     return {name: {"description": key.sentence, **values[name]} for name, key in keys.items()}
 
 
 def _value(kind: Kind, *varied: Schema) -> Schema:
-    """Return the schema of a kind of value; `varied` may replace a number or list item."""
+    """Return the schema of a kind of value; `varied` are alternatives to a number or a list item."""
     match kind:
         case SizeValue():
             size = number("integer", minimum=1, maximum=kind.limit)

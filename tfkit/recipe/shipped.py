@@ -1,4 +1,4 @@
-"""The shipped recipes by name, in the wheel or in the repository."""
+"""Lookup of shipped recipes by name, in the wheel or in the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDERS = ("models", TASKS, "studies")
 
 
 def named_like(word: str, recipes: Mapping[str, Path]) -> str | None:
-    """Return the most similar recipe name: one with the prefix `word`, else the nearest; None without a match."""
+    """Return the shortest recipe name with the prefix `word`, else a similar name, or None."""
     begun = [name for name in recipes if word and name.startswith(word.casefold())]
     return min(begun, key=len) if begun else nearest(word, list(recipes))
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
-from tfkit.core.errors import UsageError
 from tfkit.core.options import Slot
-from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject, Tree
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.search import prepare
@@ -22,17 +17,16 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
+from tfkit.reports.rounds import OWN, Call, alternate, compared, print_table
 
-Call = Callable[[], object]
 PROMPT = 32  # prompt length in tokens
-OWN = "tfkit"
 FLOOR = "weights alone"
 OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # used once, not at every step
 
 
 @dataclass(frozen=True)
 class Size:
-    """A randomly initialized model: a GPT, or an encoder-decoder with `num_layers` on each side."""
+    """A randomly initialized model: a GPT, a BERT, or an encoder-decoder with `num_layers` on each side."""
 
     name: str
     num_layers: int
@@ -40,7 +34,12 @@ class Size:
     num_heads: int
     d_ff: int
     vocab_size: int
-    pair: bool = False
+    type: str = "decoder"
+
+    @property
+    def pair(self) -> bool:
+        """True for an encoder-decoder."""
+        return self.type == "encoder_decoder"
 
 
 SIZES = {
@@ -48,7 +47,7 @@ SIZES = {
     for size in (
         Size("small", 6, 384, 6, 1536, 256),
         Size("gpt2", 12, 768, 12, 3072, 50257),
-        Size("pair", 3, 256, 4, 1024, 8000, pair=True),
+        Size("pair", 3, 256, 4, 1024, 8000, "encoder_decoder"),
     )
 }
 
@@ -80,29 +79,11 @@ class Timed:
     seconds: tuple[float, ...] | None
 
 
-def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Return the names. Raise UsageError for unknown names."""
-    for name in names:
-        if name not in known:
-            hint = nearest(name, list(known))
-            hint_text = f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}"
-            raise UsageError(f"unknown {what} '{name}'; {hint_text}")
-    return list(names)
-
-
 def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> Iterator[Timed]:
-    """Time all methods for each task. Methods alternate within a round, so that disturbances affect all of them."""
+    """Time all methods for each task in alternating rounds."""
     for work in works:
-        calls = ways(work, peers)
-        supported = {name: call for name, call in calls.items() if call is not None}
-        seconds: dict[str, list[float]] = {name: [] for name in supported}
-        for number in range(rounds + 1):
-            for name, call in supported.items():
-                elapsed = _seconds(call)
-                if number:  # the first round is a warm-up
-                    seconds[name].append(elapsed)
-        for name in calls:
-            yield Timed(work, name, tuple(seconds[name]) if name in seconds else None)
+        for name, seconds in alternate(ways(work, peers), rounds).items():
+            yield Timed(work, name, seconds)
 
 
 def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
@@ -116,27 +97,28 @@ def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
     return own | {FLOOR: _floor(model, work)} | {name: peer(work) for name, peer in peers.items()}
 
 
-def recipe(size: Size) -> Tree:
-    """Return the `model:` section for a model of this size."""
+def recipe(size: Size, dropout: float = 0.0) -> Tree:
+    """Return the model section for this size."""
     layer = {
-        "residual": "post_norm" if size.pair else "pre_norm",
+        "residual": "pre_norm" if size.type == "decoder" else "post_norm",
         "norm": "layer_norm",
-        "attention": {"type": "multi_head", "num_heads": size.num_heads},
+        "dropout": dropout,
+        "attention": {"type": "multi_head", "num_heads": size.num_heads, "dropout": dropout},
         "feedforward": {"type": "mlp", "d_ff": size.d_ff, "activation": "relu" if size.pair else "gelu_tanh"},
     }
     common = {
+        "type": size.type,
         "d_model": size.d_model,
         "vocab_size": size.vocab_size,
         "layer": layer,
-        "head": {"type": "language_model", "tied": True},
+        "head": {"type": "masked_lm" if size.type == "encoder" else "language_model", "tied": True},
     }
     if not size.pair:
-        own = {"type": "decoder", "embedding": "tokens", "position": "learned", "max_length": 1024}
+        own = {"embedding": {"type": "tokens", "dropout": dropout}, "position": "learned", "max_length": 1024}
         return common | own | {"num_layers": size.num_layers}
     stack = {"num_layers": size.num_layers}
-    embedding = {"type": "tokens", "scale": "sqrt_d_model", "shared": True}
-    own = {"type": "encoder_decoder", "embedding": embedding, "position": "sinusoidal"}
-    return common | own | {"encoder": stack, "decoder": stack}
+    embedding = {"type": "tokens", "scale": "sqrt_d_model", "shared": True, "dropout": dropout}
+    return common | {"embedding": embedding, "position": "sinusoidal", "encoder": stack, "decoder": stack}
 
 
 def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
@@ -168,12 +150,6 @@ def _floor(model: Model, work: Work) -> Call:
     return call
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 def as_data(timings: Sequence[Timed]) -> list[JsonObject]:
     """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit's."""
     own = {timed.work: timed.seconds for timed in timings if timed.way == OWN}
@@ -189,43 +165,26 @@ def _row(timed: Timed, own: Sequence[float]) -> dict[str, object]:
         "new_tokens": work.new,
         "way": timed.way,
     }
-    if timed.seconds is None:
-        return {**row, "step_ms": None, "tokens_per_second": None, "ratio": None, "ratios": None}
-    median = statistics.median(timed.seconds)
-    ratios = sorted(seconds / own_seconds for seconds, own_seconds in zip(timed.seconds, own, strict=True))
-    return {
-        **row,
-        "step_ms": 1000 * median / work.new,
-        "tokens_per_second": work.batch * work.new / median,
-        "ratio": statistics.median(ratios),
-        "ratios": [ratios[0], ratios[-1]],
-    }
+    times = compared(timed.seconds, own)
+    seconds = times.pop("seconds")
+    speed = {"step_ms": None, "tokens_per_second": None}
+    if seconds is not None:
+        speed = {"step_ms": 1000 * seconds / work.new, "tokens_per_second": work.batch * work.new / seconds}
+    return {**row, **speed, **times}
 
 
 def render(rows: Sequence[JsonObject], console: Console) -> None:
-    """Print the measurements."""
+    """Print the results."""
     new = rows[0]["new_tokens"]
     console.print(
         f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
         "alternating rounds.",
         highlight=False,
     )
-    table = Table(box=None, pad_edge=False)
-    for title in ("model", "batch", "beams", "way"):
-        table.add_column(title, no_wrap=True)
-    for title in ("step ms", "tokens/s", "x tfkit", "range"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [str(row[name]) for name in ("model", "batch", "beams", "way")]
-        if row["ratio"] is None:
-            table.add_row(*cells, "-", "-", "-", "-")
-            continue
-        least, most = row["ratios"]
-        figures = [f"{row['step_ms']:.2f}", f"{row['tokens_per_second']:,.0f}", f"{row['ratio']:.2f}x"]
-        table.add_row(*cells, *figures, f"{least:.2f}-{most:.2f}")
-    console.print(table)
+    titles = {title: title for title in ("model", "batch", "beams", "way")}
+    print_table(rows, titles, {"step ms": "{step_ms:.2f}", "tokens/s": "{tokens_per_second:,.0f}"})
     console.print(
-        f"\n{FLOOR}: one matrix-vector product per weight with torch's Linear. "
+        f"\n{FLOOR}: one product of each weight with a vector by torch's plain layer. "
         "-: the method does not support this model or search.",
         style="dim",
     )

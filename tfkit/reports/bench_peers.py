@@ -8,51 +8,69 @@ from typing import Any
 import torch
 
 from tfkit.core.errors import UsageError
-from tfkit.reports.bench_decoding import PROMPT, Call, Peer, Work
+from tfkit.reports.bench_decoding import PROMPT, Peer, Size, Work
+from tfkit.reports.rounds import Call
 
 
-def _library(name: str, package: str) -> Any:
+def library(name: str) -> Any:
+    """Import a library. Raise UsageError if it is not installed."""
+    package = name.replace("_", "-")
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(f"{package} is not installed ({error}): pip install {package}") from None
 
 
-def _transformers(work: Work, **how: object) -> Call | None:
-    """Decode with GPT-2 of transformers, or with its BART for an encoder-decoder."""
-    library = _library("transformers", "transformers")
-    library.logging.set_verbosity_error()
-    size = work.size
-    if size.pair:
-        sides = {
-            f"{side}_{name}": value
-            for side in ("encoder", "decoder")
-            for name, value in (
-                ("layers", size.num_layers),
-                ("attention_heads", size.num_heads),
-                ("ffn_dim", size.d_ff),
-            )
-        }
-        config = library.BartConfig(
-            vocab_size=size.vocab_size,
-            d_model=size.d_model,
-            activation_function="relu",
-            decoder_start_token_id=1,
-            bos_token_id=1,
-            pad_token_id=0,
-            eos_token_id=2,
-            forced_eos_token_id=None,
-            **sides,
-        )
-        model = library.BartForConditionalGeneration(config).eval()
-    else:
+def transformers_model(size: Size, dropout: float = 0.0) -> Any:
+    """Return GPT-2, BERT, or BART for an encoder-decoder, with random weights."""
+    package = library("transformers")
+    package.logging.set_verbosity_error()
+    if size.type == "decoder":
+        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
         shape = {"n_layer": size.num_layers, "n_embd": size.d_model, "n_head": size.num_heads, "n_inner": size.d_ff}
-        config = library.GPT2Config(vocab_size=size.vocab_size, bos_token_id=None, eos_token_id=None, **shape)
-        model = library.GPT2LMHeadModel(config).eval()
-    ids = work.prompts()
+        config = package.GPT2Config(
+            vocab_size=size.vocab_size, bos_token_id=None, eos_token_id=None, use_cache=False, **shape, **rates
+        )
+        return package.GPT2LMHeadModel(config)
+    if size.type == "encoder":
+        rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+        config = package.BertConfig(
+            vocab_size=size.vocab_size,
+            num_hidden_layers=size.num_layers,
+            hidden_size=size.d_model,
+            num_attention_heads=size.num_heads,
+            intermediate_size=size.d_ff,
+            **rates,
+        )
+        return package.BertForMaskedLM(config)
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", size.num_layers), ("attention_heads", size.num_heads), ("ffn_dim", size.d_ff))
+    }
+    config = package.BartConfig(
+        vocab_size=size.vocab_size,
+        d_model=size.d_model,
+        activation_function="relu",
+        decoder_start_token_id=1,
+        bos_token_id=1,
+        pad_token_id=0,
+        eos_token_id=2,
+        forced_eos_token_id=None,
+        dropout=dropout,
+        attention_dropout=dropout,
+        **sides,
+    )
+    return package.BartForConditionalGeneration(config)
+
+
+def _transformers(work: Work, **how: object) -> Call | None:
+    """Decode with GPT-2, or BART for an encoder-decoder."""
+    model, ids = transformers_model(work.size).eval(), work.prompts()
+    model.config.use_cache = True
     lengths = {"max_new_tokens": work.new, "min_new_tokens": work.new}
 
-    def call() -> Any:
+    def call() -> object:
         return model.generate(ids, do_sample=False, num_beams=work.beams, pad_token_id=0, **lengths, **how)
 
     return call
@@ -64,10 +82,10 @@ def _static(work: Work) -> Call | None:
 
 
 def _x_transformers(work: Work) -> Call | None:
-    library, size = _library("x_transformers", "x-transformers"), work.size
+    package, size = library("x_transformers"), work.size
     if size.pair or work.beams > 1:
         return None
-    layers = library.Decoder(
+    layers = package.Decoder(
         dim=size.d_model,
         depth=size.num_layers,
         heads=size.num_heads,
@@ -76,19 +94,19 @@ def _x_transformers(work: Work) -> Call | None:
         attn_flash=True,
     )
     length = PROMPT + work.new
-    inner = library.TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=length, attn_layers=layers)
-    model, ids = library.AutoregressiveWrapper(inner).eval(), work.prompts()
+    inner = package.TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=length, attn_layers=layers)
+    model, ids = package.AutoregressiveWrapper(inner).eval(), work.prompts()
     return lambda: model.generate(ids, work.new, temperature=0.0, cache_kv=True)
 
 
 def _litgpt(work: Work) -> Call | None:
     """Decode with LitGPT, which supports only batch size 1 here."""
-    library, size = _library("litgpt", "litgpt"), work.size
+    package, size = library("litgpt"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None
     writing = importlib.import_module("litgpt.generate.base")
     length = PROMPT + work.new
-    config = library.Config(
+    config = package.Config(
         name="gpt",
         block_size=length,
         n_layer=size.num_layers,
@@ -102,7 +120,7 @@ def _litgpt(work: Work) -> Call | None:
         bias=True,
         mlp_class_name="GptNeoxMLP",
     )
-    model, ids = library.GPT(config).eval(), work.prompts()[0]
+    model, ids = package.GPT(config).eval(), work.prompts()[0]
     with torch.inference_mode():
         model.set_kv_cache(1)
     return lambda: writing.generate(model, ids, length, temperature=0.0)

@@ -220,7 +220,7 @@ class _Account:
         return PartCount(name, {key: tuple(weight.shape) for key, weight in weights.items()}, cost)
 
     def _once(self, side: str, stack: Stack) -> Tally:
-        """Return the work done once per forward pass: masks, biases, and whatever the stack itself computes."""
+        """Return the work done once per forward pass: masks, biases, and operations of the stack itself."""
         once = self.tallies.get((side,), Tally())
         for index in range(len(stack.layers) // 2):
             once += self._within(side, "layer", str(index), "0") - self._within(side, "layer", str(index), "1")

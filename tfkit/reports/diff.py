@@ -53,9 +53,9 @@ def _named(what: str, before: dict[str, object], after: dict[str, object], follo
 
 def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
     """Compare the order of the names that both have."""
-    ours, theirs = ([name for name in one if name in other] for one, other in ((before, after), (after, before)))
-    if ours != theirs:
-        yield Change(f"order of {what}", ", ".join(ours), ", ".join(theirs))
+    old, new = ([name for name in one if name in other] for one, other in ((before, after), (after, before)))
+    if old != new:
+        yield Change(f"order of {what}", ", ".join(old), ", ".join(new))
 
 
 # stacks
@@ -63,13 +63,13 @@ def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
 
 def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[Change]:
     """Compare all stacks; a change that encoder and decoder share is listed once."""
-    ours, theirs = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
-    if len(ours) == len(theirs) == 1:
+    old, new = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
+    if len(old) == len(new) == 1:
         yield from _Stack(before.last, after.last, follows, alone=True).changes()
         return
     by_side = {}
-    for side in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(side), theirs.get(side)
+    for side in dict.fromkeys([*old, *new]):
+        one, other = old.get(side), new.get(side)
         if one is None or other is None:
             yield Change(side, *("none" if plan is None else _stack_words(plan) for plan in (one, other)))
         else:
@@ -155,13 +155,13 @@ def _sets(plan: StackPlan) -> str:
 
 def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
     """Compare two layers."""
-    columns = ours, theirs = _columns(before), _columns(after)
-    order = [columns.pop("sublayers") for columns in (ours, theirs)]
-    for name in dict.fromkeys([*ours, *theirs]):
-        if name.endswith("_norm") and not (name in ours and name in theirs):
+    columns = old, new = _columns(before), _columns(after)
+    order = [columns.pop("sublayers") for columns in (old, new)]
+    for name in dict.fromkeys([*old, *new]):
+        if name.endswith("_norm") and not (name in old and name in new):
             continue  # only one of the layers has this sublayer
         absent = "the stack's" if name == "position" else "none"
-        yield from differences(f"layer.{name}", ours.get(name), theirs.get(name), _base(name, columns), absent)
+        yield from differences(f"layer.{name}", old.get(name), new.get(name), _base(name, columns), absent)
     yield from _order("sublayers", *order)
 
 

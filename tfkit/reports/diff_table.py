@@ -96,10 +96,10 @@ def _changes(console: Console, title: str, changes: Sequence[Change]) -> None:
 
 def _figures(diff: Diff, console: Console) -> None:
     """Print both costs and their difference, as lines of text if a table does not fit."""
-    ours, theirs = (asdict(side.counts.total) for side in (diff.before, diff.after))
+    old, new = (asdict(side.counts.total) for side in (diff.before, diff.after))
     rows = [("", "A", "B", "difference")]
     for key, title in FIGURES.items():
-        rows.append((title, _figure(key, ours[key]), _figure(key, theirs[key]), _change(key, ours[key], theirs[key])))
+        rows.append((title, _figure(key, old[key]), _figure(key, new[key]), _change(key, old[key], new[key])))
     table = Table(box=None, pad_edge=False, show_header=False)
     for index in range(4):
         table.add_column(justify="right" if index else "left", no_wrap=True)

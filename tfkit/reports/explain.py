@@ -53,7 +53,7 @@ def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation
     if not rows[-1].is_resolved:
         explanation.note = AS_WRITTEN
     elif rows[-1].path.endswith(".mask") and any(row.layers and row.side and kind.sides[row.side] for row in rows):
-        explanation.note = f"besides causal, which comes with type: {kind.part_name}"
+        explanation.note = f"in addition to causal, which follows from type: {kind.part_name}"
     return explanation
 
 
@@ -74,7 +74,7 @@ def _whole(rows: list[RecipeRow]) -> Iterator[Answer]:
     answer = _answer(rows, rows)
     happened = [entry for entry in answer.entries if entry.dropped or entry.replaced]
     texts = {tuple(_happened(entry)) for entry in happened}
-    if len(texts) == 1 and len(happened) == len(answer.entries):  # equal for all layers, whatever their options
+    if len(texts) == 1 and len(happened) == len(answer.entries):  # equal for all layers
         happened = [replace(happened[0], where="")]
     if happened:
         yield answer._replace(entries=happened)

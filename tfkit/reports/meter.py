@@ -38,12 +38,12 @@ class Tally:
 class Meter:
     """Context manager that attributes all operations to the innermost watched module.
 
-    A storage counts in full where it is first saved; the model's parameters do not count.
+    A storage counts fully where it is saved first; parameters of the model do not count.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.tallies: dict[Path, Tally] = {}
-        # references keep addresses from being reused
+        # the references prevent addresses from being reused
         self._storages = {_address(weight): weight.untyped_storage() for weight in model.parameters()}
         self._scopes: list[Path] = [()]
         self._open = ExitStack()
@@ -93,9 +93,9 @@ def _as_is(tensor: Tensor) -> Tensor:
 
 
 class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that reports FLOPs by operation.
+    """Dispatch mode that reports the FLOPs of each operation.
 
-    torch's FlopCounterMode identifies modules by name and cannot separate two calls of one layer.
+    torch's FlopCounterMode identifies modules by name, so it cannot distinguish two calls of one layer.
     """
 
     def __init__(self, report: Callable[[Tally], None]) -> None:
@@ -133,7 +133,7 @@ _MORE_FLOPS: dict[Any, Callable[..., int]] = {
 
 
 class _FusedAttentionMode(TorchFunctionMode):
-    """Function mode that replaces attention by a fused kernel; on `meta`, torch's steps would save the score matrix."""
+    """Function mode that replaces attention with a fused kernel; on `meta`, torch would save the score matrix."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         if func is F.scaled_dot_product_attention:
@@ -149,7 +149,7 @@ def _fused(
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Shapes, FLOPs and saved tensors of a fused kernel: inputs, output and one float32 per query."""
+    """Shapes, FLOPs and saved tensors of a fused kernel, which saves inputs, output and one float32 per query."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -164,4 +164,4 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: object, *grads: Tensor) -> Any:
-        raise NotImplementedError("the meter runs no backward pass")
+        raise NotImplementedError("the meter does not support a backward pass")

@@ -116,7 +116,7 @@ def _abilities(console: Console, part: JsonObject) -> None:
             rows(console, [(name, CAPABILITIES[name]) for name in names])
     if part["asks"]:
         console.print()
-        say(console, "It requires of other parts in its layer:", "bold")
+        say(console, "Required of other parts in its layer:", "bold")
         rows(console, [(" and ".join(slots), CAPABILITIES[name]) for name, slots in part["asks"].items()])
     if part["needs"]:
         console.print()

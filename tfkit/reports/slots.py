@@ -30,7 +30,7 @@ SLOTS: dict[str, Note] = {
         "model.layer.mask: {type: window, size: 256}",
     ),
     "norm": Note(
-        "normalizes activations; set once for the stack; `norm: true` elsewhere uses the same one",
+        "normalizes activations; `norm: true` in other places uses the stack's norm",
         "model.layer.norm: {type: layer_norm, eps: 1e-6}",
     ),
     "residual": Note("connects sublayers and norms to the residual stream", "model.layer.residual: pre_norm"),
@@ -40,7 +40,7 @@ SLOTS: dict[str, Note] = {
     ),
     "embedding": Note("maps token ids to vectors", "model.embedding: {type: tokens, scale: sqrt_d_model}"),
     "head": Note(
-        "computes outputs from the last hidden states; `heads:` names several",
+        "computes outputs from the last hidden states; `heads:` defines several by name",
         "model.head: {type: language_model, tied: true}",
     ),
     "init": Note("initializes the weights", "model.init: {type: normal, std: 0.02}"),

@@ -263,7 +263,7 @@ class Run(StoredRun):
         if split in self.recipe.train.evaluations:
             return self._evaluate_named(str(split), limit, quantize)
         split = split or self._final_split
-        record.check_there(RunFolder(self.folder), EVALUATION)
+        record.check_existing(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
         if quantize is not None:
             return self._quantized(quantize)._scorer.scores(examples, self.recipe.train.metrics)

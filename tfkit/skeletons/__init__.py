@@ -1,1 +1,1 @@
-"""Templates of parts: `tfkit new --part` writes them under a given name. They are never imported."""
+"""Templates of parts, which `tfkit new --part` copies under a new name. They are never imported."""

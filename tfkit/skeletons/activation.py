@@ -14,9 +14,9 @@ from tfkit.components.activation import Activation
 
 @tfkit.register("activation", "my_part")
 class MyPart(Activation):
-    """x * sigmoid(slope * x), the slope learned."""
+    """x * sigmoid(slope * x), with a learned slope."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, slope: 1.7}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, slope: 1.7}. Add your own here.
     class Config(tfkit.Config):
         slope: float = Field(1.0, description="initial slope")
 

@@ -1,4 +1,4 @@
-"""my_part: a custom adapter, which trains a few weights added to a frozen model."""
+"""my_part: a custom adapter, which adds a few trainable weights to a frozen model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfkit.training.adapter import Adaptation, Adapter
 
 
 class Scales(Adaptation):
-    """A factor on each output of these layers."""
+    """A learned factor on each output of the given linear layers."""
 
     def __init__(self, linears: list[nn.Linear]) -> None:
         super().__init__()
@@ -22,12 +22,12 @@ class Scales(Adaptation):
         self.factors = nn.ParameterList(torch.ones_like(linear.weight[:, 0]) for linear in linears)
         self.is_merged = False
         for linear, factor in zip(linears, self.factors, strict=True):
-            # Change this: what the adapter adds to the computation of the model.
+            # Change this: how the adapter changes the computation of the model.
             linear.register_forward_hook(lambda _, given, output, by=factor: output if self.is_merged else output * by)
 
     @contextlib.contextmanager
     def merged(self) -> Iterator[None]:
-        # Change this too: the same in the weights, which are put back afterwards.
+        # Change this too: the same computation by modified weights, which are restored afterwards.
         weights = [weight for linear in self.linears for weight in linear.parameters(recurse=False)]
         kept = [weight.detach().clone() for weight in weights]
         with torch.no_grad():
@@ -47,11 +47,11 @@ class Scales(Adaptation):
 
 @tfkit.register("adapter", "my_part")
 class MyPart(Adapter):
-    """Factors on the outputs of one projection of every layer."""
+    """Learned factors on the outputs of one projection in every layer."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, on: value}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, on: value}. Add your own here.
     class Config(Adapter.Config):
-        on: str = Field("value", description="the last name of the linear layers")
+        on: str = Field("value", description="last component of the names of the linear layers")
 
     config: Config
 

@@ -12,7 +12,7 @@ from tfkit.training.callback import Callback, Record, Training
 class MyPart(Callback):
     """Stop after `patience` steps without a lower loss."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, patience: 50}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, patience: 50}. Add your own here.
     class Config(Callback.Config):
         patience: int = Field(50, ge=1, description="steps without a lower loss")
 
@@ -22,7 +22,7 @@ class MyPart(Callback):
         self.best, self.at = float("inf"), 0
 
     def step(self, training: Training, record: Record) -> None:
-        # Change this, and add what else you need: start, validation, checkpoint, end. A callback changes no weights.
+        # Change this, and override other events as needed: start, validation, checkpoint, end. Do not change weights.
         if record.get("loss", self.best) < self.best:
             self.best, self.at = record["loss"], training.step
         if training.step - self.at >= self.patience:

@@ -13,16 +13,15 @@ from tfkit.data.corpus.base import Corpus, Example
 
 @tfkit.register("corpus", "my_part")
 class MyPart(Corpus):
-    """Sums, such as "12+7=19", as many as are asked for; another seed gives others."""
+    """Random sums such as "12+7=19"; the seed determines the examples."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, count: 1000}. Add yours here; one that is a
-    # file is of the type `RecipePath` of tfkit.core.options, so that it is looked for beside the recipe and --resume
-    # notices when it has changed.
+    # Options of the part, as written in a recipe: {type: my_part, count: 1000}. Add your own here. For a file, use the
+    # type `RecipePath` of tfkit.core.options: its path is then relative to the recipe, and --resume detects changes.
     class Config(Corpus.Config):
         count: int = Field(200, ge=1, description="number of examples")
-        seed: int = Field(0, ge=0, description="seed of the random numbers; use different ones for valid and test")
+        seed: int = Field(0, ge=0, description="random seed; use different ones for valid and test")
 
-    # What each example has: `text` for language models, `source` and `target` for pairs, `text` and `label`, ...
+    # The fields of each example: `text` for language models, `source` and `target` for pairs, `text` and `label`, ...
     fields = ("text",)
 
     def __init__(self, config: Config) -> None:
@@ -30,7 +29,7 @@ class MyPart(Corpus):
         self.config = config
 
     def read(self) -> Iterator[Example]:
-        # Change this: one mapping of texts an example.
+        # Change this: yield one mapping from fields to texts per example.
         numbers = random.Random(self.config.seed)
         for _ in range(self.config.count):
             first, second = numbers.randrange(100), numbers.randrange(100)

@@ -19,14 +19,14 @@ from tfkit.core.inputs import Inputs
 
 @tfkit.register("embedding", "my_part")
 class MyPart(Embedding):
-    """length * tokens[id] / |tokens[id]| + position: all tokens begin equally long."""
+    """length * tokens[id] / |tokens[id]| + position: all token vectors have equal length."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, length: 4}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, length: 4}. Add your own here.
     class Config(Embedding.Config):
         length: float = Field(1.0, gt=0, description="length of a token's vector")
 
         def check(self, shape: tfkit.Shape) -> Iterator[Problem]:
-            # What cannot fit is reported while the recipe is read, before a tensor exists.
+            # Problems are reported when the recipe is validated, before any tensor exists.
             if shape.vocab_size is None:
                 yield Problem("", "needs a vocab_size in the model: a number or `tokenizer`")
 
@@ -34,7 +34,7 @@ class MyPart(Embedding):
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:
         super().__init__(config, shape)
-        # The table is called `tokens`, so that a head can be tied to it.
+        # A head can be tied to the table only if it is called `tokens`.
         self.tokens = nn.Embedding(shape.vocab_size or 1, self.width)
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
@@ -45,5 +45,5 @@ class MyPart(Embedding):
         rows = self.tokens(inputs.input_ids) if vectors is None else vectors
         # Change this: [batch time width] -> [batch time d_model].
         x: Tensor = self.config.length * F.normalize(rows, dim=-1)
-        position = placement.embed()  # what the position parts add, or None
+        position = placement.embed()  # the sum that position parts add, or None
         return x if position is None else x + position.to(x.dtype)

@@ -13,16 +13,16 @@ from tfkit.components.feedforward import FeedForward
 
 @tfkit.register("feedforward", "my_part")
 class MyPart(FeedForward):
-    """down(up(x)² * scale): a square instead of an activation."""
+    """down(up(x)² * scale), with a square instead of an activation."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, d_ff: 256}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, d_ff: 256}. Add your own here.
     class Config(FeedForward.Config):
         d_ff: int = Field(ge=1, description="inner width")
         scale: float = Field(1.0, description="factor on the squares")
 
-    # What looks at one token at a time can do all that a layer asks for, so nothing need be declared; a part that
-    # looks at others says what it promises in `capabilities`.
-    residual_outputs = ("down",)  # what enters the residual stream; some inits scale it by the depth
+    # A part that processes each token separately needs no declaration. If yours mixes tokens, declare its
+    # `capabilities`.
+    residual_outputs = ("down",)  # outputs to the residual stream, which some inits scale with the depth
     config: Config
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:

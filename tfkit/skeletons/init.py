@@ -11,15 +11,15 @@ from tfkit.components.init import Init
 
 @tfkit.register("init", "my_part")
 class MyPart(Init):
-    """Weights and tables ~ U(-bound, bound); biases are 0, norms stay as they were made."""
+    """Weights and tables ~ U(-bound, bound); biases are 0, and norms keep their initial values."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, bound: 0.05}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, bound: 0.05}. Add your own here.
     class Config(tfkit.Config):
         bound: float = Field(0.05, gt=0, description="largest initial weight")
 
     config: Config
 
-    # Change these. A table that the head shares is an embedding, and is filled once.
+    # Change these methods. A table that is tied to the head is filled only once, as an embedding.
     def embedding(self, weight: Tensor) -> None:
         nn.init.uniform_(weight, -self.config.bound, self.config.bound)
 

@@ -1,4 +1,4 @@
-"""my_part: a custom mask rule: which tokens attend to which."""
+"""my_part: a custom mask rule, which decides which tokens may attend to each other."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfkit.core.inputs import Inputs
 
 @tfkit.register("mask", "my_part")
 class MyPart(Mask):
-    """A token sees those less than `every` away, and each `every`-th token of the text."""
+    """A token sees all tokens less than `every` positions away, and every `every`-th token of the text."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, every: 8}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, every: 8}. Add your own here.
     class Config(Mask.Config):
         every: int = Field(8, ge=1, description="distance between the tokens visible to all")
 
-    # A limit hides what it does not show; with `opens = True` the rule shows what limits have hidden. A limit that
-    # hides all that comes later says `hides_future = True`, and may then stand in for `causal`.
+    # By default, a rule is a limit: it hides the tokens for which it returns False. With `opens = True`, it reveals
+    # tokens that limits hide. Set `hides_future = True` if the rule hides all later tokens, as `causal` does.
     config: Config
 
     def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
-        # Change this: True = may look. `query` [batch|1 query 1] and `key` [batch|1 1 key] are places in the sequence.
+        # Change this: True = visible. `query` [batch|1 query 1] and `key` [batch|1 1 key] are indices in the sequence.
         near = (query - key).abs() < self.config.every
         return near | (key % self.config.every == 0)

@@ -10,16 +10,16 @@ from tfkit.training.metric.base import TextMetric
 
 @tfkit.register("metric", "my_part")
 class MyPart(TextMetric):
-    """100 * (words that stand where the reference has them) / (words of the longer text)."""
+    """100 * (words equal to the reference at their position) / (words of the longer text)."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, lowercase: true}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, lowercase: true}. Add your own here.
     class Config(TextMetric.Config):
-        lowercase: bool = Field(False, description="ignore the difference between upper and lower case")
+        lowercase: bool = Field(False, description="ignore case")
 
     config: Config
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        # Change this: one number for all texts; both lists are equally long, and not empty.
+        # Change this: return one number for all texts. Both lists have the same length and are not empty.
         pairs = [(self._words(one), self._words(other)) for one, other in zip(outputs, references, strict=True)]
         right = sum(word == wanted for one, other in pairs for word, wanted in zip(one, other, strict=False))
         return 100.0 * right / max(1, sum(max(len(one), len(other)) for one, other in pairs))

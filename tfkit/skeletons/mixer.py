@@ -13,15 +13,15 @@ from tfkit.components.mixer import Mixer
 
 @tfkit.register("mixer", "my_part")
 class MyPart(Mixer):
-    """output(gate(x) * mean of value(y) over all tokens y that x may see)."""
+    """output(gate(x) * mean of value(y) over all tokens y visible to x)."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, d_mean: 64}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, d_mean: 64}. Add your own here.
     class Config(Mixer.Config):
         d_mean: int = Field(64, ge=1, description="width of the mean")
 
-    # What the part promises; `tfkit parts --verify` tries each promise. Add "cache" once it can decode from a state.
+    # The capabilities of the part, which `tfkit parts --verify` tests. Add "cache" once it can decode from a state.
     capabilities = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
-    residual_outputs = ("output",)  # what enters the residual stream; some inits scale it by the depth
+    residual_outputs = ("output",)  # outputs to the residual stream, which some inits scale with the depth
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:
         super().__init__(config, shape)
@@ -35,10 +35,10 @@ class MyPart(Mixer):
         return out
 
     def _mean(self, value: Tensor, context: tfkit.Context) -> Tensor:
-        """Change this: how tokens are mixed, [batch time width] -> the same."""
-        visible = context.mask.dense()  # [batch|1 query|1 key], True = may look; None = all of them
+        # Change this: mix tokens, [batch time width] -> [batch time width].
+        visible = context.mask.dense()  # [batch|1 query|1 key], True = visible; None if everything is visible
         if visible is None:
             return value.mean(dim=1, keepdim=True)
         weights = visible.to(value.dtype)
         total = weights.expand(value.shape[0], -1, -1) @ value
-        return total / weights.sum(dim=-1, keepdim=True).clamp(min=1)  # a row that sees nothing gives zeros
+        return total / weights.sum(dim=-1, keepdim=True).clamp(min=1)  # 0 if nothing is visible

@@ -16,7 +16,7 @@ from tfkit.components.norm import Norm
 class MyPart(Norm):
     """weight * x / (mean |x| + eps)."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, eps: 1e-5}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, eps: 1e-5}. Add your own here.
     class Config(tfkit.Config):
         eps: float = Field(1e-6, gt=0, description="added to the mean, to avoid division by zero")
 
@@ -27,7 +27,7 @@ class MyPart(Norm):
         self.weight = nn.Parameter(torch.ones(shape.d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Change this: [... width] -> [... width]. Statistics in half precision would lose their last bits.
+        # Change this: [... width] -> [... width]. Compute statistics in float32, since half precision is too coarse.
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         mean = wide.abs().mean(dim=-1, keepdim=True)  # [... 1]
         return (self.weight.to(wide.dtype) * wide / (mean + self.config.eps)).to(x.dtype)

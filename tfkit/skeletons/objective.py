@@ -1,4 +1,4 @@
-"""my_part: a custom objective: what a model is trained for."""
+"""my_part: a custom objective, the loss that training minimizes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from tfkit.training.objective.rows import Batch, TextRows
 
 @tfkit.register("objective", "my_part")
 class MyPart(Objective):
-    """Loss = -sum log p(token_t | token_<t); in training a share of each target is spread over all tokens."""
+    """Loss = -sum log p(token_t | token_<t), with label smoothing in training."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, share: 0.2}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, share: 0.2}. Add your own here.
     class Config(Objective.Config):
-        share: float = Field(0.1, ge=0, lt=1, description="label smoothing, in training only")
+        share: float = Field(
+            0.1, ge=0, lt=1, description="share of each target spread over all tokens, in training only"
+        )
 
     config: Config
     reads = "causal"  # or "bidirectional", "encoder_decoder"
-    rows_type = TextRows  # what becomes of texts: each is a row whose tokens predict the next; or rows of your own
-    # Say  capabilities = frozenset()  where the loss is not -log p: it has no perplexity then.
+    rows_type = TextRows  # conversion of examples: each text is a row whose tokens predict the next; or your own rows
+    # Set  capabilities = frozenset()  if the loss is not -log p, since perplexity is then undefined.
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        # Change this. `batch` has `input_ids` [rows time], and the `labels` [n] of the positions `predicted`.
+        # Change this. `batch` contains `input_ids` [rows time], and the `labels` [n] at the positions `predicted`.
         out = model(input_ids=batch["input_ids"], with_heads=False)
         total = token_loss(model, out.hidden, batch, self.config.share if training else 0.0)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)

@@ -15,21 +15,21 @@ from tfkit.training.optimizer import Optimizer, parameter_groups
 
 @tfkit.register("optimizer", "my_part")
 class MyPart(Optimizer):
-    """x -= lr * sign(mean(g)), the mean of the gradients forgetting slowly."""
+    """x -= lr * sign(mean(g)), with an exponential moving average of the gradients g."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, momentum: 0.95}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, momentum: 0.95}. Add your own here.
     class Config(Optimizer.Config):
-        momentum: float = Field(0.9, ge=0, lt=1, description="decay rate of the running mean of the gradients")
+        momentum: float = Field(0.9, ge=0, lt=1, description="decay rate of the moving average")
 
     config: Config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        # The groups part what decays from norms and biases; a tied weight stands in them once.
+        # Two groups: parameters with weight decay, and norms and biases without. Tied weights are listed once.
         return MyPartStep(parameter_groups(model, decay_norms_and_biases=True), lr, self.config.momentum)
 
 
 class MyPartStep(torch.optim.Optimizer):
-    """The step itself. What it keeps in `state` goes into checkpoints, so that a run goes on exactly."""
+    """The update step. Everything it stores in `state` is saved in checkpoints, so that runs resume exactly."""
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum})
@@ -45,6 +45,6 @@ class MyPartStep(torch.optim.Optimizer):
         state = self.state[parameter]
         if "mean" not in state:
             state["mean"] = torch.zeros_like(parameter)
-        # Change this.
+        # Change this: the update of one parameter.
         state["mean"].lerp_(parameter.grad, 1 - momentum)
         parameter.sub_(lr * state["mean"].sign())

@@ -14,16 +14,16 @@ from tfkit.components.position.base import Position
 class MyPart(Position):
     """scores - strength * log(1 + |query position - key position|)."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, strength: 2}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, strength: 2}. Add your own here.
     class Config(Position.Config):
         strength: float = Field(1.0, ge=0, description="penalty per position of distance")
 
     config: Config
 
-    # Four hooks may be overridden: embed (added to the token embeddings), rotation (turns queries and keys), bias
-    # (added to the scores) and temperature (a factor on the scores). This part has one of them.
+    # Override one or more of four hooks: embed (added to token embeddings), rotation (of queries and keys), bias (added
+    # to the scores) and temperature (a factor on the scores).
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
-        # Change this; positions are [batch|1 time], what is given is [batch|1 heads|1 query key].
+        # Change this: positions [batch|1 time] -> bias [batch|1 heads|1 query key].
         distance = rearrange(query_positions, "batch query -> batch 1 query 1") - rearrange(
             key_positions, "batch key -> batch 1 1 key"
         )

@@ -17,15 +17,15 @@ from tfkit.components.residual import Branch, Residual
 class MyPart(Residual):
     """x = x + scale * Dropout(Sublayer(Norm(x)))."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, scale: 0.5}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, scale: 0.5}. Add your own here.
     class Config(Residual.Config):
         scale: float = Field(0.5, description="factor on the output of a sublayer")
 
-    final_norm = True  # the stack ends in a norm, since the stream itself is never normalised
+    final_norm = True  # end the stack with a norm, because the residual stream itself is never normalized
     config: Config
 
     def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
-        # Change this. A branch is called with x and gives Dropout(Sublayer(x)); `branch.norm` is the norm it has.
+        # Change this. `branch(x)` computes Dropout(Sublayer(x)), and `branch.norm` is the norm of the sublayer.
         for branch in branches:
             x = x + self.config.scale * branch(branch.norm(x))
         return x

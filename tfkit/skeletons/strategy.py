@@ -14,11 +14,11 @@ from tfkit.generation.strategy.rows import write_rows
 
 @tfkit.register("strategy", "my_part")
 class MyPart(Strategy):
-    """Draws one of the most likely tokens, each as likely as the others."""
+    """Draws one of the most likely tokens uniformly."""
 
-    draws = True  # so that temperature, top_p and the like may be listed beside it
+    draws = True  # allows logits rules of sampling, such as temperature and top_p
 
-    # The options of the part, as a recipe writes them: {type: my_part, among: 5}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, among: 5}. Add your own here.
     class Config(Strategy.Config):
         among: int = Field(3, ge=1, description="number of most likely tokens to sample from")
 
@@ -26,12 +26,12 @@ class MyPart(Strategy):
 
     def search(self, search: Search) -> list[list[Candidate]]:
         def choose(scores: Tensor, rows: list[int]) -> Tensor:
-            # Change this: a token for each row, from its scores [rows vocab], which are -inf where a rule forbids the
-            # token. Row i continues the prompt rows[i]; each prompt has random numbers of its own to draw from.
+            # Change this: choose a token for each row from scores [rows vocab], which are -inf for tokens that a rule
+            # excludes. Row i continues the prompt rows[i]; each prompt has its own random stream.
             best = scores.topk(min(self.config.among, scores.shape[1]))
             counts = (best.values > float("-inf")).sum(dim=1).clamp(min=1).tolist()
             drawn = [search.streams[row].randrange(count) for row, count in zip(rows, counts, strict=True)]
             return best.indices.gather(1, torch.tensor(drawn, device=scores.device)[:, None])[:, 0]
 
-        # One text for each prompt; a strategy that keeps several has its own loop: see tfkit/generation/strategy.
+        # Return one text per prompt. For strategies with several hypotheses, see tfkit/generation/strategy.
         return [[candidate] for candidate in write_rows(search, choose)]

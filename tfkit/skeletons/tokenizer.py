@@ -1,4 +1,4 @@
-"""my_part: a custom tokenizer, from texts to ids and back."""
+"""my_part: a custom tokenizer, which converts texts to ids and back."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 
 @tfkit.register("tokenizer", "my_part")
 class MyPart(LearnedTokenizer):
-    """The characters that are not rare are tokens; the others are unknown."""
+    """Tokens are the characters of the training texts; rare ones are unknown."""
 
-    # The options of the part, as a recipe writes them: {type: my_part, minimum_count: 3}. Add yours here.
+    # Options of the part, as written in a recipe: {type: my_part, minimum_count: 3}. Add your own here.
     class Config(LearnedTokenizer.Config):
-        minimum_count: int = Field(1, ge=1, description="rarer characters are unknown")
+        minimum_count: int = Field(1, ge=1, description="minimum frequency of a character; rarer ones are unknown")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        # Change this: what the tokens are. `some` refuses texts that are all empty.
+        # Change this: how tokens are determined. `some` raises an error if all texts are empty.
         counts = Counter(character for text in some(texts) for character in text)
         known = sorted(character for character, count in counts.items() if count >= self.config.minimum_count)
         vocabulary = {token: index for index, token in enumerate([*self.special.texts().values(), *known])}
-        # BPE without merges cuts a text into its characters.
+        # BPE without merges splits a text into characters.
         model = models.BPE(vocab=vocabulary, merges=[], unk_token=self.special.unknown, fuse_unk=False)
         backend = tokenizers.Tokenizer(model)
         backend.decoder = decoders.Fuse()
-        return self.finish(backend)  # enters the special tokens
+        return self.finish(backend)  # adds the special tokens

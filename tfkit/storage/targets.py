@@ -61,8 +61,8 @@ def whole_folder(target: Target) -> Iterator[Path]:
     On system errors, leave the target unchanged and raise RunError.
     """
     with contextlib.ExitStack() as stack:
-        is_there = target.path.exists()
-        if is_there:
+        exists = target.path.exists()
+        if exists:
             stack.callback(FolderLock.take(target.path, "written").release)
             target.check()  # again: another process may have used it while we waited for the lock
         try:
@@ -72,4 +72,4 @@ def whole_folder(target: Target) -> Iterator[Path]:
             yield new.path
         except OSError as error:
             raise RunError(f"{target.path}: cannot be written: {error.strerror or error}") from None
-        new.put(replaces=is_there)
+        new.put(replaces=exists)

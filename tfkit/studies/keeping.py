@@ -7,7 +7,7 @@ import shutil
 from tfkit.recipe.settings.study import Keep
 from tfkit.storage import checksums
 from tfkit.storage.locks import FolderBusy, FolderLock
-from tfkit.training.checkpoint import Checkpoints, is_ours
+from tfkit.training.checkpoint import Checkpoints, is_removable
 from tfkit.training.folder import ADAPTER, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
 
 DROPPED: dict[Keep, tuple[str, ...]] = {
@@ -47,7 +47,7 @@ def reduce(folder: RunFolder, keep: Keep) -> None:
 def _remove_checkpoints(folder: RunFolder) -> None:
     """Delete the checkpoints, and their folder unless it holds other files."""
     for checkpoint in Checkpoints(folder / CHECKPOINTS).all():
-        if is_ours(checkpoint):
+        if is_removable(checkpoint):
             shutil.rmtree(checkpoint)
     if not any((folder / CHECKPOINTS).iterdir()):
         (folder / CHECKPOINTS).rmdir()

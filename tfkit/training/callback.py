@@ -34,6 +34,7 @@ from tfkit.training.checkpoint import Progress
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import read_history
 from tfkit.training.progress import Reporter
+from tfkit.training.sharded import part_of
 
 Record = Mapping[str, float]  # a line of metrics.jsonl, or the scores of a validation
 Tensors = Mapping[str, Tensor]
@@ -142,7 +143,9 @@ class Ema(Callback):
             name: value.shape for name, value in trained.items()
         }:
             raise RunError(f"{training.folder}: the average of ema in the checkpoint does not fit this model")
-        self.average = {name: loaded.get(name, value).to(value, copy=True) for name, value in trained.items()}
+        self.average = {
+            name: part_of(loaded[name], value) if name in loaded else value.clone() for name, value in trained.items()
+        }
 
     def step(self, training: Training, record: Record) -> None:
         """Update the average."""

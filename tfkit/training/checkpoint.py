@@ -25,6 +25,7 @@ from tfkit.storage import checksums
 from tfkit.storage.files import read_json, sync, temporary, temporary_for, write_json
 from tfkit.training import random_state
 from tfkit.training.folder import WEIGHTS
+from tfkit.training.sharded import gathered
 from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
 
 OPTIMIZER = "optimizer.safetensors"
@@ -113,7 +114,7 @@ class Checkpoints:
                 continue
             aside, number = newer.with_name(newer.name + DAMAGED), 1
             try:
-                if aside.is_dir() and is_ours(aside):
+                if aside.is_dir() and is_removable(aside):
                     _remove(aside)
                 while os.path.lexists(aside):
                     number += 1
@@ -164,7 +165,7 @@ class Checkpoints:
 
     def _thin(self) -> None:
         """Remove expired checkpoints, and reduce all but the newest to weights."""
-        existing = [path for path in self.all() if is_ours(path)]
+        existing = [path for path in self.all() if is_removable(path)]
         for old in existing[: -self.keep]:
             _remove(old)
         for old in existing[-self.keep : -WHOLE]:
@@ -208,7 +209,7 @@ def _is_whole(checkpoint: Path) -> bool:
     return OPTIMIZER in listed or (checkpoint / OPTIMIZER).exists() or not listed
 
 
-def is_ours(checkpoint: Path) -> bool:
+def is_removable(checkpoint: Path) -> bool:
     """True if a folder contains only checkpoint files, so that it may be removed."""
     return not checkpoint.is_symlink() and all(
         path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
@@ -258,7 +259,19 @@ class Snapshot:
     def copied(self, buffers: Snapshot | None = None) -> Snapshot:
         """Copy the tensors to CPU memory, reusing the tensors of `buffers` with the same shape and dtype."""
         into = [{}] * len(self.files()) if buffers is None else buffers.files()
-        weights, optimizer, beside, kept = map(_copies, self.files(), into)
+        return self._with(*map(_copies, self.files(), into))
+
+    def whole(self, kept: bool) -> Snapshot:
+        """Gather tensors that are divided over processes, which all call this; empty unless `kept`."""
+        return self._with(*(gathered(tensors, kept) for tensors in self.files()))
+
+    def _with(
+        self,
+        weights: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+        beside: dict[str, Tensor],
+        kept: dict[str, Tensor],
+    ) -> Snapshot:
         others = None if self.beside is None else replace(self.beside, tensors=beside)
         return replace(
             self, weights=replace(self.weights, tensors=weights), optimizer=optimizer, beside=others, kept=kept

@@ -16,7 +16,7 @@ from tfkit.storage.folders import NewFolder, check_replaceable, recover
 from tfkit.storage.locks import FolderBusy, FolderLock
 from tfkit.training.contents import check_regular, clean_up
 from tfkit.training.folder import RunFolder
-from tfkit.training.start import check_ours, check_use
+from tfkit.training.start import check_free_or_run, check_use
 
 RUNS = Path("runs")
 TRAINED = "trained"  # purpose, as recorded in the lock of a run folder
@@ -34,12 +34,12 @@ class Claim:
         self._made: list[Path] = []
         try:
             recover(self.place)
-            check_ours(folder)
+            check_free_or_run(folder)
             self._lock = self._locked()
         except OSError as error:
             raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
         try:
-            check_ours(folder)  # again: another process may have used it while we waited for the lock
+            check_free_or_run(folder)  # again: another process may have used it while we waited for the lock
             self.replaces = not folder.is_free and not resume
             if not folder.is_free:
                 check_use(folder, resume, force)

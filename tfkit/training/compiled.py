@@ -1,4 +1,4 @@
-"""`train.compile`: training with torch.compile, and checks for models that cannot be compiled."""
+"""`train.compile`: training steps through torch.compile."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import cast
 
 import torch
 
-from tfkit.components.feedforward.experts import Experts
 from tfkit.core.errors import RecipeError, RunError
-from tfkit.core.output import some
 from tfkit.functional.dropout import number_calls
 from tfkit.models import Model
 from tfkit.training.setup import Task
@@ -43,24 +41,8 @@ def compiling() -> Iterator[None]:
 
 
 def check_compile(task: Task) -> None:
-    """Raise RecipeError if `train.compile` is set but impossible, incorrect or slower."""
-    if task.settings.compile and (problem := _problem(task)):
-        raise RecipeError([task.recipe.fault("train.compile", f"{problem}; leave it out")])
-
-
-def _problem(task: Task) -> str:
-    settings = task.settings
-    lacking = sorted({name for plan in task.model.blueprint.stacks() for name in plan.without("compile")})
-    for key, is_set in (("recompute", settings.recompute), ("teacher", task.distillation)):
-        if is_set:
-            return f"train.{key} runs layers in a way that is not compiled"
-    if settings.parallel.pieces is not None:
-        return "train.parallel.pieces promises identical bits, but compiled kernels round differently by batch size"
-    if lacking:
-        return f"{some(lacking)} cannot be compiled to a single graph"
-    if any(isinstance(module, Experts) for module in task.model.modules()):
-        return "shapes in a graph cannot depend on routing, so every expert would be computed for every token"
+    """Raise RecipeError if `train.compile` is set and nothing on this machine compiles."""
     compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
-    if task.train.device.type == "cpu" and not any(compilers):
-        return "CPU kernels require a C++ compiler, such as g++, and none is installed"
-    return ""
+    if task.settings.compile and task.train.device.type == "cpu" and not any(compilers):
+        text = "CPU kernels require a C++ compiler, such as g++, and none is installed; leave it out"
+        raise RecipeError([task.recipe.fault("train.compile", text)])

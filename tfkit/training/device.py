@@ -46,14 +46,16 @@ def describe(device: torch.device) -> str:
     return f"{device} ({torch.get_num_threads()} threads)"
 
 
-def check_memory(model: nn.Module, device: torch.device) -> None:
-    """Raise UsageError if training `model` (on `meta`) needs more memory than is free, even without activations."""
+def check_memory(model: nn.Module, device: torch.device, parts: int = 1) -> None:
+    """Raise UsageError if training `model` (on `meta`), in that many parts, exceeds memory without activations."""
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
-    needed, free = trained * TRAINED_BYTES + frozen * FROZEN_BYTES, free_memory(device)
+    needed, free = (trained * TRAINED_BYTES + frozen * FROZEN_BYTES) // parts, free_memory(device)
     if free is not None and needed > free:
+        divided = "" if parts == 1 else f"; divided over {parts} processes"
         raise UsageError(
             f"training {trained + frozen:,} parameters needs {gigabytes(needed)} without activations "
-            f"({TRAINED_BYTES} bytes each: weight, gradient, two moments), and {device} has {gigabytes(free)} free; "
+            f"({TRAINED_BYTES} bytes each: weight, gradient, two moments{divided}), and {device} has {gigabytes(free)} "
+            "free; "
             "use a smaller model or a larger machine"
         )

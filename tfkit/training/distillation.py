@@ -59,9 +59,9 @@ class Distillation:
         temperature = self.settings.temperature
         logits = target_logits(self.objective, student, own, batch)  # [n c]
         with torch.no_grad():
-            wanted = target_logits(self.objective, self.teacher, other, batch)  # [n c]
-        student_says, teacher_says = (F.log_softmax(one / temperature, dim=-1) for one in (logits, wanted))
-        divergence = F.kl_div(student_says, teacher_says, reduction="batchmean", log_target=True)
+            targets = target_logits(self.objective, self.teacher, other, batch)  # [n c]
+        log_student, log_teacher = (F.log_softmax(one / temperature, dim=-1) for one in (logits, targets))
+        divergence = F.kl_div(log_student, log_teacher, reduction="batchmean", log_target=True)
         return temperature**2 * divergence
 
     def _states(self, own: States, other: States, batch: Batch) -> Tensor:
@@ -69,17 +69,17 @@ class Distillation:
         settings, total = self.settings, own.last.new_zeros((), dtype=torch.float32)
         if settings.cosine:
             real = self._real(batch, own.last, self.side)
-            mine, theirs = chosen(self._projected("last", own.last), real), chosen(other.last, real)  # [m d]
-            total = total + settings.cosine * (1 - F.cosine_similarity(mine, theirs, dim=-1)).mean()
+            state, target = chosen(self._projected("last", own.last), real), chosen(other.last, real)  # [m d]
+            total = total + settings.cosine * (1 - F.cosine_similarity(state, target, dim=-1)).mean()
         for pair in self.hidden:
-            mine, theirs = own.hidden[pair.side, pair.own], other.hidden[pair.side, pair.other]
-            real = self._real(batch, mine, pair.side)
-            error = chosen(self._projected(_key(pair), mine), real) - chosen(theirs, real)  # [m d]
+            state, target = own.hidden[pair.side, pair.own], other.hidden[pair.side, pair.other]
+            real = self._real(batch, state, pair.side)
+            error = chosen(self._projected(_key(pair), state), real) - chosen(target, real)  # [m d]
             total = total + settings.hidden_weight * error.square().mean()
         for pair in self.attention:
-            mine, theirs = own.attention[pair.side, pair.own], other.attention[pair.side, pair.other]
+            weights, target = own.attention[pair.side, pair.own], other.attention[pair.side, pair.other]
             real = self._real(batch, own.hidden[pair.side, pair.own], pair.side)
-            total = total + settings.attention_weight * attention_error(wide(mine), wide(theirs), real)
+            total = total + settings.attention_weight * attention_error(wide(weights), wide(target), real)
         return total
 
     def _projected(self, name: str, hidden: Tensor) -> Tensor:

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from tfkit.components.feedforward.experts import Router, Routing
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Draws, drawing
-from tfkit.recipe.settings.sections import Parallelism
+from tfkit.models.layer import Layer
 from tfkit.training.objective import Batch, Loss
 from tfkit.training.processes import Team
 from tfkit.training.setup import Task
@@ -104,6 +106,11 @@ class Division:
     def _loss(self, batch: Batch) -> Loss:
         return self.compute(batch)
 
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let the model be called for evaluation within the block, by all processes equally often."""
+        yield
+
 
 class Replicated(Division):
     """DistributedDataParallel: each process holds the whole model and computes an equal share of the rows."""
@@ -141,6 +148,53 @@ class LossModule(nn.Module):
         loss = self.compute(batch)
         self.count = loss.count
         return loss.total
+
+
+class Sharded(Division):
+    """A part of every weight in each process, by torch's FSDP2; the rows are divided equally.
+
+    The weights of a layer are whole while it is computed, all others during the step. Gradients are summed for each
+    batch, so that they are never kept whole.
+    """
+
+    def __init__(self, trained: nn.Module, compute: Compute, team: Team, device: str) -> None:
+        from torch.distributed.fsdp import fully_shard  # takes half a second
+
+        super().__init__(trained, compute, team)
+        self.step = LossModule(trained, compute)
+        mesh = init_device_mesh(device, (team.size,))
+        layers = units_of(trained)
+        units = [fully_shard(unit, mesh=mesh) for unit in (*layers, self.step)]
+        for unit in units:
+            unit.set_force_sum_reduction_for_comms(True)
+            unit.set_gradient_divide_factor(1.0)
+        self.root = units[-1]
+        for layer in layers:  # FSDP2 would copy the context, whose caches and observations all layers share
+            layer.register_forward_pre_hook(lambda _, given: (given[0], lambda: given[1:]), prepend=True)
+            layer.register_forward_pre_hook(lambda _, given: (given[0], *given[1]()))
+
+    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
+        return [self._backward(piece_of(batch, self.team.rank, self.team.size), key, scale)]
+
+    def _loss(self, batch: Batch) -> Loss:
+        return Loss(self.step(batch), self.step.count)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        self.root.unshard()
+        try:
+            yield
+        finally:
+            self.root.reshard()
+
+
+def units_of(trained: nn.Module) -> list[Layer]:
+    """Return the layers that share no weight with a module outside of them."""
+    layers = [module for module in trained.modules() if isinstance(module, Layer)]
+    within = {module for layer in layers for module in layer.modules()}
+    others = [module.parameters(recurse=False) for module in trained.modules() if module not in within]
+    owners = Counter(id(one) for owned in (*(layer.parameters() for layer in layers), *others) for one in owned)
+    return [layer for layer in layers if all(owners[id(one)] == 1 for one in layer.parameters())]
 
 
 class InPieces(Division):
@@ -218,6 +272,9 @@ def check_division(task: Task, team: Team) -> None:
         if pieces % team.size:
             raise UsageError(f"train.parallel: {pieces} pieces need 1, 2, 4, ... {pieces} processes, got {team.size}")
         return
+    for name, weight in task.trained.named_parameters() if task.settings.parallel.shard else ():
+        if weight.dim() == 0:
+            raise UsageError(f"train.parallel.shard: {name} has no axis to divide; give it the shape [1]")
     wide = _batch_wide(task, routers)
     if wide:
         pieces = 1 << (team.size - 1).bit_length()
@@ -237,8 +294,15 @@ def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
     return ""
 
 
-def divided(trained: nn.Module, compute: Compute, team: Team, parallel: Parallelism) -> Division:
-    """Choose the division from `train.parallel` and the number of processes."""
+def divided(task: Task, compute: Compute, team: Team) -> Division:
+    """Return the division for `train.parallel` and the processes of the run."""
+    parallel, trained = task.settings.parallel, task.trained
     if parallel.pieces is not None:
         return InPieces(trained, compute, team, parallel.pieces)
-    return Division(trained, compute) if team.size == 1 else Replicated(trained, compute, team)
+    if team.size == 1:
+        return Division(trained, compute)
+    return (
+        Sharded(trained, compute, team, task.train.device.type)
+        if parallel.shard
+        else Replicated(trained, compute, team)
+    )

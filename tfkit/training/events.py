@@ -12,6 +12,7 @@ from torch import Tensor
 from tfkit.core.errors import UsageError
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training.callback import Callback, Tensors, Training
+from tfkit.training.sharded import local
 
 HOOKS = ("ready", "start", "step", "validation", "checkpoint", "end", "weights", "state", "load")
 EVENTS = HOOKS[1:6]
@@ -76,9 +77,9 @@ class Callbacks:
             yield
             return
         parameters = dict(self.training.trained.named_parameters())
-        own = [parameters[name].data for name in weights]
+        own = [local(parameters[name].data) for name in weights]
         kept = [value.clone() for value in own]
-        torch._foreach_copy_(own, list(weights.values()))
+        torch._foreach_copy_(own, [local(value) for value in weights.values()])
         try:
             yield
         finally:

@@ -56,7 +56,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
         with torch.no_grad():
             for name, tensor in fit.kept.items():
                 own.tensors[name].copy_(tensor)
-    new = _told(fit.new)
+    new = _with_reasons(fit.new)
     reporter.say(f"from {run}: {len(fit.kept)} tensors kept, {len(new)} new, {len(fit.unused)} not used")
     for word, names in (("kept", [*fit.kept]), ("new", new), ("not used", fit.unused)):
         if names:
@@ -123,13 +123,13 @@ def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], stored: Sequenc
     allowed = f", layers: {inline(source.layers)}" if source.layers else ""
     allowed += "".join(f", {option}: [{', '.join(patterns)}]" for option, patterns in lists.items() if patterns)
     lines = [f"train.init_from: {source.run} does not fit this model; the other {len(fit.kept)} tensors do"]
-    lines += [f"new in this model: {some(_told(new), 6)}"] if new else []
+    lines += [f"new in this model: {some(_with_reasons(new), 6)}"] if new else []
     lines += [f"only in the run: {some(left, 6)}"] if left else []
     lines += [f"if intended: init_from: {{run: {source.run}{allowed}}}"]
     raise RunError("\n  ".join(lines))
 
 
-def _told(new: Mapping[str, str]) -> list[str]:
+def _with_reasons(new: Mapping[str, str]) -> list[str]:
     return [f"{name} ({why})" if why else name for name, why in new.items()]
 
 

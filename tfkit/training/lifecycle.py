@@ -198,7 +198,7 @@ def _resumed(
     task = prepare(recipe, reporter, tokenizer, initial=False, labels=read_labels(folder))
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
     trainer = Trainer(task, folder, reporter, _beside(before, reporter), callbacks)
-    for message in (*(_told(*one) for one in changed.items()), *changes(needs_of(folder))):
+    for message in (*(_change_line(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
     record.appending(folder)
@@ -229,13 +229,13 @@ def _saved_tokenizer(folder: RunFolder, recipe: Recipe) -> Tokenizer:
 def _accepted(folder: RunFolder, recipe: Recipe, changed: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the changed data files. Raise RunError unless the recipe accepts changes."""
     if changed and recipe.train.changed_data == "refuse":
-        lines = "".join(f"\n  {_told(*one)}" for one in changed.items())
+        lines = "".join(f"\n  {_change_line(*one)}" for one in changed.items())
         go_on = "to resume anyway, add --set train.changed_data=accept"
         raise RunError(f"{folder}: cannot be resumed with changed data; {go_on}{lines}")
     return changed
 
 
-def _told(what: str, splits: Sequence[str]) -> str:
+def _change_line(what: str, splits: Sequence[str]) -> str:
     verb = "have" if what.startswith("the examples") else "has"
     places = ", ".join(f"train.{name}" if name == TEACHER else f"data.{name}" for name in splits)
     return f"{what} {verb} changed since this run started ({places})"

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from tfkit.core.errors import TfkitError
 from tfkit.core.options import seconds_of
 from tfkit.core.output import some
+from tfkit.models import build_model
 from tfkit.recipe.settings.sections import Mean
 from tfkit.training import checkpoint
 from tfkit.training.ahead import Ahead
@@ -34,6 +36,7 @@ from tfkit.training.publish import Publisher, save_weights
 from tfkit.training.random_state import seeded
 from tfkit.training.recompute import recompute_layers
 from tfkit.training.setup import Task
+from tfkit.training.sharded import exchange, gathered, is_part, local
 from tfkit.training.step import accumulate, computing, scale_gradients
 from tfkit.training.validation import ValidationScores, mean_loss, total_loss
 from tfkit.training.weights import Weights, not_finite
@@ -116,7 +119,7 @@ class Trainer:
                     progress.epoch, progress.batch = batches.state
                     self.callbacks.tell("step", record)
                     if self._due(self.settings.evaluate_every):
-                        with self._published():
+                        with self._published(), self.division.evaluating():
                             scores = self._validate()
                         record |= scores
                         self.callbacks.tell("validation", scores)
@@ -126,15 +129,17 @@ class Trainer:
                     if saving:
                         self._check_weights()
                     if stopping:
-                        self._check_loss()
+                        with self.division.evaluating():
+                            self._check_loss()
                     if metrics is not None:
                         metrics.write(record)
-                    if saving and self.team.leads:
-                        self.writer.write(self._snapshot())
+                    if saving:
+                        self._save_later()
                     self.writer.poll()
                 self.writer.wait()
-                if self.team.leads:
-                    with self._published():
+                with self._published():
+                    self.publisher.task = self._whole(self.task.train.device)
+                    if self.team.leads:
                         self.publisher.publish(progress)
         finally:
             self.writer.close()
@@ -144,10 +149,25 @@ class Trainer:
         return bool(progress.finished)
 
     def _divided(self) -> Division:
-        """Create the division of batches over processes that `train.parallel` selects."""
-        task = self.task
+        """Divide batches over the processes, and weights and optimizer if `train.parallel.shard` is set."""
+        task, before = self.task, dict(self.task.trained.named_parameters())
         compute = computing(compiled(task), task.train, self.settings.precision, task.distillation)
-        return divided(task.trained, compute, self.team, self.settings.parallel)
+        division = divided(task, compute, self.team)
+        exchange(self.optimizer, before, task.trained)
+        self.trained = [parameter for parameter in task.trained.parameters() if parameter.requires_grad]
+        return division
+
+    def _whole(self, device: torch.device | str = "cpu") -> Task:
+        """Return the task for process 0, with a whole copy of a model that is divided over the processes."""
+        if not any(map(is_part, self.model.parameters())):
+            return self.task
+        weights = Weights.of(self.model)
+        tensors = gathered(weights.tensors, self.team.leads)
+        if not self.team.leads:
+            return self.task
+        model = build_model(self.model.blueprint)
+        model.load_state_dict(replace(weights, tensors=tensors).by_name())
+        return replace(self.task, model=model.to(device))
 
     @contextlib.contextmanager
     def _published(self) -> Iterator[None]:
@@ -162,6 +182,12 @@ class Trainer:
 
     def _snapshot(self) -> Snapshot:
         return Snapshot.of(self.model, self.optimizer, self.progress, self.task.beside, self.callbacks.state())
+
+    def _save_later(self) -> None:
+        """Gather a checkpoint, and write it in process 0 while training continues."""
+        snapshot = self._snapshot().whole(self.team.leads)
+        if self.team.leads:
+            self.writer.write(snapshot)
 
     def _reached(self, snapshot: Snapshot, path: Path) -> None:
         """Report a complete checkpoint to callbacks and history. Training may already be some steps ahead."""
@@ -234,8 +260,10 @@ class Trainer:
         if better:
             progress.best, progress.best_step, progress.stale = value, progress.step, 0
             progress.scores = scores
-            if progress.keeps_best and self.team.leads:
-                save_weights(self.task, self.folder)
+            if progress.keeps_best:
+                task = self._whole()
+                if self.team.leads:
+                    save_weights(task, self.folder)
         else:
             progress.stale += 1
         how = "best so far" if better else f"best: {progress.best:.4f} at step {progress.best_step:,}"
@@ -250,7 +278,7 @@ class Trainer:
         asked = self.settings.validate
         if self.measure is None or not (asked.metrics or asked.samples):
             return ValidationScores()
-        measure = partial(self.measure, self.task)
+        measure = partial(self.measure, self._whole(self.task.train.device))
         with seeded(self.settings.seed):
             return self.team.shared(measure)
 
@@ -258,8 +286,11 @@ class Trainer:
         return value > best if self.settings.validate.higher_is_better else value < best
 
     def _check_weights(self) -> None:
-        """Raise NotFinite if weights contain NaN or infinite values."""
-        names = not_finite(Weights.of(self.task.trained).tensors)
+        """Raise NotFinite if weights are NaN or infinite."""
+        tensors = {name: local(tensor) for name, tensor in Weights.of(self.task.trained).tensors.items()}
+        found = set(not_finite(tensors))
+        wrong = self.team.gathered(torch.tensor([name in found for name in tensors])).any(0)
+        names = [name for name, is_wrong in zip(tensors, wrong.tolist(), strict=True) if is_wrong]
         if names:
             raise self._not_finite(self.progress.step, f"{some(names)} became NaN or infinite")
 

@@ -39,8 +39,8 @@ def mend(folder: RunFolder) -> Iterator[str]:
             unchecked = f"; {UNCHECKED}" if name == RESOLVED else ""
             yield f"{folder / name}: {why}; moved to {aside.name}; a new file is started{unchecked}"
     changed = _changed(folder, METRICS)
-    told = list(_mend_metrics(folder / METRICS, 0 if last is None else step_of(last)))
-    yield from told or ([f"{folder / METRICS}: {changed}"] if changed else [])
+    messages = list(_mend_metrics(folder / METRICS, 0 if last is None else step_of(last)))
+    yield from messages or ([f"{folder / METRICS}: {changed}"] if changed else [])
     if changed:
         checksums.forget(folder.path, (METRICS,))
 

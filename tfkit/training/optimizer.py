@@ -50,7 +50,7 @@ class Optimizer(Component):
         raise NotImplementedError(f"{type(self).__name__} has no make")
 
 
-Group = dict[str, Any]  # a parameter group of torch: `params` and its own options
+Group = dict[str, Any]  # a parameter group of torch: `params` and their options
 
 
 def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[Group]:

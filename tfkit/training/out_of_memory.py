@@ -66,8 +66,9 @@ class Demand:
     def with_settings(self, settings: Train) -> Memory | None:
         """Return the memory of a step with these settings, or None if a part cannot run on fake tensors."""
         task = self.task
-        weights = sum(one.nbytes for one in (*task.trained.parameters(), *task.trained.buffers()))
-        learned = sum(one.nbytes for one in task.trained.parameters() if one.requires_grad)
+        parts = self.processes if settings.parallel.shard else 1
+        weights = sum(one.nbytes for one in (*task.trained.parameters(), *task.trained.buffers())) // parts
+        learned = sum(one.nbytes for one in task.trained.parameters() if one.requires_grad) // parts
         try:
             kept = activations_of(
                 task.model.blueprint,

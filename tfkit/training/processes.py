@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tfkit.core.errors import RunError
+from tfkit.recipe.settings.sections import Train
 from tfkit.training.interrupt import Interrupts
 
 WAIT = timedelta(hours=12)  # others wait while process 0 validates and writes; a dead process is noticed at once
@@ -63,6 +64,11 @@ def team() -> Team:
     if not dist.is_initialized():
         return Team(restarts=_number("TORCHELASTIC_RESTART_COUNT", 0))
     return Team(dist.get_rank(), dist.get_world_size(), _number("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def parts_of(settings: Train) -> int:
+    """Return the number of processes that the weights are divided over."""
+    return team().size if settings.parallel.shard else 1
 
 
 def follows(environment: Mapping[str, str] = os.environ) -> bool:

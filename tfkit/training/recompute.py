@@ -6,7 +6,6 @@ from torch import nn
 
 from tfkit.components.feedforward.experts import Routing
 from tfkit.core.errors import RecipeError
-from tfkit.core.output import counted
 from tfkit.models.stack import Stack
 from tfkit.recipe.load import Recipe
 
@@ -15,16 +14,13 @@ def recompute_layers(recipe: Recipe, trained: nn.Module) -> None:
     """Apply `train.recompute` to all stacks. Raise RecipeError if it would change the gradients."""
     requested = recipe.train.recompute
     stacks = [module for module in trained.modules() if isinstance(module, Stack)]
-    if requested and (problem := _problem(requested, stacks, trained)):
+    if requested and (problem := _problem(stacks, trained)):
         raise RecipeError([recipe.fault("train.recompute", problem)])
     for stack in stacks:
         stack.recompute = len(stack.layers) if requested == "all" else requested
 
 
-def _problem(requested: int | str, stacks: list[Stack], trained: nn.Module) -> str:
-    deepest = max(len(stack.layers) for stack in stacks)
-    if isinstance(requested, int) and requested > deepest:
-        return f"{requested} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+def _problem(stacks: list[Stack], trained: nn.Module) -> str:
     if any(stack.plan.last_state for stack in stacks):
         return "layers of this model carry state between calls, which a second forward would change; leave it out"
     if any(isinstance(module, Routing) and module.config.selection_rate for module in trained.modules()):

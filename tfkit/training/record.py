@@ -60,10 +60,10 @@ def check_resumed(folder: RunFolder) -> None:
     Missing weights are no error: training writes them again.
     """
     check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
-    check_there(folder, WEIGHTS)
+    check_existing(folder, WEIGHTS)
 
 
-def check_there(folder: RunFolder, name: str) -> None:
+def check_existing(folder: RunFolder, name: str) -> None:
     """Raise RunError if an existing file has changed."""
     if (folder / name).exists():
         check(folder, (name,))

@@ -29,6 +29,7 @@ from tfkit.training.folder import RunFolder
 from tfkit.training.initial import fill_vectors, freeze, layer_faults, start_from
 from tfkit.training.objective import Objective
 from tfkit.training.objective.labels import learn
+from tfkit.training.processes import parts_of
 from tfkit.training.progress import Reporter
 from tfkit.training.rehearsal import rehearse
 from tfkit.training.sequences import rewritten
@@ -266,7 +267,7 @@ def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> 
     """Build the model on the meta device to check `freeze`, its memory, and the output widths of custom parts."""
     model = build_model(blueprint, device="meta")
     _freeze(model, settings)
-    check_memory(model, device)
+    check_memory(model, device, parts_of(settings))
     check_widths(blueprint)
 
 
@@ -279,7 +280,8 @@ def longest_example(blueprint: Blueprint, data: Data) -> int | None:
 def _model(
     blueprint: Blueprint, settings: Train, device: torch.device, tokenizer: Tokenizer, reporter: Reporter, initial: bool
 ) -> Model:
-    model = build_model(blueprint, device=device, seed=settings.seed)
+    place = "cpu" if parts_of(settings) > 1 else device  # parts are cut in main memory, and moved
+    model = build_model(blueprint, device=place, seed=settings.seed)
     if initial:
         fill_vectors(model, tokenizer, reporter)
         if settings.initial is not None:

@@ -26,7 +26,7 @@ ABSENT = object()
 OFF: tuple[object, ...] = (False, "none", [])
 
 
-def check_ours(folder: RunFolder) -> None:
+def check_free_or_run(folder: RunFolder) -> None:
     """Raise RunError if the path is occupied by something other than a run."""
     if folder.path.exists() and not folder.path.is_dir():
         raise RunError(f"{folder}: is a file; choose another --out")
@@ -49,7 +49,7 @@ def check_use(folder: RunFolder, resume: bool, force: bool) -> None:
         what = f"contains {folder.known[QUANTIZED]} weights, which cannot be trained"
         raise RunError(f"{folder}: {what}; resume the run from which they were quantized, or choose another --out")
     if not (resume or force):
-        raise RunError(f"{folder}: {_what_is_there(folder)}--force replaces it, or choose another --out")
+        raise RunError(f"{folder}: {_describe_contents(folder)}--force replaces it, or choose another --out")
 
 
 def check_nothing_is_lost(folder: RunFolder) -> None:
@@ -125,7 +125,7 @@ def _replaced(value: Any, places: Mapping[str, str]) -> Any:
     return places.get(value, value) if isinstance(value, str) else value
 
 
-def _what_is_there(folder: RunFolder) -> str:
+def _describe_contents(folder: RunFolder) -> str:
     if folder.holds_import:
         return "contains an imported model; "
     if folder.holds_quantized:

@@ -17,6 +17,7 @@ from tfkit.training.distillation import Distillation
 from tfkit.training.division import Division, side_of
 from tfkit.training.feed import Feed, Made
 from tfkit.training.objective import Batch, Loss
+from tfkit.training.sharded import whole
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
 def scale_gradients(parameters: Sequence[nn.Parameter], factor: float, clip_norm: float | None) -> float:
     """Multiply all gradients by `factor`, and clip their total norm to `clip_norm`. Return the norm before clipping."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = float(torch.nn.utils.get_total_norm(gradients)) * factor
+    norm = float(whole(torch.nn.utils.get_total_norm(gradients))) * factor
     if clip_norm is not None and norm > clip_norm:
         factor *= clip_norm / norm
     if factor != 1.0:

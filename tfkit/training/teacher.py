@@ -117,15 +117,15 @@ def _vocabulary(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
 def _labels(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     rows = pupil.objective.rows
     if rows.labelled and rows.labels != teacher.labels:
-        theirs, own = (", ".join(labels[:6]) or "none" for labels in (teacher.labels, rows.labels))
-        yield Problem("", f"has other labels: {theirs}; the training corpus has {own}")
+        other, own = (", ".join(labels[:6]) or "none" for labels in (teacher.labels, rows.labels))
+        yield Problem("", f"has other labels: {other}; the training corpus has {own}")
 
 
 def _direction(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     objective, found = pupil.objective, direction_of(teacher.blueprint)
     if objective.reads is not None and found != objective.reads and found not in objective.also:
-        wanted = WANTED[objective.reads]
-        yield Problem("", f"is {WANTED[found]}; '{objective.part_name}' requires {wanted}")
+        required = WANTED[objective.reads]
+        yield Problem("", f"is {WANTED[found]}; '{objective.part_name}' requires {required}")
 
 
 def _head(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:

@@ -44,9 +44,11 @@ def total_loss(
     try:
         # not inference_mode, because tensors that parts cache must remain usable in training
         with torch.no_grad(), autocast(feed.device, precision):
-            for place, batch in enumerate(range(team.rank, len(plan), team.size)):
+            for place, first in enumerate(range(0, len(plan), team.size)):
+                batch = min(first + team.rank, len(plan) - 1)  # sharded weights are gathered equally often by all
                 loss = feed.objective.loss(model, feed.make(0, batch, plan[batch]), training=False)
-                sums[place] = torch.tensor((loss.total.item(), loss.count), dtype=torch.float64)
+                if batch == first + team.rank:
+                    sums[place] = torch.tensor((loss.total.item(), loss.count), dtype=torch.float64)
     finally:
         model.train(before)
     nats, targets = team.gathered(sums).flatten(0, 1).T.tolist()

@@ -19,6 +19,7 @@ from tfkit.core.output import json_line, some
 from tfkit.models.base import Model
 from tfkit.storage.checksums import recorded
 from tfkit.training.int8 import restored_rows
+from tfkit.training.sharded import is_part
 from tfkit.training.weights_file import ENTRY, TIED, entry_of, opened, read_entry
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # names in the file format
@@ -41,11 +42,10 @@ class Weights:
         first: dict[tuple[object, ...], str] = {}
         tensors: dict[str, Tensor] = {}
         tied: dict[str, str] = {}
-        for name, tensor in model.state_dict().items():
-            place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
-            owner = first.setdefault(place, name) if tensor.numel() else name
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            owner = first.setdefault(_place(tensor), name) if tensor.numel() else name
             if owner == name:
-                tensors[name] = tensor
+                tensors[name] = tensor.detach()
             else:
                 tied[name] = owner
         return cls(tensors, tied, entry_of(model.blueprint) if isinstance(model, Model) else {})
@@ -72,6 +72,13 @@ class Weights:
         if not isinstance(tied, dict):
             raise RunError(f"{path}: its list of tied tensors cannot be read")
         return cls(tensors, {name: str(owner) for name, owner in tied.items()}, entry)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Return a key that tied tensors share."""
+    if is_part(tensor):  # its storage may be empty
+        return (id(tensor),)
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -122,13 +129,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     Raise RunError for missing or unknown tensors, wrong shapes, and integers where floats are expected.
     """
-    stored, wanted = Weights.read(path), model.state_dict()
+    stored, target = Weights.read(path), model.state_dict()
     found = Weights(restored_rows(path, stored.tensors), stored.tied).by_name()
     ties = Weights.of(model).tied
     found |= {name: found[owner] for name, owner in ties.items() if name not in found and owner in found}
-    wrong = [f"{name} is missing" for name in wanted if name not in found]
-    wrong += [f"{name} is not in this model" for name in found if name not in wanted]
-    for name, expected in wanted.items():
+    wrong = [f"{name} is missing" for name in target if name not in found]
+    wrong += [f"{name} is not in this model" for name in found if name not in target]
+    for name, expected in target.items():
         tensor = found.get(name, expected)
         if tensor.shape != expected.shape:
             wrong.append(f"{name} has shape {list(tensor.shape)}, expected {list(expected.shape)}")

@@ -25,7 +25,7 @@ VECTORS = ("query_1", "key_1", "query_2", "key_2")  # parameters of lambda
 
 @register("attention", "differential")
 class Differential(MultiHead):
-    """Heads in pairs: (softmax(q1 k1ᵀ) - lambda softmax(q2 k2ᵀ)) [v1 v2], normed (Ye et al. 2024, arXiv 2410.05258).
+    """Heads in pairs: (softmax(q1 k1ᵀ) - lambda softmax(q2 k2ᵀ)) [v1 v2], then a norm (Ye et al. 2024, 2410.05258).
 
     lambda = exp(query_1 · key_1) - exp(query_2 · key_2) + start, with start = 0.8 - 0.6 exp(-0.3 layer). Head h of the
     first half is paired with head h of the second; a pair's output, 2 value_dim wide, is multiplied by 1 - start.

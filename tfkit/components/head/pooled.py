@@ -49,7 +49,7 @@ class Pooled(Head):
     class Config(Head.Config):
         pool: Pool = Field(
             "first",
-            description="vector of the text: that of its first or last token, or the mean of all; padding is ignored",
+            description="vector of the text: the first or last token, or the mean of all tokens; padding is ignored",
         )
         until: NonNegativeInt | None = Field(
             None, description="id of the token that ends a text (CLIP); none: the last token"
@@ -61,7 +61,7 @@ class Pooled(Head):
             None, description="activation of the dense layer (BERT: tanh); none: no activation"
         )
         bias: bool = Field(True, description="add a bias to the dense layer")
-        normalized: bool = Field(False, description="divide the vector by its length")
+        normalized: bool = Field(False, description="divide the vector by its norm")
 
         def pooling(self) -> Pool:
             return self.pool
@@ -105,7 +105,7 @@ class Classifier(Head):
         )
         pool: Pool = Field(
             "first",
-            description="vector of the text: that of its first or last token, or the mean of all; padding is ignored",
+            description="vector of the text: the first or last token, or the mean of all tokens; padding is ignored",
         )
         activation: Activation | None = Field(
             None, description="activation of a dense layer before the output (BERT: tanh); none: no dense layer"
@@ -150,7 +150,7 @@ class RegressionHead(Head):
     class Config(Head.Config):
         pool: Pool = Field(
             "first",
-            description="vector of the text: that of its first or last token, or the mean of all; padding is ignored",
+            description="vector of the text: the first or last token, or the mean of all tokens; padding is ignored",
         )
         activation: Activation | None = Field(
             None, description="activation of a dense layer before the output; none: no dense layer"

@@ -82,13 +82,13 @@ class LearnedPosition(Position):
     class Config(Position.Config):
         offset: NonNegativeInt = Field(0, description="unused rows before the row of position 0 (BART, RoBERTa: 2)")
         skip_padding: bool = Field(
-            False, description="count only real tokens; padding uses the row before the first (RoBERTa)"
+            False, description="count only real tokens; padding uses the row before position 0 (RoBERTa)"
         )
         max_length: Width | None = Field(None, description="number of positions; none: the stack's max_length")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.skip_padding and not self.offset:
-                yield Problem("skip_padding", "padding uses the row before the first; set offset to 1 or more")
+                yield Problem("skip_padding", "padding uses the row before position 0; set offset to 1 or more")
             if self.max_length is None and shape.max_length is None:
                 yield Problem("max_length", "learned positions need max_length, here or in the stack")
             if self.max_length is not None and shape.max_length is not None and self.max_length < shape.max_length:

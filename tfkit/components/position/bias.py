@@ -84,7 +84,7 @@ class T5Bias(Position):
         num_buckets: Width = Field(
             32, description="number of buckets, for both directions together in a bidirectional stack"
         )
-        max_distance: PositiveInt = Field(128, description="distance from which on all keys share the last bucket")
+        max_distance: PositiveInt = Field(128, description="distance beyond which all keys share the last bucket")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.num_heads is None:

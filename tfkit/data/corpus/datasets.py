@@ -100,4 +100,4 @@ def _rows(file: Path) -> Iterator[object]:
     except RunError as error:
         raise DataError(str(error)) from None
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: not a file of a data set: {error}") from None
+        raise DataError(f"{file}: not a data set file: {error}") from None

@@ -58,7 +58,7 @@ class DrawnCorpus(VectorCorpus):
 
     def draw(self, place: str, rng: random.Random) -> Example:
         """Draw an example."""
-        raise NotImplementedError(f"{type(self).__name__} has no draw")
+        raise NotImplementedError(f"{type(self).__name__} does not implement draw")
 
 
 @register("corpus", "shapes")

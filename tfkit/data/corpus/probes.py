@@ -52,7 +52,7 @@ class Probe(Corpus):
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
         """Draw the words of a source of this length and of its target, using only `rng` for randomness."""
-        raise NotImplementedError(f"{type(self).__name__} has no draw")
+        raise NotImplementedError(f"{type(self).__name__} does not implement draw")
 
     def identity(self, source: str, target: str) -> str:
         """Return the key that decides the split and is unique within it: by default the source."""
@@ -274,7 +274,7 @@ class Brackets(Probe):
     config: Config
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
-        """Draw a random walk in which opening and closing are equally likely wherever both are possible."""
+        """Draw a random walk in which opening and closing are equally likely if both are possible."""
         words: list[str] = []
         stack: list[int] = []
         for _ in range(length):

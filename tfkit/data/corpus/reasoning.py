@@ -97,7 +97,7 @@ class Depo(Probe):
     """Probe: source = arrows of a cycle, then nodes; target = the k-th successor of each node (Depo, arXiv 2512.17351).
 
     The length is k, the depth of reasoning: the source contains `hop` k times. Intermediate nodes are not written, so
-    a model must follow all k arrows within its layers. The paper has a token for each k, and a k for each node.
+    a model must follow all k arrows within its layers. In the paper, k is a single token and each node has its own k.
     """
 
     class Config(Probe.Config):

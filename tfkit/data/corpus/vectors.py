@@ -141,7 +141,7 @@ class FolderCorpus(VectorCorpus):
 
     def load(self, path: str) -> Array:
         """Load a file as an array. Raise DataError if it is invalid."""
-        raise NotImplementedError(f"{type(self).__name__} has no load")
+        raise NotImplementedError(f"{type(self).__name__} does not implement load")
 
     def _check_shape(self, path: str, array: Array, first: str, like: Array) -> None:
         if array.shape[1:] != like.shape[1:]:

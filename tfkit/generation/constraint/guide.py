@@ -165,7 +165,7 @@ class Guide:
         return needed
 
     def _completing(self, state: State) -> int:
-        """Return the number of tokens needed to complete a match, and first the incomplete character, if any."""
+        """Return the number of tokens needed to complete the current character, if incomplete, and then a match."""
         if not state.partial:
             return int(self.steps[state.place])
         targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.partial)]

@@ -106,8 +106,6 @@ class Regex(Guided):
     """
 
     class Config(Guided.Config):
-        """Options of regex."""
-
         pattern: Annotated[str, AfterValidator(_compiles)] = Field(
             description="regular expression for the whole text, as in Python's re.fullmatch"
         )
@@ -123,8 +121,6 @@ class Choices(Guided):
     """logit = -inf for tokens that lead to none of the texts, using a trie (De Cao et al. 2021, arXiv 2010.00904)."""
 
     class Config(Guided.Config):
-        """Options of choices."""
-
         choices: Texts = Field(description="the allowed texts, as they follow the prompt")
 
         @field_validator("choices")

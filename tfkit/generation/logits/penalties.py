@@ -22,8 +22,6 @@ class RepetitionPenalty(LogitsRule):
     """
 
     class Config(LogitsRule.Config):
-        """Options of repetition_penalty."""
-
         penalty: PositiveFloat = Field(
             description="above 1 discourages repetition (the paper: 1.2), below 1 encourages it"
         )
@@ -42,8 +40,6 @@ class FrequencyPenalty(LogitsRule):
     """logit - penalty * count (OpenAI's API, platform.openai.com/docs/api-reference/completions)."""
 
     class Config(LogitsRule.Config):
-        """Options of frequency_penalty."""
-
         penalty: Number = Field(description="subtracted once per occurrence of the token")
         prompt: bool = Field(False, description="count the tokens of the prompt, too")
 
@@ -59,8 +55,6 @@ class PresencePenalty(LogitsRule):
     """logit - penalty * [count > 0] (OpenAI's API, platform.openai.com/docs/api-reference/completions)."""
 
     class Config(LogitsRule.Config):
-        """Options of presence_penalty."""
-
         penalty: Number = Field(description="subtracted once if the token has appeared")
         prompt: bool = Field(False, description="count the tokens of the prompt, too")
 
@@ -76,8 +70,6 @@ class NoRepeatNgram(LogitsRule):
     """logit = -inf for tokens that repeat an n-gram of the text (Paulus et al. 2017, arXiv 1705.04304, 2.5)."""
 
     class Config(LogitsRule.Config):
-        """Options of no_repeat_ngram."""
-
         size: PositiveInt = Field(description="length of an n-gram in tokens (the paper: 3)")
         prompt: bool = Field(True, description="forbid the n-grams of the prompt, too")
 

@@ -25,8 +25,6 @@ class Banned(LogitsRule):
     """logit = -inf for the listed tokens."""
 
     class Config(LogitsRule.Config):
-        """Options of banned."""
-
         tokens: Tokens = Field(description="texts or ids of the excluded tokens")
 
     config: Config
@@ -46,8 +44,6 @@ class Forced(LogitsRule):
     """
 
     class Config(LogitsRule.Config):
-        """Options of forced."""
-
         tokens: Tokens = Field(description="texts or ids of the first tokens, in order")
 
     config: Config
@@ -68,8 +64,6 @@ class MinLength(LogitsRule):
     """logit(end) = -inf for the first `tokens` tokens (Klein et al. 2017, OpenNMT, arXiv 1701.02810)."""
 
     class Config(LogitsRule.Config):
-        """Options of min_length."""
-
         tokens: PositiveInt = Field(description="minimum number of tokens before the end token")
         ends: Tokens | None = Field(None, description="texts or ids of the end tokens; none: the tokenizer's end token")
 

@@ -42,8 +42,6 @@ class Temperature(LogitsRule):
     of_sampling = True
 
     class Config(LogitsRule.Config):
-        """Options of temperature."""
-
         temperature: Heat = Field(description="below 1 favours likely tokens, above 1 unlikely ones")
 
     config: Config
@@ -59,8 +57,6 @@ class TopK(LogitsRule):
     of_sampling = True
 
     class Config(LogitsRule.Config):
-        """Options of top_k."""
-
         k: PositiveInt = Field(description="number of tokens to keep (GPT-2's samples: 40)")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
@@ -87,8 +83,6 @@ class TopP(LogitsRule):
     of_sampling = True
 
     class Config(LogitsRule.Config):
-        """Options of top_p."""
-
         p: float = Field(gt=0, le=1, description="cumulative probability to keep (the paper: 0.95)")
 
     config: Config
@@ -107,8 +101,6 @@ class MinP(LogitsRule):
     of_sampling = True
 
     class Config(LogitsRule.Config):
-        """Options of min_p."""
-
         p: float = Field(
             gt=0, le=1, description="threshold relative to the largest probability (the paper: 0.05 to 0.1)"
         )
@@ -131,8 +123,6 @@ class Typical(LogitsRule):
     of_sampling = True
 
     class Config(LogitsRule.Config):
-        """Options of typical."""
-
         p: float = Field(gt=0, le=1, description="cumulative probability to keep (the paper: 0.2 to 0.95)")
 
     config: Config
@@ -154,8 +144,6 @@ class Epsilon(LogitsRule):
     of_sampling = True
 
     class Config(LogitsRule.Config):
-        """Options of epsilon."""
-
         epsilon: float = Field(gt=0, lt=1, description="minimum probability (the paper: 0.0003 to 0.0009)")
 
     config: Config
@@ -175,8 +163,6 @@ class Eta(LogitsRule):
     of_sampling = True
 
     class Config(LogitsRule.Config):
-        """Options of eta."""
-
         epsilon: float = Field(
             gt=0, lt=1, description="minimum probability at low entropy (the paper: 0.0003 to 0.004)"
         )

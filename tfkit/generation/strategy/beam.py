@@ -168,7 +168,7 @@ class Group:
     active: list[BeamText] = field(default_factory=lambda: [BeamText()])  # open beams, best first
     ended: list[Ended] = field(default_factory=list)  # finished beams, best first
     origins: list[int] = field(default_factory=list)  # previous place of each open beam
-    last_tokens: list[int] = field(default_factory=list)  # of the open beams, else of the beams that just finished
+    last_tokens: list[int] = field(default_factory=list)  # of the open beams, else of beams that just finished
     steps: int = 0
 
     @cached_property
@@ -242,8 +242,6 @@ class Beam(BeamSearch):
     """
 
     class Config(BeamSearch.Config):
-        """Options of beam."""
-
         sampled: bool = Field(False, description="draw the continuations of the beams instead of taking the best")
 
     config: Config
@@ -275,8 +273,6 @@ class DiverseBeam(BeamSearch):
     """
 
     class Config(BeamSearch.Config):
-        """Options of diverse_beam."""
-
         groups: TextCount = Field(2, description="number of groups of equal size, up to num_beams")
         diversity: NonNegativeFloat = Field(
             0.5, description="subtracted per beam of earlier groups that chose the token (the paper: 0.2 to 0.8)"

@@ -31,8 +31,6 @@ class Contrastive(Strategy):
     """
 
     class Config(Strategy.Config):
-        """Options of contrastive."""
-
         k: TextCount = Field(4, description="candidate tokens per step (the paper: 3 to 8)")
         alpha: Annotated[float, Field(ge=0, le=1)] = Field(
             0.6, description="weight of the similarity penalty; 0 is greedy search (the paper: 0.6)"

@@ -137,8 +137,6 @@ class Sample(Strategy):
     draws = True
 
     class Config(Strategy.Config):
-        """Options of sample."""
-
         n_best: TextCount = Field(1, description="texts drawn per prompt, most likely first")
 
     config: Config

@@ -117,8 +117,6 @@ class Speculative(Strategy):
     rewinds: ClassVar = True
 
     class Config(Strategy.Config):
-        """Options of speculative."""
-
         draft: RunPath | None = Field(
             None,
             description="run of a smaller model with the same vocabulary; none: draft from repetitions in the text",

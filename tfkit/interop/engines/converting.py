@@ -54,7 +54,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     not be overwritten. A failed export leaves no files.
     """
     loaders = _loaders()
-    goal = target_folder(target, "model of CTranslate2", (MODEL, CONFIG), force)
+    goal = target_folder(target, "CTranslate2 model", (MODEL, CONFIG), force)
     native = _taken(run, loaders)
     with tempfile.TemporaryDirectory() as beside:
         exported = export_model(run, Path(beside) / "model", family_config=native).folder

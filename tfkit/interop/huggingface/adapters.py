@@ -41,7 +41,7 @@ def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
         )
     family_config = matching_family(run.blueprint, imported_as(run), ids_of(run))
     if family_config is None:
-        raise UsageError(f"{run.folder}: peft requires a class of transformers, and none fits; export it merged")
+        raise UsageError(f"{run.folder}: peft requires a transformers class, and none fits; export it merged")
     check(RunFolder(run.folder), [ADAPTER])
     pairs, _ = read_tensors(run.folder / ADAPTER)
     names = [name.removesuffix(".up") for name in pairs if name.endswith(".up")]

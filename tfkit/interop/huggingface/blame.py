@@ -32,7 +32,7 @@ def config_fault(file: Path, family: type[Family], config: Watched, error: Tfkit
 
 def unreadable(file: Path, family: type[Family], config: Watched, error: Exception) -> DataError:
     """Return a DataError for an exception in a family's conversion, naming the file and the keys."""
-    what = f"no config of the family '{family.part_name}' ({type(error).__name__}: {error})"
+    what = f"not a config of the family '{family.part_name}' ({type(error).__name__}: {error})"
     keys = _curing(family, config) or [*config.accessed][-1:]
     return DataError(f"{file}: {_with_keys(what, config, keys)}")
 

@@ -33,7 +33,7 @@ def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
         *sections(RunFolder(run.folder)),
         *("## Check", "", "The largest difference from the run, layer by layer:", ""),
         *as_code(f"tfkit verify RUN --against .{' --trust' * own_code}"),
-        *("## Recipe", "", "The architecture as a recipe of tfkit, every value spelled out:", ""),
+        *("## Recipe", "", "The architecture as a tfkit recipe, with every value spelled out:", ""),
         *as_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),
     ]
     return signed(list(map(LocalPaths.of(run).out_of, lines)))

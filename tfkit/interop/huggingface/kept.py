@@ -37,7 +37,7 @@ def keep(source: Path, folder: Path) -> list[str]:
 
 
 def kept_of(run: Run) -> Path:
-    """Return the folder of original files; a path that does not exist if the run has none or a new tokenizer."""
+    """Return the folder of original files. It does not exist if the run has none, or a different tokenizer by now."""
     kept, came_from = run.folder / KEPT, origin(run)
     if kept.is_symlink():
         raise RunError(f"{kept}: is a link; expected a folder")

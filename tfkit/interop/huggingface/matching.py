@@ -68,7 +68,7 @@ def nearest_unlike(
     ids: Mapping[str, int | None] | None = None,
     among: Collection[str] | None = None,
 ) -> tuple[str, Unlike] | None:
-    """Return the family whose config lacks the fewest settings of a model that no family matches, and the error."""
+    """Return the family closest to a model that no family matches, with the error that lists what it lacks."""
     tried = _tried(blueprint, first, ids, among)
     outcomes = [(name, one) for name, one in tried if isinstance(one, Unlike) and one.settings]
     return min(outcomes, key=lambda outcome: len(outcome[1].settings), default=None)

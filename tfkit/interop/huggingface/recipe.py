@@ -18,7 +18,7 @@ from tfkit.recipe.text.options import OptionFacts, options_of
 
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
-# part names and sizes, which are written even if default
+# keys that are written even with their default values: part names and sizes
 KEPT = (
     "type", "d_model", "num_layers", "vocab_size", "tied", "residual", "norm", "embedding", "position", "attention",
     "feedforward", "activation", "init",

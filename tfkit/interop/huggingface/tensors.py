@@ -65,7 +65,7 @@ class Rule:
         return [template.format_map(binding) for template in self.own_names]
 
     def checkpoint_names_for(self, binding: Mapping[str, str], stacked: int) -> list[str]:
-        """Return the checkpoint names for placeholder values; extra placeholders take `stacked` different numbers."""
+        """Return the checkpoint names for placeholder values; an extra placeholder is numbered below `stacked`."""
         shifted = {name: _shifted(value, self.offsets.get(name, 0)) for name, value in binding.items()}
         names = []
         for template in self.checkpoint_names:

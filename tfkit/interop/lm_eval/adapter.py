@@ -69,7 +69,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         self._device = self.run.device
         self._max_length = max_length
         sizes = None if batch_size is None or batch_size == "auto" else int(batch_size)
-        self.batch_size = sizes  # None: chosen by device
+        self.batch_size = sizes  # None: depends on the device
         self.backend = "causal" if self.run.blueprint.encoder is None else "seq2seq"
 
     @property

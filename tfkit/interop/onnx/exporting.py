@@ -54,7 +54,7 @@ def export_onnx(
     overwritten. A failed export leaves no files.
     """
     need("export to ONNX needs", "onnx", "onnxscript", *(["onnxruntime"] if quantize else []))
-    goal = target_folder(target, "model as ONNX", (METADATA,), force)
+    goal = target_folder(target, "model in ONNX format", (METADATA,), force)
     check_leaves(run.blueprint)
     graphs = graphs_of(as_float32(run.model))
     with whole_folder(goal) as folder:

@@ -51,7 +51,7 @@ class Graph(nn.Module):
         return tuple(outputs[name] for name in self.outputs)
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the outputs by name from the inputs by name."""
+        """Return the outputs for the inputs, both by name."""
         raise NotImplementedError
 
 

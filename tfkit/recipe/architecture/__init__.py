@@ -1,1 +1,1 @@
-"""Resolution of `model:` to a Blueprint, from the pattern of layers to heads and initialization."""
+"""Resolution of `model:` to a Blueprint: patterns of layers, stacks, heads and initialization."""

@@ -1,4 +1,4 @@
-"""Checks of resolved stacks: visibility between tokens, use of a memory, and `memory: last_state`."""
+"""Checks of resolved stacks: which tokens see each other, whether the memory is read, and `memory: last_state`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tfkit.recipe.architecture.layers import DistinctLayers, LayerResolver
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, mapping, node_at
 
-# masks are evaluated for NEAR x NEAR tokens; if nothing is visible, for both ends of FAR tokens
+# masks are evaluated on NEAR x NEAR tokens and, if nothing is visible there, on the first and last of FAR tokens
 NEAR, FAR = 128, 1 << 20
 MIXING = ("attention", "mixer")  # slots of sublayers that mix tokens
 
 
 class Sight(NamedTuple):
-    """Flags: some token of a layer sees earlier tokens, later tokens."""
+    """Two flags: some token in a layer sees earlier tokens, and some token sees later ones."""
 
     before: bool
     after: bool
@@ -37,34 +37,34 @@ NOTHING, BOTH = Sight(False, False), Sight(True, True)
 
 
 def check_sight(layers: DistinctLayers, plan: StackPlan, is_memory: bool) -> None:
-    """Warn about tokens that see only themselves; `is_memory` is set if another stack attends to this one."""
+    """Warn about tokens that see only themselves; `is_memory` is true if another stack attends to this one."""
     stack = layers.layers.stack
     if plan.max_length == 1:
         if is_memory or any(map(mixes, plan.layers)):
             node = stack.keys.get("max_length") or stack.keys.get("position") or stack.node
-            text = "texts have one token, so attention or a recurrence over other tokens never learns"
+            text = "texts have a single token, so attention and recurrences have nothing to learn"
             stack.faults.warn(node, text)
         return
     for layer, node in zip(plan.layers, layers.nodes, strict=True):
         masks = written_masks(stack, mapping(node))
         if masks and _chooses(layer) and mask_sight(layer, plan) == NOTHING:
-            text = "each token sees only itself, so queries and keys of its attention never learn"
+            text = "each token sees only itself, so the queries and keys of attention never learn"
             stack.faults.warn(masks[-1], text)
 
 
 def mixes(layer: LayerPlan) -> bool:
-    """True if the layer mixes tokens."""
+    """True if the layer has self-attention or a mixer."""
     return any(not sub.memory and sub.config.part.part_slot in MIXING for sub in layer.sublayers)
 
 
 def _chooses(layer: LayerPlan) -> bool:
-    """True if the layer has a self-attention that must attend to some token."""
+    """True if the layer has a self-attention whose weights always sum to 1."""
     own = [sub.config for sub in layer.sublayers if not sub.memory]
     return any(isinstance(config, AttentionFacts.Config) and not config.may_attend_to_nothing() for config in own)
 
 
 def sight(layer: LayerPlan, plan: StackPlan) -> Sight:
-    """Return the visibility through any sublayer of a layer."""
+    """Return the directions in which the sublayers of a layer see other tokens."""
     seen = NOTHING
     for slot in {sub.config.part.part_slot for sub in layer.sublayers if not sub.memory}:
         if slot == "attention":
@@ -75,7 +75,7 @@ def sight(layer: LayerPlan, plan: StackPlan) -> Sight:
 
 
 def mask_sight(layer: LayerPlan, plan: StackPlan) -> Sight:
-    """Return the visibility under a layer's masks; both directions if unknown."""
+    """Return the directions that the masks of a layer leave visible; both if that depends on the inputs."""
     rules: list[MaskFacts] = [rule.build(plan.shape(plan=layer)) for rule in layer.mask]
     if any(rule.opens or rule.reach() is None for rule in rules):
         return BOTH
@@ -86,7 +86,7 @@ def mask_sight(layer: LayerPlan, plan: StackPlan) -> Sight:
 
 
 def _visible(rules: Sequence[MaskFacts], query: Tensor, key: Tensor) -> Sight:
-    """Return the visibility under these rules between some query and key positions."""
+    """Return the directions in which the given queries see the given keys under all rules."""
     query, key = query[None, :, None], key[None, None]
     visible = torch.ones(1, query.shape[1], key.shape[2], dtype=torch.bool)
     for rule in rules:
@@ -95,7 +95,7 @@ def _visible(rules: Sequence[MaskFacts], query: Tensor, key: Tensor) -> Sight:
 
 
 def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
-    """Refuse a stack with a memory to which none of its layers attends; `plan` has the layers."""
+    """Refuse a stack whose memory is read by none of its layers."""
     if plan.memory_width is None or any(sub.memory for layer in plan.layers for sub in layer.sublayers):
         return
     memory = layers.stack.keys.get("memory")
@@ -104,14 +104,14 @@ def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
     way = f"cross_attention: {{type: multi_head, num_heads: {heads}}}"
     node = memory or next(_left_out(layers))
     if node.path.endswith("cross_attention"):
-        way += ", or omit it for one like the layer's attention"
+        way += ", or remove it to copy the layer's attention"
     else:
-        way += " in the layer, which has no attention to copy"
+        way += " in the layer (it has no attention to copy)"
     layers.faults.unlearnable(node, f"no layer of the {plan.side} reads {what}; set {way}")
 
 
 def _left_out(layers: LayerResolver) -> Iterator[Node]:
-    """Yield nodes that disable cross-attention, or the attention it would copy; finally the layer itself."""
+    """Yield the nodes that disable cross-attention or attention, then the layer and the stack as fallbacks."""
     texts = [node for node in (layers.base, *layers.kinds.values()) if node is not None]
     for key in ("cross_attention", "attention"):
         for text in texts:
@@ -126,7 +126,7 @@ RECURRENT = "use mixer: lstm, gru or rnn"
 
 
 def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults) -> StackPlan:
-    """Return the encoder without the parts after its last layer; refuse them if set for the encoder itself."""
+    """Return the encoder without a final norm and final dropout; refuse them if `model.encoder` sets them."""
     for name in ("final_norm", "final_dropout"):
         node = node_at(keys, name)
         if node is not None and node.value and node.path.startswith("model.encoder."):
@@ -135,7 +135,7 @@ def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults)
 
 
 class LastStates:
-    """Checks that each decoder layer can start from the last state of the encoder layer at the same depth."""
+    """Checks that each decoder layer can start from the last state of the encoder layer of the same index."""
 
     def __init__(self, encoder: StackPlan, decoder: StackPlan, layers: Mapping[Side, DistinctLayers]) -> None:
         self.plans: dict[Side, StackPlan] = {"encoder": encoder, "decoder": decoder}
@@ -144,14 +144,14 @@ class LastStates:
         self._reported: set[str] = set()
 
     def check(self) -> None:
-        """Report layers without state, different depths, and different recurrences; each once."""
+        """Report layers without a state, different depths, and different recurrences, each only once."""
         sides = [side for side in self.plans if self._hands_over(side)]
         if len(sides) < len(self.plans):
             return
         encoder, decoder = self.plans["encoder"], self.plans["decoder"]
         if encoder.num_layers != decoder.num_layers:
             node, place = self._depth("decoder"), self._depth("encoder").place
-            text = f"{NEEDS}, layer by layer: it has {decoder.num_layers} layers and the encoder "
+            text = f"{NEEDS}, layer by layer, but has {decoder.num_layers} layers while the encoder has "
             self.faults.add(node, f"{text}{encoder.num_layers} (see {place}); use equal numbers")
             return
         seen: set[tuple[int, int]] = set()
@@ -166,7 +166,7 @@ class LastStates:
         return stack.keys.get("num_layers") or stack.keys.get("pattern") or stack.node
 
     def _hands_over(self, side: Side) -> bool:
-        """True if each layer of the stack has a recurrence with a state to hand over, and no mixer without one."""
+        """True if each layer of the stack has a mixer, and all its mixers have a last state."""
         for kind, layer in enumerate(self.plans[side].layers):
             mixers = [sub for sub in layer.sublayers if sub.config.part.part_slot == "mixer"]
             others = [sub for sub in layer.sublayers if sub.config.part.part_slot == "attention"]
@@ -176,39 +176,39 @@ class LastStates:
             node, what = self._node(side, kind, *(sub.name for sub in lacking)), "no recurrence"
             if lacking:
                 part = lacking[0].config.part
-                what = f"{part.part_slot} '{part.part_name}' has no last state to hand over"
-            if node.path not in self._reported:  # both may have it from `model.layer`
+                what = f"{part.part_slot} '{part.part_name}' has no last state to pass on"
+            if node.path not in self._reported:  # `model.layer` may be shared by both stacks
                 self.faults.add(node, f"{what}, and {NEEDS}; {RECURRENT} (and attention: none)")
             self._reported.add(node.path)
             return False
         return True
 
     def _fits(self, index: int, first: int, second: int) -> bool:
-        """True if the recurrences of two layers at the same depth agree in kind and width."""
+        """True if the recurrences of an encoder layer and a decoder layer agree in type and width."""
         kinds: dict[Side, int] = {"encoder": first, "decoder": second}
         sides = {side: self.plans[side].layers[kind] for side, kind in kinds.items()}
         pair = {side: list(self._recurrences(side, layer)) for side, layer in sides.items()}
         names = {side: [sub.config.part.part_name for sub, _ in recurrences] for side, recurrences in pair.items()}
         if names["encoder"] != names["decoder"]:
             words = {side: " and ".join(f"'{name}'" for name in recurrences) for side, recurrences in names.items()}
-            text = f"layer {index} of the encoder has the recurrence {words['encoder']} and that of the decoder "
+            text = f"layer {index} has the recurrence {words['encoder']} in the encoder and "
             node = self._node("encoder", first, pair["encoder"][0][0].name)
-            self.faults.add(node, f"{text}{words['decoder']}, and {NEEDS}; use the same in both")
+            self.faults.add(node, f"{text}{words['decoder']} in the decoder, and {NEEDS}; use the same in both")
             return False
         for (sub, width), (other, required) in zip(pair["encoder"], pair["decoder"], strict=True):
             if width != required:
-                ways = "" if sides["encoder"].causal else ", bidirectional,"
-                text = f"layer {index} of the encoder{ways} carries {width[0]} numbers and that of the decoder"
+                ways = "" if sides["encoder"].causal else "bidirectional "
+                text = f"layer {index} has a state of width {width[0]} in the {ways}encoder and of width"
                 place = self._node("decoder", second, other.name).place
                 self.faults.add(
                     self._node("encoder", first, sub.name),
-                    f"{text} {required[0]} (see {place}), and {NEEDS}; set d_hidden so that both are equal",
+                    f"{text} {required[0]} in the decoder (see {place}), and {NEEDS}; set d_hidden to match",
                 )
                 return False
         return True
 
     def _warn_of_unread(self) -> None:
-        """Warn about computations after the recurrence in the encoder's last layer, which are never read."""
+        """Warn if the encoder's last layer computes anything after its recurrence, since nothing reads it."""
         plan = self.plans["encoder"]
         kind = plan.order[-1]
         layer = plan.layers[kind]
@@ -230,7 +230,7 @@ class LastStates:
         return sub.config.state_widths(self.plans[side].shape(plan=layer))
 
     def _node(self, side: Side, kind: int, *names: str) -> Node:
-        """Return the node of the first of these sublayers in a layer; else the layer."""
+        """Return the node of the first sublayer in `names` that the layer sets, or the layer's node."""
         node = self.layers[side].nodes[kind]
         keys = mapping(node)
         return next((keys[base] for name in names for base in (name, name.rpartition("_")[0]) if base in keys), node)

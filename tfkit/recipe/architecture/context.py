@@ -1,4 +1,4 @@
-"""Masks (rule R4) and positions (rule R7) of a layer, and whether its parts support them."""
+"""Masks (rule R4) and positions (rule R7) of a layer, and checks that its parts support them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tfkit.recipe.text.node import Node, items, node_at, one_or_list
 
 
 class Masks(NamedTuple):
-    """The mask rules of a layer without duplicates, and the text of explicit ones, each of which is in `written`."""
+    """The mask rules of a layer, without duplicates.
+
+    `text` is the source of the explicit rules, and `written` lists each explicit rule with its node.
+    """
 
     rules: tuple[MaskFacts.Config, ...]
     text: Node | None
@@ -27,12 +30,12 @@ class Masks(NamedTuple):
 
     @property
     def causal(self) -> bool:
-        """True if a limit among the masks hides the future."""
+        """True if one of the rules is a limit that hides the future."""
         return any(rule.part.hides_future and not rule.part.opens for rule in self.rules)
 
 
 def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
-    """Return the masks of a layer: those of the model's type, the stack and the layer; `none` drops the stack's."""
+    """Return the masks of a layer: from the model's type, the stack and the layer. `none` drops those of the stack."""
     by_type = validated(replace(stack.node, value="causal"), "mask", stack.faults) if stack.causal else None
     written: list[tuple[Node, MaskFacts.Config]] = []
     texts: dict[MaskFacts.Config, Node] = {}
@@ -51,12 +54,12 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
 
 
 def explicit_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:
-    """Return the rules to be written; `causal` is set if the model's type implies that rule."""
+    """Return the rules that a recipe must name; `causal` is true if the model's type already implies that rule."""
     return [rule for rule in masks if not (causal and rule.part.part_name == "causal")]
 
 
 def written_masks(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
-    """Return the nodes of a layer's masks, except the one implied by the model's type."""
+    """Return the nodes of a layer's explicit masks: those of the stack and its own."""
     own = keys.get("mask")
     return [] if own is not None and own.value is None else items(stack.keys.get("mask")) + items(own)
 
@@ -64,7 +67,7 @@ def written_masks(stack: StackText, keys: Mapping[str, Node]) -> list[Node]:
 def read_positions(
     node: Node | None, preparer: Preparer, shape: Shape | None = None
 ) -> tuple[list[tuple[Node, PositionFacts.Config]], Node | None]:
-    """Parse one or several positions; return the valid ones with their nodes, and the parsed text."""
+    """Parse a position or a list of positions; return the valid ones with their nodes, and the parsed source."""
     valid, written = [], []
     for item in items(node):
         config, text = (None, item) if item.value is None else preparer.read(item, "position", shape)
@@ -79,9 +82,9 @@ def read_positions(
 def stack_positions(
     node: Node | None, plan: StackPlan, width: int, preparer: Preparer
 ) -> tuple[tuple[PositionFacts.Config, ...], Node | None]:
-    """Return the stack's positions, used by all layers without their own, and their parsed text.
+    """Return the positions of the stack, which all layers without their own use, and their parsed source.
 
-    `plan` has the layers, or none if these have faults; `width` is the width at which positions are added.
+    `plan` has no layers if they have faults; `width` is the width at which positions are added to embeddings.
     """
     faults = preparer.faults
     served = [layer.sublayers for layer in plan.layers if layer.position is None]
@@ -89,19 +92,19 @@ def stack_positions(
     attends = any(attentions_of(sublayers) for sublayers in served)
     valid, written = read_positions(node, preparer)
     for item, config in valid:
-        # biases and rotations are only checked if the layers have no faults
+        # biases and rotations depend on the heads, so they are checked only if the layers have no faults
         if plan.layers or not {"bias", "rotation"} & config.part.hooks():
             faults.problems(item, config.check(replace(plan.shape(), d_model=width)))
             faults.problems(item, (problem for dim in dims for problem in config.check_head_dim(dim)))
         if served and not attends and "embed" not in config.part.hooks():
-            faults.add(item, "no layer that uses it has self-attention")
+            faults.add(item, "no layer that uses this position has self-attention")
     if node is not None and sum("rotation" in config.part.hooks() for _, config in valid) > 1:
         faults.add(node, "two positions that rotate queries and keys cannot be combined")
     return tuple(config for _, config in valid), written
 
 
 def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionFacts.Config, ...] | None:
-    """Return the layer's own positions, merged over the stack's; None if it uses the stack's."""
+    """Return the layer's own positions, merged over the stack's, or None if it has none of its own."""
     node, below = layer.keys.get("position"), node_at(layer.stack.keys, "position")
     if node is None:
         return None
@@ -126,28 +129,30 @@ def attentions_of(sublayers: Sequence[SublayerPlan]) -> list[AttentionFacts.Conf
 
 
 def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:
-    """Return the number of heads of a layer's self-attentions; None if there are none, or they differ."""
+    """Return the number of heads in a layer's self-attentions; None if they differ or there is no self-attention."""
     counts = {config.heads() for config in attentions_of(sublayers)}
     return counts.pop() if len(counts) == 1 else None
 
 
 def head_dims(sublayers: Sequence[SublayerPlan], shape: Shape) -> list[int]:
-    """Return the query and key head widths that a position may rotate."""
+    """Return the distinct head widths of queries and keys, to which a rotary position applies."""
     widths = {config.width(shape) for config in attentions_of(sublayers)}
     return sorted(width for width in widths if width is not None)
 
 
 def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
-    """Refuse opposed masks, and parts that do not support the layer's direction, masks or positions."""
+    """Refuse contradictory masks, and parts that do not support the layer's direction, masks or positions."""
     own_positions, faults = items(layer.keys.get("position")), layer.faults
     if {"causal", "reverse_causal"} <= {rule.part.part_name for rule in plan.mask}:
         nodes = (node for node, rule in reversed(masks.written) if rule.part.part_name == "reverse_causal")
-        faults.add(next(nodes, layer.node), "with causal and reverse_causal in one layer each token sees only itself")
-    if plan.position is None:  # the faults of the stack's are reported for the stack
+        faults.add(
+            next(nodes, layer.node), "with both causal and reverse_causal in a layer, each token sees only itself"
+        )
+    if plan.position is None:  # its faults are reported with the stack
         positions, _ = read_positions(layer.stack.keys.get("position"), Preparer(Faults()))
     else:
-        positions = list(zip(own_positions, plan.position, strict=False))  # one may have a fault
-    own: list[tuple[Part, Node]] = []  # the parts applied to the layer's own tokens
+        positions = list(zip(own_positions, plan.position, strict=False))  # may be shorter: invalid ones are missing
+    own: list[tuple[Part, Node]] = []  # parts that process the layer's own tokens, not the memory
     for sub in plan.sublayers:
         own += [] if sub.memory else [(sub.config.part, _text(layer, sub.name))]
         own += [] if sub.norm is None else [(sub.norm.part, _text(layer, f"{sub.name}_norm", "norm"))]
@@ -159,7 +164,7 @@ def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
     if any(sub.memory for sub in plan.sublayers) and (memory := FACTS["a memory"]).refuses(plan.residual.part):
         faults.add(_text(layer, "residual"), reason(memory, plan.residual.part))
     askers: list[tuple[Node, Config]] = [*masks.written, *positions]
-    # a mask that makes the layer causal is already reported for the layer
+    # requirements that follow from the direction are already checked above
     requirements = [(place, one, rule) for place, one in askers for rule in requirements_of(one)]
     for place, asker, rule in requirements:
         for part, node in own if rule.capability != direction.capability else ():
@@ -172,6 +177,6 @@ def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
 
 
 def _text(layer: LayerText, *keys: str) -> Node:
-    """Return the node of a part: the first existing of `keys`, or the sublayer's name without its number."""
+    """Return the node of the first of `keys` that the layer sets, else of the first key without its number."""
     names = (*keys, keys[0].rpartition("_")[0])
     return next((layer.keys[key] for key in names if key in layer.keys), layer.node)

@@ -1,4 +1,4 @@
-"""Heads (rule R14), the tokens they read, tied and shared token tables (R9), and ids of special tokens."""
+"""Heads (rule R14) and the tokens they read, tied and shared token tables (R9), and ids of special tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECIAL = ("pad", "start", "end")
 
 
 class HeadResolver:
-    """Resolves the heads of `model` on the stacks of `blueprint`, whose text is `stacks`."""
+    """Resolver of the heads in `model`, which read the stacks of `blueprint`; `stacks` are the keys of each stack."""
 
     def __init__(
         self, model: Node, stacks: Mapping[Side, Mapping[str, Node]], blueprint: Blueprint, faults: Faults
@@ -29,7 +29,7 @@ class HeadResolver:
         self.stacks = stacks
         self.blueprint = blueprint
         self.faults = faults
-        self.written: dict[str, Node] = {}  # source text of each head by path
+        self.written: dict[str, Node] = {}  # source of each head by path
 
     def head(self) -> HeadFacts.Config | None:
         """Return the head that computes the model's logits."""
@@ -44,7 +44,7 @@ class HeadResolver:
         heads = []
         for name, child in mapping(node).items():
             if not name.isidentifier() or hasattr(nn.ModuleDict, name):
-                text = f"'{shorten(name)}' cannot name a head; use a plain word"
+                text = f"'{shorten(name)}' cannot be the name of a head; use a plain word"
                 self.faults.add(child, text, at_key=True)
             config = None if child.value is None else self._head(child)
             if config is not None:
@@ -55,7 +55,7 @@ class HeadResolver:
         reads = node_at(mapping(node), "reads")
         side: object = self.blueprint.last.side if reads is None else reads.value
         if side not in ("encoder", "decoder"):
-            Preparer(self.faults).config(node, "head")  # reports what is wrong with it
+            Preparer(self.faults).config(node, "head")  # reports the invalid `reads`
             return None
         plan: StackPlan | None = getattr(self.blueprint, side)
         if plan is None:
@@ -69,8 +69,8 @@ class HeadResolver:
         return config
 
     def _check_table(self, config: HeadFacts.Config | None, plan: StackPlan, node: Node) -> None:
-        """Require ids for a tied head or one searching for a token; check the norm against the table width."""
-        embedding = node_at(self.stacks[plan.side], "embedding")  # one with faults counts as a table
+        """Check that a tied head, or a head that searches for a token, is on a stack that embeds token ids."""
+        embedding = node_at(self.stacks[plan.side], "embedding")  # an invalid one counts as a table
         if embedding is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None):
             if config is not None and config.is_tied() and plan.embedding is not None:
                 width = plan.embedding.table_width(plan.shape())
@@ -93,14 +93,14 @@ class HeadResolver:
         if len(plans) == 1:
             self.faults.add(node, "the model has only one stack; there is no other token table to share")
         elif len(sharing) == 1:
-            self.faults.add(node, f"shared by the {sharing[0].side} only; set it in model.embedding, for both")
+            self.faults.add(node, f"shared only in the {sharing[0].side}; set it in model.embedding, for both stacks")
         else:
             tables = [self._table(plan) for plan in plans]
             for option in tables[0]:
                 sizes = [table[option] for table in tables]
                 if sizes[0][0] != sizes[1][0]:
                     both = " and ".join(f"{size} ({written.place})" for size, written in sizes)
-                    self.faults.add(node, f"one table cannot have {option} {both}")
+                    self.faults.add(node, f"a shared table cannot have {option} {both}")
         return len(sharing) == 2
 
     def _table(self, plan: StackPlan) -> dict[str, tuple[int | None, Node]]:
@@ -111,7 +111,7 @@ class HeadResolver:
         return {"vocab_size": (plan.vocab_size, keys.get("vocab_size", self.model)), "width": (width, own)}
 
     def special_ids(self, size: int | None) -> tuple[tuple[str, int], ...]:
-        """Return the ids in `special_ids` by name; they must be below `size`, if known."""
+        """Return the ids in `special_ids` by name; each must be below `size`, the vocabulary size if known."""
         ids = []
         for name, child in mapping(mapping(self.model).get("special_ids")).items():
             if name not in SPECIAL:
@@ -124,18 +124,18 @@ class HeadResolver:
         return tuple(ids)
 
 
-# pooling of a head -> direction its token must see, and the pooling whose token sees it
+# pooling of a head -> direction in which its token must see others, and the pooling to suggest instead
 BLIND = {"first": ("after", "last"), "last": ("before", "first")}
 
 
 def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
-    """Refuse heads on a token that sees nothing; warn about weights that no head, or only a half-blind one, trains."""
+    """Refuse heads that read a token which sees no others; warn about weights that no head trains."""
     keys, named, last = mapping(model), mapping(mapping(model).get("heads")), blueprint.last
     readers = [] if blueprint.head is None else [(blueprint.head, keys["head"])]
     readers += [(head, named[name]) for name, head in blueprint.heads]
     for head, node in readers if last.last_state else ():
         if head.reads == "encoder":
-            text = "the encoder hands over only its last states; remove reads, or memory: last_state"
+            text = "the encoder passes on only its last states; remove reads, or memory: last_state"
             faults.add(mapping(node).get("reads", node), text)
     if blueprint.head is not None and all(blueprint.read_by(head) is not last for head, _ in readers):
         node = readers[0][1]
@@ -148,11 +148,11 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
 def _check_tokens(
     plan: StackPlan, readers: Sequence[tuple[HeadFacts.Config, Node]], is_output: bool, faults: Faults
 ) -> None:
-    """Check heads that read a single token of a stack; `is_output`: the model also returns hidden states."""
+    """Check heads that read a single token of a stack; `is_output` is true if hidden states are an output as well."""
     pooling = [(head, node) for head, node in readers if _at_an_end(head)]
     kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if mixes(plan.layers[kind])}
     if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
-        return  # nothing to see, or already reported
+        return  # nothing to check, or already reported
     sights = [kinds[kind] for kind in plan.order if kind in kinds]
     only = not is_output and len(pooling) == len(readers)  # the only source of gradients
     for head, node in pooling:
@@ -165,23 +165,23 @@ def _check_tokens(
             faults.unlearnable(place, f"{text}; use pool: {other}, or mean")
         elif only and blind:
             which = "layer" if blind == 1 else f"{blind} layers"
-            text = f"the {pool} token sees nothing {side} it in the last {which}, where queries and keys never learn"
+            text = f"the {pool} token sees nothing {side} it in the last {which}, whose queries and keys never learn"
             faults.warn(place, f"{text}; use pool: {other}, or mean")
         elif only and _ends_in_two_ways(plan):
-            text = "one half of the last recurrence has read nothing, and never learns"
-            faults.warn(place, f"at the {pool} token {text}; use pool: mean")
+            text = "one direction of the last recurrence has not read anything yet, and never learns"
+            faults.warn(place, f"at the {pool} token, {text}; use pool: mean")
 
 
 def _at_an_end(head: HeadFacts.Config) -> bool:
-    """True if the head reads the first or last token; the token found by `until` may be elsewhere."""
+    """True if the head reads the first or last token (with `until`, the last one may be anywhere)."""
     pool = head.pooling()
     return pool == "first" or (pool == "last" and head.end_token() is None)
 
 
 def _ends_in_two_ways(plan: StackPlan) -> bool:
-    """True if the last mixing sublayer is a bidirectional recurrence, whose halves are empty at opposite ends.
+    """True if the last attention or mixer is a bidirectional recurrence whose weights no other layer shares.
 
-    If its weights are shared with other layers, they are trained there.
+    At either end of the text, one of its directions has not read anything.
     """
     layer = plan.layers[plan.order[-1]]
     mixing = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot in MIXING]

@@ -1,4 +1,4 @@
-"""Layers of one stack: `layer` with kinds merged over it (R2), `per_layer` expanded (R5), equal ones shared (R6)."""
+"""Layers of one stack: kinds merged over `layer` (R2), `per_layer` expanded (R5), equal layers described once (R6)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tfkit.recipe.overlays import merge
 from tfkit.recipe.text.faults import plain
 from tfkit.recipe.text.node import Node, mapping, node_at
 
-MAX_KINDS = 256  # each is validated separately
+MAX_KINDS = 256  # each kind is validated separately
 RESIDUAL = default_part(LAYER["residual"])
-PLAIN = [key for key in LAYER.values() if key.is_plain]  # values that the Blueprint stores as written
+PLAIN = [key for key in LAYER.values() if key.is_plain]  # keys whose values are stored in the Blueprint as they are
 
 
 class LayerResolver:
@@ -40,15 +40,15 @@ class LayerResolver:
     def __init__(self, stack: StackText) -> None:
         self.stack = stack
         self.faults = stack.faults
-        self._written: dict[int, tuple[Node, Node]] = {}  # by the id of the layer's node, which stays alive
+        self._written: dict[int, tuple[Node, Node]] = {}  # by id of the layer's node, which is kept alive here
         node, named = stack.keys.get("layer"), node_at(stack.keys, "layers")
         if node is None:
-            self.faults.add(stack.node, "needs a layer, which describes each layer")
+            self.faults.add(stack.node, "needs `layer`, the description of its layers")
         elif not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping that describes a layer")
         if named is not None and not isinstance(named.value, dict):
-            self.faults.add(named, "expected a mapping of names to changes of `layer`")
-        self.base = node if node is not None and isinstance(node.value, dict) else None  # None: cannot be a layer
+            self.faults.add(named, "expected a mapping from names to changes of `layer`")
+        self.base = node if node is not None and isinstance(node.value, dict) else None  # None if missing or invalid
         self.kinds = {name: kind for name, kind in mapping(named).items() if kind.value is not None}
         if stack.plan.memory_width is None:
             self.base = self.base and without_cross_attention(self.base, stack, self.faults)
@@ -58,16 +58,16 @@ class LayerResolver:
             self.base = with_cross_attention(self.base, self.faults)
 
     def check_texts(self) -> bool:
-        """Report invalid keys in `layer` or a kind; return False if the layers cannot be resolved."""
+        """Report invalid keys in `layer` and the kinds; return False if the layers cannot be resolved."""
         if len(self.kinds) > MAX_KINDS:
             node = self.stack.keys["layers"]
             self.faults.add(node, f"names {len(self.kinds):,} kinds; the limit is {MAX_KINDS:,}")
             return False
         for kind in self.kinds.values():
             if not isinstance(kind.value, dict):
-                self.faults.add(kind, "expected a mapping of changes of `layer`; {} for none")
+                self.faults.add(kind, "expected a mapping with changes of `layer`, or {} for no change")
         resolvable = True
-        for text in (self.base, *self.kinds.values()):  # used or not
+        for text in (self.base, *self.kinds.values()):  # including unused kinds
             for key, child in mapping(text).items():
                 if key not in LAYER and SUBLAYER_KEY.fullmatch(key) is None:
                     self.faults.unknown_key(child, list(LAYER))
@@ -77,9 +77,9 @@ class LayerResolver:
         return resolvable
 
     def check_unused(self, used: Collection[tuple[str, ...]]) -> None:
-        """Report kinds that the pattern never uses, as far as they can be checked."""
+        """Report faults in kinds that the pattern never uses."""
         for kinds in [(), *((kind,) for kind in self.kinds)] if self.base is not None else []:
-            # a kind may be complete only in combination with others, so only its own keys are checked
+            # an unused kind may need to be combined with another one, so only its own keys are checked
             if not any(set(kinds) <= set(combination) for combination in used) and not varies(self.merged(kinds)):
                 self.plan(self.merged(kinds))
 
@@ -121,22 +121,22 @@ class LayerResolver:
         return plan
 
     def written(self, node: Node) -> Node:
-        """Return the text of a resolved layer, with each part as it was parsed."""
+        """Return the source of a resolved layer, with each part as it was parsed."""
         return self._written[id(node)][1]
 
 
-MAX_DIFFERENT = 256  # distinct layers of one stack: resolved.yaml lists each
+MAX_DIFFERENT = 256  # maximum number of distinct layers per stack, since resolved.yaml lists each
 
 
 class DistinctLayers:
-    """The distinct layers of a stack in order of appearance, each with its source text."""
+    """The distinct layers of a stack in order of appearance, each with its source."""
 
     def __init__(self, layers: LayerResolver) -> None:
         self.layers = layers
         self.faults = layers.faults
         self.plans: list[LayerPlan] = []
         self.nodes: list[Node] = []
-        self.texts: list[Node] = []  # of every layer, including equal ones
+        self.texts: list[Node] = []  # source of every layer, including equal ones
         self._by_text: dict[str, list[int]] = {}  # indices of plans by repr
 
     def order(self, entries: Sequence[PatternEntry]) -> list[int]:
@@ -148,9 +148,9 @@ class DistinctLayers:
         turns = Turns({kinds: self.layers.merged(kinds) for kinds in different}, [entry.kinds for entry in entries])
         if not turns.check(self.faults):
             return []
-        numbers: dict[object, int | None] = {}  # by kinds and values per layer, which determine the text
+        numbers: dict[object, int | None] = {}  # plan index by kinds and `per_layer` values, which determine the source
         nodes: dict[object, Node] = {}
-        constant: dict[tuple[str, ...], int | None] = {}  # kinds whose layers are all equal
+        constant: dict[tuple[str, ...], int | None] = {}  # plan index of kinds whose layers are all equal
         order: list[int | None] = []
         wrong = 0
         for entry in entries:
@@ -164,7 +164,7 @@ class DistinctLayers:
                 nodes[key] = turns.text(entry.kinds)
                 number = self._number(nodes[key])
                 wrong += number is None
-                if number is not None or not picked:  # a wrong value in a list is reported at each index
+                if number is not None or not picked:  # invalid values in a `per_layer` list are reported one by one
                     numbers[key] = number
             turns.step(entry.kinds)
             self.texts.append(nodes[key])
@@ -179,26 +179,26 @@ class DistinctLayers:
         return indices if len(indices) == len(entries) else []
 
     def _check_shared(self, pairs: Iterable[tuple[int, int | None]]) -> None:
-        """Report differences by `per_layer` within shared parts of an entry; `pairs` are entries and plans."""
+        """Report `per_layer` values that differ within shared parts; `pairs` are (entry, plan index)."""
         firsts: dict[int, LayerPlan] = {}
-        text = "is shared, so per_layer cannot change its options"
+        text = "shares its weights, so per_layer cannot change its options"
         for entry, number in pairs:
             if number is None:
                 continue
             plan, node = self.plans[number], self.nodes[number]
             first = firsts.setdefault(entry, plan)
             if plan.shared and replace(plan, mask=first.mask) != first:
-                self.faults.add(node.get("shared") or node, f"the layer {text}; only its mask")
-            for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # one with a fault is omitted
+                self.faults.add(node.get("shared") or node, f"the layer {text}, except mask")
+            for one, other in zip(first.sublayers, plan.sublayers, strict=False):  # a sublayer with a fault is missing
                 if other.config.shared and one.config != other.config:
                     self.faults.add(node.get(other.name) or node, f"{other.name} {text}")
 
     def _number(self, node: Node) -> int | None:
-        """Return the plan index for `node`; None if it has a fault."""
+        """Return the plan index for `node`, adding its plan if it is new; None if it has a fault."""
         plan = self.layers.plan(node)
         if plan is None:
             return None
-        for number in self._by_text.setdefault(repr(plan), []):  # avoids comparing a thousand plans in pairs
+        for number in self._by_text.setdefault(repr(plan), []):  # compares only plans with equal repr
             if self.plans[number] == plan:
                 return number
         self.plans.append(plan)
@@ -207,13 +207,13 @@ class DistinctLayers:
         return len(self.plans) - 1
 
     def _refuse_more(self, node: Node) -> None:
-        self.faults.add(node, f"more than {MAX_DIFFERENT:,} layers of this stack differ; make some equal")
+        self.faults.add(node, f"this stack has more than {MAX_DIFFERENT:,} different layers; make some equal")
 
 
 def sharing(plans: Sequence[LayerPlan], entries: Sequence[PatternEntry], order: Sequence[int]) -> tuple[int, ...]:
-    """Return the pattern entry of each layer that shares weights (R6), else -1.
+    """Return, for each layer, the index of the entry with which it shares weights (R6), or -1.
 
-    Entries are numbered by first appearance, so that equal sharing compares equal.
+    Entries are numbered in order of appearance, so that equal sharing compares equal.
     """
     shares = [plan.shares() for plan in plans]
     if not any(shares):

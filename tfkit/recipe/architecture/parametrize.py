@@ -1,4 +1,4 @@
-"""`model.parametrization`: muP factors of scores, logits, embeddings and branches, set as options of the parts."""
+"""`model.parametrization`: the muP factors of scores, logits, embeddings and branches, set as options of parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPTHS = {"num_layers": ("encoder", "decoder"), "encoder.num_layers": ("encoder"
 
 
 class Parametrizer:
-    """Parses `parametrization:` and applies it to a Blueprint; faults are added to `faults`."""
+    """Parser of `parametrization:` that also applies it to a Blueprint; faults are added to `faults`."""
 
     def __init__(self, model: Node, faults: Faults, resolve: Callable[[Node], Blueprint | None]) -> None:
         self.model = model
@@ -30,7 +30,7 @@ class Parametrizer:
         self.node = mapping(model)["parametrization"]
 
     def applied(self, blueprint: Blueprint) -> Blueprint:
-        """Return the Blueprint with its parametrization and the resulting factors; unchanged if there is a fault."""
+        """Return the Blueprint with the factors of its parametrization, or unchanged if there is a fault."""
         count = len(self.faults.errors)
         chosen = self._read(blueprint)
         if chosen is None or len(self.faults.errors) > count:
@@ -48,7 +48,7 @@ class Parametrizer:
             self.faults.add(kind or self.node, f"unknown parametrization; the only one is {EXAMPLE}")
             return None
         if base is None or not mapping(base):
-            self.faults.add(base or self.node, f"needs base, the sizes of the unchanged model: {EXAMPLE}")
+            self.faults.add(base or self.node, f"needs base, the sizes of the base model: {EXAMPLE}")
             return None
         exponent = self._exponent(keys.get("depth_exponent"))
         sizes = {key: node for key, node in mapping(base).items() if self._is_size(node)}
@@ -66,18 +66,18 @@ class Parametrizer:
     def _exponent(self, node: Node | None) -> float | None:
         value = 1.0 if node is None else node.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.5 <= value <= 1:
-            self.faults.add(node or self.node, "depth_exponent must be from 0.5 to 1 (CompleteP: 1)")
+            self.faults.add(node or self.node, "expected a depth_exponent from 0.5 to 1 (CompleteP: 1)")
             return None
         return float(value)
 
     def _is_size(self, node: Node) -> bool:
         if is_whole(node.value) and node.value > 0:
             return True
-        self.faults.add(node, "a size of the base must be a whole number from 1")
+        self.faults.add(node, "expected a whole number from 1, a size of the base model")
         return False
 
     def _base(self, sizes: dict[str, Node]) -> Blueprint | None:
-        """Resolve the same model with other sizes."""
+        """Resolve the same model with the sizes of the base."""
         own = {key: child for key, child in mapping(self.model).items() if key != "parametrization"}
         root = Node({"model": replace(self.model, value=own)}, self.model.place)
         for key, node in sizes.items():
@@ -86,7 +86,7 @@ class Parametrizer:
         return self.resolve(mapping(root)["model"])
 
     def _with_factors(self, blueprint: Blueprint, chosen: Parametrization) -> Blueprint:
-        """Apply the factors that the parts have options for."""
+        """Apply the factors to the options of embeddings, attention, residuals and heads."""
         stacks = {plan.side: plan for plan in chosen.base.stacks()}
         pairs = {plan.side: self._stack(plan, stacks[plan.side], blueprint, chosen) for plan in blueprint.stacks()}
         own, small = ({side: pair[index] for side, pair in pairs.items()} for index in (0, 1))
@@ -103,7 +103,7 @@ class Parametrizer:
     def _stack(
         self, plan: StackPlan, base: StackPlan, blueprint: Blueprint, chosen: Parametrization
     ) -> tuple[StackPlan, StackPlan]:
-        """Return the stack and its base in one order: layers that differ in either are distinct in both."""
+        """Return the stack and its base with layers in corresponding order: layers distinct in one are so in both."""
         branch = chosen.depth_ratio(blueprint, plan.side) ** -chosen.depth_exponent
         numbers: dict[tuple[int, int], int] = {}
         layers: list[tuple[LayerPlan, Sizes]] = []
@@ -137,7 +137,7 @@ class Parametrizer:
     def _attention(
         self, one: SublayerPlan, plan: StackPlan, small: SublayerPlan, base: StackPlan
     ) -> SublayerFacts.Config:
-        """Return the attention with scores scaled by 1 / head width instead of 1 / sqrt(width)."""
+        """Return the attention with scores scaled by 1 / head width instead of 1 / sqrt(head width)."""
         config, other = one.config, small.config
         if not (isinstance(config, AttentionFacts.Config) and isinstance(other, AttentionFacts.Config)):
             return config
@@ -146,7 +146,9 @@ class Parametrizer:
         if width == before or isinstance(scale, int | float):
             return config
         if width is None or before is None or "scale" not in type(config).model_fields:
-            self._add(f"attention '{config.part.part_name}' has no option `scale`; use one head width in both")
+            self._add(
+                f"attention '{config.part.part_name}' has no option `scale`; use the same head width in both models"
+            )
             return config
         factor = math.sqrt(before) / width if scale is None else scale_factor(str(scale), base.d_model) * before / width
         return config.model_copy(update={"scale": factor})
@@ -172,5 +174,5 @@ class Parametrizer:
 
 
 def _option(config: Config, name: str) -> object:
-    """Return an option of a part, None if it is not defined."""
+    """Return an option of a part, or None if it has no such option."""
     return dict(config).get(name)

@@ -1,4 +1,4 @@
-"""Layers that differ: patterns of kinds (rules R1 and R2), and `{per_layer: [...]}` (rule R5)."""
+"""Expansion of layer patterns (rules R1 and R2) and of `{per_layer: [...]}` (rule R5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 @dataclass(frozen=True)
 class PatternEntry:
-    """Entry of a pattern: the kinds merged over `layer`, the number of repetitions, and its index in the text."""
+    """Entry of a pattern: the kinds merged over `layer`, the repeat count, and the index in the pattern's text."""
 
     kinds: tuple[str, ...]
     count: int
@@ -33,7 +33,7 @@ def combinations(entries: Sequence[PatternEntry]) -> list[tuple[str, ...]]:
 
 
 def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[PatternEntry]:
-    """Return the entry of each layer in order (each with count 1); empty on faults."""
+    """Return one entry per layer, in order and with count 1; empty if there is a fault."""
     if pattern is None or pattern.value is None:
         return [PatternEntry((), 1, 0)] * (num_layers or 0)
     if not isinstance(pattern.value, list) or not pattern.value:
@@ -41,7 +41,7 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
         return []
     inner = [index for index, node in enumerate(pattern.value) if isinstance(node.value, list)]
     if len(inner) > 1:
-        faults.add(pattern.value[inner[1]], "a pattern can have only one inner list, the part that repeats")
+        faults.add(pattern.value[inner[1]], "a pattern can have only one inner list, the kinds to repeat")
         return []
     numbers = count()
     parsed = [
@@ -68,20 +68,20 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
 
 
 def shortest(kinds: Sequence[str], once: int = 0) -> list[str | list[str]]:
-    """Return the shortest pattern for the layers `kinds`, of which the first `once` precede the repeated part."""
+    """Return the shortest pattern for layers of these kinds; the first `once` layers precede the inner list."""
     before, cycle = _counted(kinds[:once]), _counted(_cycle(kinds[once:]))
     return [*before, cycle] if before and cycle else [*_counted(_cycle(kinds))]
 
 
 def _cycle(kinds: Sequence[str]) -> Sequence[str]:
-    """Return the shortest prefix that repeats to the kinds."""
+    """Return the shortest prefix whose repetition yields `kinds`."""
     total = len(kinds)
     period = next((n for n in range(1, total) if all(kinds[i] == kinds[i % n] for i in range(total))), total)
     return kinds[:period]
 
 
 def _counted(kinds: Sequence[str]) -> list[str]:
-    """Run-length encode the kinds."""
+    """Run-length encode the kinds: `local*5`, `global`."""
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds)]
     return [kind if times == 1 else f"{kind}*{times}" for kind, times in runs]
 
@@ -124,7 +124,7 @@ def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> Pat
             )
             return None
     if not 1 <= times <= MAX_LAYERS:
-        faults.add(node, f"a kind can be repeated 1 to {MAX_LAYERS:,} times, got {times}")
+        faults.add(node, f"expected a count from 1 to {MAX_LAYERS:,} after *, got {times}")
         return None
     return PatternEntry(names, times, number)
 
@@ -133,13 +133,13 @@ def _flat(groups: list[list[PatternEntry]]) -> list[PatternEntry]:
     return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]
 
 
-NO_PARTS = "per_layer supports numbers, words and booleans; vary parts by kinds (`layers:` and `pattern:`)"
+NO_PARTS = "per_layer supports only numbers, words and booleans; to vary parts, use `layers:` and `pattern:`"
 _IN_KIND = re.compile(r"\.layers\.(\w+)\.")
 Kinds = tuple[str, ...]
 
 
 def varies(node: Node) -> bool:
-    """True if `node` contains a `{per_layer: [...]}`."""
+    """True if `node` or a nested value is a `{per_layer: [...]}`."""
     return next(_choices(node), None) is not None
 
 
@@ -149,7 +149,7 @@ def is_per_layer(node: Node) -> bool:
 
 
 def _choices(node: Node) -> Iterator[Node]:
-    """Yield every `{per_layer: [...]}` in `node`."""
+    """Yield every `{per_layer: [...]}` in `node`, including `node` itself."""
     if is_per_layer(node):
         yield node
     elif isinstance(node.value, (dict, list)):
@@ -158,10 +158,10 @@ def _choices(node: Node) -> Iterator[Node]:
 
 
 class Turns:
-    """Iterates over the layers of a stack and selects the value of each `{per_layer: [...]}`.
+    """Cursor over the layers of a stack that selects the current value of each `{per_layer: [...]}`.
 
-    `texts` are the texts of the layers by kinds, `layers` the kinds of each layer in order. A list inside a kind has
-    one value for each layer of that kind; any other, one for each layer.
+    `texts` maps kinds to the source of their layers, and `layers` are the kinds of each layer in order. A list inside a
+    kind has one value per layer of this kind; any other list has one value per layer.
     """
 
     def __init__(self, texts: Mapping[Kinds, Node], layers: Sequence[Kinds]) -> None:
@@ -175,44 +175,44 @@ class Turns:
 
     @property
     def first(self) -> Node:
-        """First list."""
+        """The first `{per_layer: [...]}`."""
         return next(chain.from_iterable(self._choices.values()))
 
     def check(self, faults: Faults) -> bool:
-        """True if each list has one value per layer that it applies to; add faults otherwise."""
+        """Return True if each list has one value per layer it applies to; add faults otherwise."""
         before = len(faults.errors)
         for choice in chain.from_iterable(self._choices.values()):
             values, kind = choice.entries["per_layer"], self._kind(choice)
             if len(choice.entries) > 1 or not isinstance(values.value, list):
-                faults.add(choice, "per_layer must be the only key, with a list: {per_layer: [32, 64]}")
+                faults.add(choice, "per_layer must be the only key and needs a list: {per_layer: [32, 64]}")
             elif len(values.value) != self._counts[kind]:
                 text = f"kind '{kind}'" if kind else "`layer`"
-                faults.add(values, f"has {len(values.value)} values, but {text} describes {self._counts[kind]} layers")
+                faults.add(values, f"has {len(values.value)} values, but {text} applies to {self._counts[kind]} layers")
             else:
                 for value in (value for value in values.value if isinstance(value.value, (dict, list))):
                     faults.add(value, NO_PARTS)
         return len(faults.errors) == before
 
     def _kind(self, choice: Node) -> str:
-        """Return the kind that contains the list, "" if none."""
+        """Return the kind that contains the list, or ""."""
         match = _IN_KIND.search(f"{choice.path}.")
         return match[1] if match and match[1] in self._counts else ""
 
     def values(self, kinds: Kinds) -> tuple[object, ...]:
-        """Return the values selected by the next layer, of these kinds, which determine its text. True is not 1."""
+        """Return the `per_layer` values of the next layer, paired with their types because True == 1."""
         picked = [self._picked(choice).value for choice in self._choices[kinds]]
         return tuple((type(value), value) for value in picked)
 
     def text(self, kinds: Kinds) -> Node:
-        """Return the text of the next layer, of these kinds."""
+        """Return the source of the next layer, which has these kinds."""
         return self._pick(self.texts[kinds])
 
     def fixed(self, kinds: Kinds) -> bool:
-        """True if layers of these kinds select no values and are not counted by a list."""
+        """True if layers of these kinds contain no list and count for no list."""
         return not self._choices[kinds] and not self._counting[kinds]
 
     def step(self, kinds: Kinds) -> None:
-        """Advance past the next layer, of these kinds."""
+        """Advance to the following layer; the current one has these kinds."""
         self._turns.update(self._counting[kinds])
 
     def _pick(self, node: Node) -> Node:

@@ -1,4 +1,4 @@
-"""Preparation of part nodes: contextual defaults (the stack's norm, paths relative to the file) and validation."""
+"""Completion and validation of part nodes: the stack's norm as default, and paths relative to the recipe."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tfkit.recipe.text.source import from_value
 
 
 def stack_norm(keys: Mapping[str, Node]) -> Node | None:
-    """Return the norm of the stack `keys` (R12): that of its layer, if common to all layers."""
+    """Return the norm of a stack (R12): `layer.norm`, unless it differs per layer."""
     norm = node_at(mapping(keys.get("layer")), "norm")
     return None if norm is None or is_per_layer(norm) else norm
 
 
 class Preparer:
-    """Fills in contextual defaults. `norm` is the stack's norm (R12), None without a stack or norm.
+    """Completes and validates parts. `norm` is the stack's norm (R12), None if there is no stack or norm.
 
-    `base` is the folder of corpus files (`data.folder`), None for the recipe's folder.
+    `base` is the folder of relative paths (`data.folder` for corpora), None for the recipe's folder.
     """
 
     def __init__(self, faults: Faults, norm: Node | None = None, base: Path | None = None) -> None:
@@ -39,18 +39,18 @@ class Preparer:
         self.base = base
 
     def of_corpora(self, data: Node | None) -> Preparer:
-        """Return the preparer for the corpora of the section `data`."""
+        """Return a Preparer for the corpora in `data:`, whose paths are relative to `data.folder`."""
         base = node_at(mapping(data), "folder")
         return (
             self if base is None or not isinstance(base.value, str) else Preparer(self.faults, self.norm, _path(base))
         )
 
     def config(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> Config | None:
-        """Return the Config of `node`, checked against `shape` if given; None with its faults added."""
+        """Return the Config of `node`, checked against `shape` if given; None after a fault."""
         return self.read(node, slot, shape, default)[0]
 
     def read(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> tuple[Config | None, Node]:
-        """Return the Config like `config`, and the validated text: `node` with contextual defaults."""
+        """Return the Config like `config`, and the completed node that it was validated from."""
         filled = self.part(with_type(node, default), slot)
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:
@@ -58,7 +58,7 @@ class Preparer:
         return config, filled
 
     def part(self, node: Node, slot: str) -> Node:
-        """Return a part's node, completed for validation in `slot`."""
+        """Return the node of a part in `slot`, completed for validation."""
         return self._filled(node, config_class(node, slot))
 
     def _filled(self, node: Node, model: type[BaseModel] | None) -> Node:
@@ -66,7 +66,7 @@ class Preparer:
         return filled if isinstance(node.value, dict) or len(filled.entries) > 1 else node
 
     def fields(self, node: Node, model: type[BaseModel]) -> Node:
-        """Fill in the options of a part or a section."""
+        """Return the mapping of a part or section with its options completed."""
         if not isinstance(node.value, dict):
             return node
         children = dict(node.value)
@@ -89,7 +89,7 @@ class Preparer:
         return self._filled(child, option.schema(child))
 
     def _norm(self, child: Node | None, option: OptionFacts) -> Node | None:
-        """Resolve a norm option other than `layer.norm`: true copies `layer.norm`, others are merged over it."""
+        """Resolve a norm option: true copies `layer.norm`, and another norm is merged over it."""
         if child is None:
             return self.norm if option.has_default else None
         if child.value is True:
@@ -103,7 +103,7 @@ class Preparer:
 
 
 def with_type(node: Node, default: str) -> Node:
-    """Merge options without a type over the default part (`train.schedule: {warmup: 5}`)."""
+    """Add the default type to options without one (`train.schedule: {warmup: 5}`)."""
     if not default or not isinstance(node.value, dict) or not node.value or "type" in node.value or is_per_layer(node):
         return node
     word = Node(default, node.place, under(node.path, "type"), node.key_place)
@@ -111,7 +111,7 @@ def with_type(node: Node, default: str) -> Node:
 
 
 def validated(node: Node, slot: str, faults: Faults) -> Config | None:
-    """Return the Config of a prepared part node, or None with its faults added."""
+    """Return the Config of a completed part node, or None after a fault."""
     try:
         return Slot(slot).validate(node.plain())
     except ValidationError as error:
@@ -122,10 +122,10 @@ def validated(node: Node, slot: str, faults: Faults) -> Config | None:
 
 
 def _path(node: Node, base: Path | None = None) -> Path:
-    """Resolve the path at `node`, relative to `base`, by default to the recipe's file.
+    """Resolve the path at `node` relative to `base`, or else to the folder of the recipe.
 
-    Paths from the command line are relative to the working directory, and so are files that do not ship with their
-    recipe.
+    Paths from the command line are relative to the working directory. So are paths in a shipped recipe, unless the file
+    ships with it.
     """
     here = folder(node) if base is None or node.is_change else base
     if node.place.is_shipped and node.folder is not None and os.path.isfile(node.folder / str(node.value)):
@@ -134,7 +134,7 @@ def _path(node: Node, base: Path | None = None) -> Path:
 
 
 def folder(node: Node) -> Path:
-    """Return the base folder of paths at `node`: that of its file; for shipped recipes the working directory."""
+    """Return the base folder of paths at `node`: the file's folder, or the working directory in shipped recipes."""
     return Path() if node.place.is_shipped or node.folder is None else node.folder
 
 
@@ -143,9 +143,9 @@ Parts = Part | Sequence[Part]
 
 
 def parts_of(slot: str, parts: Parts) -> tuple[Config, ...]:
-    """Return the Configs of one or several parts: names, mappings with a type, or Configs.
+    """Return the Configs of one or several parts, each a name, a mapping with a type, or a Config.
 
-    Raises RecipeError with every fault, and UsageError for a Config of another slot.
+    Raise RecipeError with all faults, and UsageError for a Config of another slot.
     """
     several = [parts] if isinstance(parts, (str, Mapping, Config)) else list(parts)
     faults = Faults()
@@ -156,7 +156,7 @@ def parts_of(slot: str, parts: Parts) -> tuple[Config, ...]:
 
 
 def part_at(slot: str, part: Part, place: str, path: str) -> Config:
-    """Return the Config of a part given at `place`, such as a command line option; raise RecipeError if invalid."""
+    """Return the Config of a part set at `place`, such as a command-line option; raise RecipeError if it is invalid."""
     node, errors = from_value(part, Place(place), path)
     faults = Faults(errors)
     config = None if errors else Preparer(faults).config(node, slot)

@@ -1,4 +1,4 @@
-"""Resolution of `model:` to a Blueprint: defaults and patterns become an explicit description of each layer."""
+"""Resolution of `model:` to a Blueprint, an explicit description of every layer without defaults and patterns."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from tfkit.recipe.text.faults import Faults, InvalidValue, plain
 from tfkit.recipe.text.node import Node, items, mapping, node_at
 
 SIDES = ("encoder", "decoder")
-# values that the Blueprint stores as written
+# keys whose values are stored in the Blueprint as they are
 PLAIN = [key for key in STACK.values() if key.is_plain and key.field == key.name]
 
 
 class ModelResolver:
-    """Resolves one `model:` node; faults are added to `faults`."""
+    """Resolver for one `model:` node; faults are added to `faults`."""
 
     def __init__(self, node: Node, faults: Faults, vocabulary: Vocabulary) -> None:
         self.node = node
         self.faults = faults
         self.vocabulary = vocabulary
-        self.stacks: dict[Side, Mapping[str, Node]] = {}  # text of each stack
+        self.stacks: dict[Side, Mapping[str, Node]] = {}  # keys of each stack
         self.texts: dict[Side, StackText] = {}
         self.layers: dict[Side, DistinctLayers] = {}
         self.entries: dict[Side, Sequence[PatternEntry]] = {}  # pattern entry of each layer
         self.heads: HeadResolver | None = None
-        self.partial: Blueprint | None = None  # the resolvable part, in spite of faults
+        self.partial: Blueprint | None = None  # what could be resolved despite faults
 
     def resolve(self) -> Blueprint | None:
-        """Return the Blueprint, or None if a fault prevents it."""
+        """Return the Blueprint, or None if there are faults."""
         kind = self._topology()
         if kind is None:
             return None
@@ -80,7 +80,7 @@ class ModelResolver:
         return self.partial
 
     def _resolve_base(self, node: Node) -> Blueprint | None:
-        """Resolve the model in its base sizes; faults are shared."""
+        """Resolve the base model of muP; its faults are added to the same list."""
         return ModelResolver(node, self.faults, Vocabulary(self.vocabulary.size)).resolve()
 
     def _topology(self) -> ModelFacts.Config | None:
@@ -107,7 +107,7 @@ class ModelResolver:
                     self.faults.unknown_key(child, list(STACK))
 
     def _stack_keys(self, side: Side, own: dict[str, Node], alone: bool) -> Mapping[str, Node]:
-        """Return the stack keys of one side: `own` of `model:` with `encoder:` or `decoder:` merged over (R8)."""
+        """Return the keys of one stack: `own` from `model:`, with `encoder:` or `decoder:` merged over them (R8)."""
         over = node_at(mapping(self.node), side)
         if alone or over is None:
             return own
@@ -117,19 +117,19 @@ class ModelResolver:
         return mapping(merge(replace(self.node, value=own), over, self.faults.errors))
 
     def _used(self) -> Iterator[Node]:
-        """Yield the texts used by stacks and layers; all texts of a stack whose layers have faults."""
+        """Yield the nodes that stacks and layers use; for a stack whose layers have faults, yield all its nodes."""
         for side, keys in self.stacks.items():
             layers = self.layers.get(side)
-            # the mask of a stack may be dropped by every layer
+            # excludes the stack's mask, which each layer may drop
             yield from (node for key, node in keys.items() if layers is None or key not in ("layer", "layers", "mask"))
             if layers is not None:
                 yield from {id(text): text for text in layers.texts}.values()  # without duplicates
                 yield from (layers.layers.merged((kind,)) for kind in layers.layers.kinds)
 
-    # one stack
+    # a single stack
 
     def _stack(self, side: Side, causal: bool, encoder: StackPlan | None) -> StackPlan:
-        """Resolve one stack; without layers if these have faults, so that further faults are found."""
+        """Resolve one stack. If its layers have faults, continue without layers to find more faults."""
         keys = self.stacks[side]
         sizes = Sizes(self.node, keys, self.faults)
         num_layers = sizes.read("num_layers", MAX_LAYERS, needed="pattern" not in keys)
@@ -166,7 +166,7 @@ class ModelResolver:
         return replace(text.plan, layers=tuple(distinct.plans), order=tuple(order), entries=shared)
 
     def _with_ends(self, plan: StackPlan, text: StackText) -> StackPlan:
-        """Add embedding, position and final norm, which depend on the layers."""
+        """Add the embedding, position and final norm, which depend on the layers."""
         keys = text.keys
         preparer = Preparer(self.faults, stack_norm(keys))
         node, config = node_at(keys, "embedding"), None
@@ -187,7 +187,7 @@ class ModelResolver:
         )
 
     def _final_norm(self, plan: StackPlan, text: StackText) -> Config | None:
-        """Return the final norm, merged over the layers'; by default as the last layer's layout requires (R12)."""
+        """Return the final norm, merged over the layers' norm; by default, the last layer's layout decides (R12)."""
         node, norm = text.keys.get("final_norm"), stack_norm(text.keys)
         if node is None:
             ends = bool(plan.layers) and plan.layers[plan.order[-1]].residual.part.final_norm
@@ -219,13 +219,13 @@ class ModelResolver:
         default = default_part(MODEL["init"])
         node = mapping(self.node).get("init", replace(self.node, value=default, path="model.init"))
         if node.value is None:
-            self.faults.add(node, "an init is required; remove init to use xavier, the original's")
+            self.faults.add(node, "cannot be none; remove init to use the default, xavier")
             return None
         return Preparer(self.faults).config(node, "init", default=default)
 
 
 class _Forms(Faults):
-    """Faults of values, except missing ones: the stacks may have reported these."""
+    """Faults of present values; missing ones are ignored, since they were reported with the stacks."""
 
     def _invalid_one(self, several: list[InvalidValue]) -> None:
         node, first, _ = several[0]
@@ -234,23 +234,23 @@ class _Forms(Faults):
 
 
 def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Faults) -> None:
-    """Report invalid values among the stack keys of `model:` that do not occur in the texts `used`.
+    """Report invalid values in `model:` that no stack uses because `encoder:` and `decoder:` override them.
 
-    Only the values themselves are validated, not their combination.
+    `used` are the nodes in use. Values are validated one by one, not in combination.
     """
     stands = set(_places(used))
     unused = set(_places(keys.values())) - stands
     if not unused:
         return
     forms, known = _Forms(faults.errors), len(faults.errors)
-    # a kind is merged over the layer, and a norm over the layer's
+    # layers are always checked, since kinds are merged over the layer, and norms over its norm
     checked = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
     _read({key: node for key, node in keys.items() if key in checked}, forms)
     faults.errors += [fault for fault in forms.errors[known:] if (fault.place, fault.path) in unused]
 
 
 def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
-    """Yield the places of the values and keys in `texts`, each with its path."""
+    """Yield the places of all values and keys in `texts`, each with the path."""
     for text in texts:
         for _, node in text.walk():
             yield node.place, node.path
@@ -259,7 +259,7 @@ def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
 
 
 def _read(keys: Mapping[str, Node], faults: Faults) -> None:
-    """Validate each value separately."""
+    """Validate each value of a stack separately."""
     sizes, preparer = Sizes(next(iter(keys.values())), keys, faults), Preparer(faults, stack_norm(keys))
     for name, declared in STACK.items():
         if declared.is_plain and name in keys:
@@ -289,7 +289,7 @@ def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
 
 
 def _parts(node: Node | None, kind: Kind, preparer: Preparer) -> None:
-    """Validate a part or a list of parts; `true` is the stack's norm."""
+    """Validate a part or a list of parts; skip none, and `true` for a norm."""
     if not isinstance(kind, PartValue | PartsValue | NormValue):
         return
     for item in items(node):

@@ -1,4 +1,4 @@
-"""One stack: its text and context for the rules, and its sizes (rule R15)."""
+"""The source of one stack and of its layers, as input of the resolution, and the sizes of a stack (rule R15)."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from tfkit.recipe.text.node import Node, mapping, node_at
 
 @dataclass(frozen=True)
 class StackText:
-    """One stack: `keys` including `encoder:` or `decoder:`, and `plan`, which has its sizes but no layers yet."""
+    """The source of a stack: `keys`, with `encoder:` or `decoder:` merged in, and `plan`, which has no layers yet."""
 
     model: Node
     keys: Mapping[str, Node]
     plan: StackPlan
-    causal: bool  # default by the model's type
-    alone: bool  # no other stack uses the text of `model:`
+    causal: bool  # default of the model's type
+    alone: bool  # True if this is the only stack of the model
     faults: Faults
-    written: dict[str, Node] = field(default_factory=dict)  # source text of each part by key
+    written: dict[str, Node] = field(default_factory=dict)  # source of each part by key
 
     @property
     def node(self) -> Node:
-        """First key, for faults of the whole stack."""
+        """Node at which faults of the whole stack are reported: its first key."""
         return replace(next(iter(self.keys.values()), self.model), path="model")
 
 
 @dataclass(frozen=True)
 class LayerText:
-    """One layer of `stack` with its kinds merged, and the Shape to check its parts against."""
+    """The source of one layer with its kinds merged, and the Shape to check its parts against."""
 
     stack: StackText
     node: Node
     shape: Shape
-    preparer: Preparer  # has the layer's norm
-    written: dict[str, Node] = field(default_factory=dict)  # source text of each part by key
+    preparer: Preparer  # has the layer's norm as default
+    written: dict[str, Node] = field(default_factory=dict)  # source of each part by key
 
     @property
     def keys(self) -> Mapping[str, Node]:
@@ -55,7 +55,7 @@ class LayerText:
         return self.preparer.faults
 
     def config(self, node: Node, slot: str, key: str = "", default: str = "") -> Config | None:
-        """Parse a part of this layer and check it against the Shape; its text is stored under `key`."""
+        """Parse a part of this layer and check it against the Shape; its source is stored under `key`."""
         config, text = self.preparer.read(node, slot, self.shape, default)
         if key:
             self.written[key] = text
@@ -64,19 +64,19 @@ class LayerText:
 
 WIDTH_LIMIT = WIDTH.most
 LAST_STATE = "last_state"
-VocabSize = int | tuple[int | None, int | None]  # of one tokenizer, or of those of source and target
+VocabSize = int | tuple[int | None, int | None]  # of the only tokenizer, or of the source's and the target's
 
 
 @dataclass
 class Vocabulary:
-    """Meaning of `vocab_size: tokenizer`: `size` is None until a tokenizer is trained."""
+    """Value of `vocab_size: tokenizer`; `size` is None until the tokenizer is trained."""
 
     size: VocabSize | None = None
     requests: list[Node] = field(default_factory=list)  # nodes with the value `tokenizer`
-    unknown: set[Side] = field(default_factory=set)  # stacks whose size is requested but unknown
+    unknown: set[Side] = field(default_factory=set)  # stacks with a request while the size is unknown
 
     def ask(self, node: Node, side: Side) -> int | None:
-        """Return the vocabulary size of a stack, if known: of sources for an encoder, of targets for a decoder."""
+        """Return the vocabulary size of a stack, or None if unknown; a decoder uses the target's tokenizer."""
         self.requests.append(node)
         size = self.size[side == "decoder"] if isinstance(self.size, tuple) else self.size
         self.unknown |= {side} if size is None else set()
@@ -84,12 +84,12 @@ class Vocabulary:
 
 
 def is_last_state(node: Node | None) -> bool:
-    """True if a decoder's `memory` is the last states of its encoder."""
+    """True for `memory: last_state`, with which the decoder starts from the encoder's last states."""
     return node is not None and node.value == LAST_STATE
 
 
 class Sizes:
-    """Parses sizes among `keys`; missing ones are reported at `owner`."""
+    """Parser of the sizes in `keys`; missing ones are reported at `owner`."""
 
     def __init__(self, owner: Node, keys: Mapping[str, Node], faults: Faults) -> None:
         self.owner = owner
@@ -97,7 +97,7 @@ class Sizes:
         self.faults = faults
 
     def read(self, name: str, limit: int = WIDTH_LIMIT, needed: bool = False) -> int | None:
-        """Parse a size. Return None if missing or invalid."""
+        """Parse a size; return None if it is missing or invalid."""
         if name not in self.keys and needed:
             self.faults.add(self.owner, f"needs {name}")
         elif name in self.keys and needed and self.keys[name].value is None:
@@ -106,7 +106,7 @@ class Sizes:
         return size
 
     def plain(self, key: Key) -> Any:
-        """Parse a plain key; an invalid required size becomes 0, which fits everything."""
+        """Parse a plain key; an invalid required size becomes 0, to avoid follow-up faults."""
         if isinstance(key.kind, SizeValue):
             return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)
         return plain(key.kind, self.keys.get(key.name), self.faults)
@@ -121,12 +121,12 @@ class Sizes:
         return self.read("vocab_size") or WIDTH_LIMIT
 
     def memory(self, encoder: StackPlan | None, alone: bool) -> int | None:
-        """Return the memory width for cross-attention: the encoder's width, or that of `memory:`."""
+        """Return the memory width for cross-attention: the width of the encoder, or the one set in `memory:`."""
         node = self.keys.get("memory")
         if encoder is not None:
             return self._beside(encoder, node)
         if node is None or node.value is None or (not alone and node.path == "model.memory"):
-            return None  # in a model of two stacks reported for the decoder
+            return None  # with two stacks, the fault is reported for the decoder
         if not alone:
             self.faults.add(node, "an encoder has no memory; only a decoder reads one", at_key=True)
             return None
@@ -144,12 +144,12 @@ class Sizes:
         return Sizes(node, inner, self.faults).read("d_model")
 
     def _beside(self, encoder: StackPlan, node: Node | None) -> int | None:
-        """Return the memory width of a decoder: the encoder's width, or None if it starts from its last states."""
+        """Return the width of the encoder, or None if the decoder starts from the encoder's last states."""
         if node is None:
             return encoder.d_model
         if is_last_state(node) and node.path != "model.memory":
             return None
-        text = "the decoder's memory is the encoder's output; `memory:` is only for models of one stack"
+        text = "the decoder's memory is the encoder's output; remove memory, an option of models with one stack"
         if isinstance(node.value, str):
             text = f"expected {LAST_STATE}, got {shown(node.plain())}; the default is the encoder's output"
         if is_last_state(node):

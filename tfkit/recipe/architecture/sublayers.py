@@ -21,7 +21,7 @@ SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[
 
 
 class SublayerResolver:
-    """Resolves the sublayers of one layer; `norm` is their default norm."""
+    """Resolver for the sublayers of one layer; `norm` is their default norm."""
 
     def __init__(self, layer: LayerText, norm: Config | None) -> None:
         self.layer = layer
@@ -34,7 +34,7 @@ class SublayerResolver:
         for key, child in self.layer.keys.items():
             match = SUBLAYER_KEY.fullmatch(key)
             if match is not None and match["number"] and key.removesuffix("_norm") not in dict(names):
-                text = f"`sublayers` names {match['base']} fewer than {match['number']} times"
+                text = f"`sublayers` contains {match['base']} fewer than {match['number']} times"
                 self.layer.faults.add(child, text, at_key=True)
         plans = [self._sublayer(name, base) for name, base in names]
         valid = [plan for plan in plans if plan is not None]
@@ -43,7 +43,7 @@ class SublayerResolver:
         return valid
 
     def _names(self) -> list[tuple[str, str]]:
-        """Return the sublayer names in order, each with its base key: feedforward_2, feedforward."""
+        """Return the names of the sublayers in order, each with its base key, as in (feedforward_2, feedforward)."""
         order = node_at(self.layer.keys, "sublayers")
         described = [base for base in SUBLAYERS if node_at(self.layer.keys, base) is not None]
         if self.memory_width is None:
@@ -57,12 +57,12 @@ class SublayerResolver:
         names = self._numbered(order.value)
         for base in described:
             if base not in [used for _, used in names]:
-                text = f"omits {base}, which the layer describes; set {base}: none to drop it"
+                text = f"does not contain {base}, which the layer sets; add it, or set {base}: none"
                 self.layer.faults.add(order, text)
         return names
 
     def _numbered(self, order: Sequence[Node]) -> list[tuple[str, str]]:
-        """Number repeated sublayers: the second is feedforward_2."""
+        """Number repeated sublayers: a second feedforward becomes feedforward_2."""
         names: list[tuple[str, str]] = []
         for item in order:
             if not isinstance(item.value, str) or item.value not in SUBLAYERS:
@@ -79,7 +79,7 @@ class SublayerResolver:
             node = over if node is None else merge(node, over, self.layer.faults.errors)
         if node is None or node.value is None:
             place = self.layer.keys.get("sublayers", self.layer.node)
-            self.layer.faults.add(place, f"names {name}, but the layer has no {base}")
+            self.layer.faults.add(place, f"contains {name}, but the layer has no {base}")
             return None
         memory = base == "cross_attention"
         shape = replace(self.layer.shape, memory_width=self.memory_width) if memory else self.layer.shape
@@ -92,7 +92,7 @@ class SublayerResolver:
         return SublayerPlan(name, config, self._norm(layer, name, base), memory)
 
     def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
-        """Return the sublayer's norm, merged over the layer's, which is the default."""
+        """Return the sublayer's own norm, merged over the layer's norm, or the layer's norm by default."""
         own, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
         node = below if below is not None and (own is None or own.value is True) else own
         if own is not None and own.value is not None and own.value is not True and below is not None:
@@ -107,10 +107,10 @@ class SublayerResolver:
 def check_norms(
     layer: LayerText, residual: ResidualFacts.Config, sublayers: Sequence[SublayerPlan], norm: Config | None
 ) -> None:
-    """Refuse norms of single sublayers if the layout uses one norm for all, and missing norms that it needs."""
+    """Refuse sublayer norms that the residual layout does not use, and a missing norm that it needs."""
     layout = residual.part.part_name
     names = residual.part.norm_names([sublayer.name for sublayer in sublayers])
-    own = set(names.values())  # sublayers with an individual norm; None stands for a common one
+    own = set(names.values())  # sublayers with a norm of their own; None for a common norm
     for key, child in layer.keys.items():
         match = SUBLAYER_KEY.fullmatch(key)
         subject = key.removesuffix("_norm")
@@ -126,7 +126,7 @@ def check_norms(
 
 
 def with_cross_attention(layer: Node, faults: Faults) -> Node:
-    """Return `layer` with its cross-attention merged over its attention (R16)."""
+    """Return `layer` with cross-attention, which is merged over its attention (R16)."""
     cross, attention = layer.get("cross_attention"), layer.get("attention")
     if cross is None:
         cross = attention
@@ -138,7 +138,7 @@ def with_cross_attention(layer: Node, faults: Faults) -> Node:
 def without_cross_attention(layer: Node, stack: StackText, faults: Faults) -> Node:
     """Return a layer or kind without cross-attention, for a stack that has no memory.
 
-    An encoder may share its text with the decoder; keys meant for the decoder are then ignored.
+    In keys shared with a decoder, cross-attention is ignored; elsewhere it is refused.
     """
     if not isinstance(layer.value, dict):
         return layer
@@ -146,10 +146,10 @@ def without_cross_attention(layer: Node, stack: StackText, faults: Faults) -> No
         if not key.startswith("cross_attention") or node.value is None:
             continue
         if stack.plan.last_state:
-            text = "the decoder starts from the encoder's last states and attends to nothing; remove this, or memory"
+            text = "with memory: last_state there is no memory to attend to; remove this, or memory"
             faults.add(node, text, at_key=True)
         elif stack.alone:
-            faults.add(node, "no memory to attend to; set memory: {d_model: ...} in the model", at_key=True)
+            faults.add(node, "there is no memory to attend to; set memory: {d_model: ...} in the model", at_key=True)
         elif node.path.startswith("model.encoder."):
             faults.add(node, "an encoder has no memory to attend to; only a decoder has one", at_key=True)
     kept = {key: child for key, child in layer.value.items() if not key.startswith("cross_attention")}

@@ -1,1 +1,1 @@
-"""Schemas of `data:`, `train:`, `generate:` and `objective:`, and their contradictions with the model or each other."""
+"""Schemas of the sections other than `model:`, and checks against the model and against each other."""

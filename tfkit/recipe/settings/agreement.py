@@ -1,4 +1,4 @@
-"""Requirements between the parts of the sections and the model: by the rule table, by each part's checks, by place."""
+"""Checks that involve several sections or the model: the rule table, the checks of each part, and contradictions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tfkit.recipe.text.options import values_of
 
 
 class Standing(NamedTuple):
-    """A part of a recipe and its path."""
+    """A part and its path in the recipe."""
 
     config: Config
     path: str
 
 
 def parts_in(section: BaseModel | None, path: str) -> Iterator[Standing]:
-    """Yield the parts of a section at `path`, or the part itself, without the parts nested in them."""
+    """Yield the parts directly in the section at `path`; if it is a part itself, yield that. Skip nested parts."""
     if isinstance(section, Config):
         yield Standing(section, path)
     elif section is not None:
@@ -36,13 +36,13 @@ def parts_in(section: BaseModel | None, path: str) -> Iterator[Standing]:
 
 
 class Agreement:
-    """Checks the requirements between the parts of the recipe `root`; problems are added to `faults`."""
+    """Checks of the requirements between the parts of the recipe `root`; problems are added to `faults`."""
 
     def __init__(self, root: Node, parts: Sequence[Standing], facts: RecipeFacts, faults: Faults) -> None:
         self.root, self.parts, self.facts, self.faults = root, parts, facts, faults
 
     def check(self) -> None:
-        """Run all checks: the rule table on each part and those it has requirements on, and each part's own."""
+        """Run all checks: the requirements of each part by the rule table, and `check_recipe` of each part."""
         candidates = [*self.parts, *self._decoding()]
         for asker in self.parts:
             for rule in requirements_of(asker.config):
@@ -59,14 +59,14 @@ class Agreement:
             self.tell(path, config.check_recipe(self.facts))
 
     def _decoding(self) -> list[Standing]:
-        """Return the sublayers that keep a decode state."""
+        """Return the decoder's sublayers, except cross-attention, if it decodes with a state."""
         plan = None if self.facts.blueprint is None else self.facts.blueprint.decoder
         layers = () if plan is None or not plan.caches else plan.layers
         own = [sub for layer in layers for sub in layer.sublayers if not sub.memory]
         return [Standing(sub.config, f"model.decoder.layer.{sub.name}") for sub in own]
 
     def tell(self, path: str, problems: Iterator[Problem] | Sequence[Problem]) -> None:
-        """Report problems of the part at `path`, or at the path given by the problem."""
+        """Add the problems of the part at `path`; a problem may name a different path."""
         for problem in problems:
             node, full = spot(self.root, ".".join(filter(None, [problem.at or path, problem.option])))
             if isinstance(problem, Doubt):
@@ -76,7 +76,7 @@ class Agreement:
 
 
 def model_parts(blueprint: Blueprint) -> Iterator[Standing]:
-    """Yield the embeddings and the heads."""
+    """Yield the embeddings and the heads of a model."""
     for plan in blueprint.stacks():
         if plan.embedding is not None:
             yield Standing(plan.embedding, f"model.{plan.side}.embedding")
@@ -86,7 +86,7 @@ def model_parts(blueprint: Blueprint) -> Iterator[Standing]:
 
 
 def spot(root: Node, path: str) -> tuple[Node, str]:
-    """Return the nearest node at a path, and the path as written in the recipe."""
+    """Return the node at a path, or its nearest ancestor, and the path as written in the recipe."""
     node, rest = locate(root, path)
     return node, ".".join(filter(None, [node.path, *rest])).replace(".[", "[")
 
@@ -94,7 +94,7 @@ def spot(root: Node, path: str) -> tuple[Node, str]:
 def locate(root: Node, path: str) -> tuple[Node, Sequence[str]]:
     """Return the node at a path, or its nearest ancestor with the missing keys.
 
-    Keys of `model:` that apply to both sides, or to its one stack, are also found by the path of a side.
+    A path such as `model.decoder.layer` also finds `model.layer`, which may be shared or belong to the only stack.
     """
     node, rest = _walk(root, path)
     for side in ("encoder", "decoder"):
@@ -121,22 +121,22 @@ def _below(node: Node, step: str) -> Node | None:
         return node.get(step)
     index = int(step[1:-1])
     if not isinstance(node.value, list):
-        return node if index == 0 else None  # a single part instead of a list
+        return node if index == 0 else None  # a single part counts as a list of one
     return node.value[index] if index < len(node.value) else None
 
 
-# direction of an objective -> description of the models that it trains
+# direction of an objective -> description of the model that it trains
 WANTED = {
     "encoder_decoder": "an encoder_decoder",
     "causal": "a causal stack (model.type: decoder)",
     "bidirectional": "a stack that sees both ways (model.type: encoder)",
 }
-SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair read or written by each stack
+SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair that each stack processes
 
 
 def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dict[str, Config]]:
-    """Return the valid tokenizers by path and the valid corpora by split, of a section with faults."""
-    preparer, keys = Preparer(Faults()), mapping(data)  # their faults are reported for the section
+    """Return the valid tokenizers by path and the valid corpora by split from a `data:` section with faults."""
+    preparer, keys = Preparer(Faults()), mapping(data)  # these faults were reported with the section
     tokenizer = node_at(keys, "tokenizer")
     sides = [side for name in ("source", "target") if (side := mapping(tokenizer).get(name)) is not None]
     tokenizers, corpora = {}, {}
@@ -153,7 +153,7 @@ def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dic
 
 
 class Contradictions:
-    """Checks that involve several sections of the recipe `root`."""
+    """Checks of other sections of the recipe `root` against the resolved model."""
 
     def __init__(self, root: Node, blueprint: Blueprint, faults: Faults) -> None:
         self.root, self.blueprint, self.faults = root, blueprint, faults
@@ -167,17 +167,17 @@ class Contradictions:
         required, has, name = objective.part.reads, direction_of(self.blueprint), objective.part.part_name
         if required is not None and has != required and has not in objective.part.also:
             place = self._near("model.type").place
-            text = f"'{name}' trains {WANTED[required]}; this model is {WANTED[has]}, see {place}"
+            text = f"'{name}' trains {WANTED[required]}, but this model is {WANTED[has]}, see {place}"
             self.faults.add(self._near("objective.type"), text)
         for head, types in [(objective.trained_head(), objective.part.heads), *objective.part.beside.items()]:
             self._check_head(objective, head, types)
 
     def _check_head(self, objective: ObjectiveFacts.Config, name: str | None, required: Sequence[str]) -> None:
-        """Check that the model's head, or that called `name`, is on the last stack and trained by the objective."""
+        """Check that the trained head (`name`, or the model's head) has the right type and is on the last stack."""
         head = self.blueprint.head if name is None else dict(self.blueprint.heads).get(name)
         written = at(self.root, "model", *(("head",) if name is None else ("heads", name)))
         if head is None and written is not None and written.value is not None:
-            return  # a head with faults of its own
+            return  # the head has faults, which are already reported
         last = self.blueprint.last
         if required and (head is None or not serves(head.part, required)):
             what = "head" if name is None else f"head '{name}'"
@@ -186,54 +186,54 @@ class Contradictions:
             text = f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}"
             self.faults.add(written or self._near("model"), text)
         elif written and head and is_shipped(objective.part) and self.blueprint.read_by(head) is not last:
-            text = f"'{objective.part.part_name}' trains it on the {last.side}; set reads: {last.side}, or remove it"
+            text = f"'{objective.part.part_name}' trains this head on the {last.side}; set reads to it, or remove reads"
             self.faults.add(at(written, "reads") or written, text)
 
     def check_labels(self, nodes: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
-        """Check that `num_classes: labels` is in the head trained by an objective with labels."""
+        """Check that `num_classes: labels` is only in the head that an objective with labels trains."""
         name = None if objective is None else objective.trained_head()
         trains = "head" if name is None else f"heads.{name}"
         for node in nodes:
             if objective is None or not objective.part.rows_type.labelled:
-                why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has none"
-                text = f"labels are learned by an objective from the corpus, but {why}; use a number"
+                why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has no labels"
+                text = f"labels are collected from the corpus by the objective, but {why}; use a number"
                 self.faults.add(node, text)
             elif node.path != f"model.{trains}.num_classes":
-                self.faults.add(node, f"labels belong to model.{trains}, which the objective trains; use a number")
+                self.faults.add(node, f"only model.{trains}, which the objective trains, has labels; use a number")
 
     def check_calls(self, objective: ObjectiveFacts.Config) -> None:
-        """Check that the objective passes the required call inputs and that all parts support its batches."""
+        """Check that the objective provides the inputs that parts require, and that all parts support its batches."""
         name, gives, node = objective.part.part_name, objective.part.gives, at(self.root, "objective") or self.root
         pack = at(self.root, "data", "batch", "pack")
         packed = pack if pack is not None and pack.value is True else None
         if packed is not None and "packing" not in objective.part.capabilities:
             pairs = objective.part.reads == "encoder_decoder"
-            why = ": cross-attention cannot tell the sources of a row apart" if pairs else ""
-            self.faults.add(packed, f"'{name}' cannot pack its batches{why}; see {node.place}")
+            why = ": cross-attention cannot separate the sources in a row" if pairs else ""
+            self.faults.add(packed, f"'{name}' does not support packing{why} (see {node.place})")
         parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
         for part in sorted(parts, key=lambda part: (part.part_slot, part.part_name)):
             for need in sorted(part.needs - gives):
                 who = f"{part.part_slot} '{part.part_name}'"
-                self.faults.add(node, f"'{name}' does not provide {need}, which {who} needs in every call")
+                self.faults.add(node, f"'{name}' does not provide {need}, which {who} requires in every call")
             if "attention_mask" in gives and (rule := FACTS["a batch with padding"]).refuses(part):
-                self.faults.add(node, f"{reason(rule, part)}; '{name}' makes such batches")
+                self.faults.add(node, f"{reason(rule, part)}; '{name}' pads its batches")
             if packed is not None and (rule := FACTS["a packed batch"]).refuses(part):
                 self.faults.add(packed, reason(rule, part))
 
     def check_sides(self, objective: ObjectiveFacts.Config | None) -> None:
-        """Check that the objective supports a tokenizer for each side, and that the token tables are not shared."""
+        """Check that the objective supports one tokenizer per side, and that the stacks do not share a token table."""
         node = self._near("data.tokenizer")
         if objective is not None and "two_vocabularies" not in objective.part.capabilities:
             place = self._near("objective.type").place
-            text = f"'{objective.part.part_name}' writes its input (see {place}) with one tokenizer; set only one"
+            text = f"objective '{objective.part.part_name}' (see {place}) uses a single tokenizer; set only one"
             self.faults.add(node, text, at_key=True)
         if self.blueprint.shared_embedding:
             shared = at(self.root, "model", "embedding", "shared") or self._near("model")
-            text = f"one token table cannot serve the two vocabularies of data.tokenizer, see {node.place}"
+            text = f"one token table cannot serve the two vocabularies of data.tokenizer (see {node.place})"
             self.faults.add(shared, f"{text}; remove shared, or use one tokenizer")
 
     def check_tokenizers(self, tokenizers: Mapping[str, TokenizerFacts.Config]) -> None:
-        """Check that the vocabulary of the tokenizer fits the model."""
+        """Check that no tokenizer may have more tokens than its stack."""
         for plan in self.blueprint.stacks():
             ends = f".{SIDES[plan.side]}"
             for path, tokenizer in tokenizers.items():
@@ -243,7 +243,7 @@ class Contradictions:
                     continue
                 node = at(self.root, *path.split("."), "vocab_size") or self._near("data")
                 place = self._near(f"model.{plan.side}.vocab_size").place
-                text = f"the tokenizer may have {size} tokens, but vocab_size is {plan.vocab_size}, see {place}"
+                text = f"the tokenizer may have {size} tokens, but vocab_size is {plan.vocab_size} (see {place})"
                 self.faults.add(node, text)
 
     def check_corpora(self, corpora: Mapping[str, Config], objective: ObjectiveFacts.Config) -> None:
@@ -258,13 +258,13 @@ class Contradictions:
 
 
 def serves(head: type[Component], accepted: Sequence[str]) -> bool:
-    """True if the head has or extends one of the types, or is a user's own with a loss."""
+    """True if the head has one of the accepted types or extends one, or is a user's own head with a `loss`."""
     types = {base.part_name for base in head.__mro__ if issubclass(base, Component)}
     return bool(types.intersection(accepted)) or (not is_shipped(head) and hasattr(head, "loss"))
 
 
 def direction_of(blueprint: Blueprint) -> str:
-    """Return the direction of the last stack, or the default of its type if the layers have faults."""
+    """Return the direction of the last stack, or the default of the model's type if the layers have faults."""
     if blueprint.encoder is not None and blueprint.decoder is not None:
         return "encoder_decoder"
     plan = blueprint.last
@@ -273,7 +273,7 @@ def direction_of(blueprint: Blueprint) -> str:
 
 
 def at(node: Node, *keys: str) -> Node | None:
-    """Return the node below `node` at these keys, or None."""
+    """Return the descendant of `node` at these keys, or None."""
     for key in keys:
         if not isinstance(node.value, dict) or key not in node.value:
             return None

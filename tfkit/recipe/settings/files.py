@@ -1,4 +1,4 @@
-"""Missing files of a recipe: reported by `check`, refused before training starts."""
+"""Detection of missing files, which `check` reports and training refuses before it starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
 def missing_files(root: Node, sections: Mapping[str, object], blueprint: Blueprint) -> list[Fault]:
     """Return a fault for each missing file or run folder that the recipe `root` reads.
 
-    A user's own parts read their files themselves.
+    Files of a user's own parts are not checked.
     """
     owners = [(value, path) for path, value in sections.items() if isinstance(value, BaseModel)]
     paths = [named for owner, path in [*owners, *model_parts(blueprint)] for named in named_paths(owner, path)]
@@ -40,7 +40,7 @@ def _is_read_here(owner: BaseModel) -> bool:
 
 
 def _near(path: Path) -> str | None:
-    """Return an entry with a similar name in the folder of the missing `path`."""
+    """Return a file with a similar name in the folder of the missing `path`, or None."""
     with contextlib.suppress(OSError, ValueError):
         name = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 10_000)])
         return None if name is None else str(path.parent / name)
@@ -51,28 +51,28 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
     path, kind = named.path, named.mark.of
     is_file = kind == "file"
     if named.at == FOLDER or (os.path.isfile(path) if is_file else os.path.isdir(path)):
-        return None  # the files in the data folder are checked individually
+        return None  # data.folder itself is not checked, only the corpus files in it
     node, full = spot(root, named.at)
     place = _place(root, node, full)
     if not os.path.exists(path):
-        other = ", or of all --set data.folder=PATH" * full.startswith(CORPORA)
-        text = f"no such {kind}: {path}" + f"; to use another: --set {full}=PATH{other}" * ("[" not in full)
+        other = ", or --set data.folder=PATH for all of them" * full.startswith(CORPORA)
+        text = f"no such {kind}: {path}" + f"; to use another one: --set {full}=PATH{other}" * ("[" not in full)
         return Fault(place, full, text, _near(Path(path)))
     if is_file and not os.path.isdir(path):
-        return None  # a pipe
+        return None  # such as a pipe
     return Fault(place, full, f"{path} is a {'folder' if is_file else 'file'}; expected a {kind}")
 
 
 def _place(root: Node, node: Node, path: str) -> Place:
-    """Return the place of the path at `node`; for a moved path of a shipped recipe, the place of the data folder."""
+    """Return the place that sets the folder of a path: `data.folder` for a corpus of a shipped recipe, else `node`."""
     base, rest = locate(root, FOLDER)
     is_moved = path.startswith(CORPORA) and node.place.is_shipped and not rest and isinstance(base.value, str)
     return base.place if is_moved else node.place
 
 
 def unused_folder(data: Data) -> Iterator[Problem]:
-    """Report a `data.folder` that contains no corpus file of `data`."""
+    """Yield a problem if no corpus file of `data` is in `data.folder`."""
     paths = [Path(named.path) for _, corpus in data.splits() for named in named_paths(corpus)]
     if not any(path.is_relative_to(str(data.folder)) for path in paths):
-        text = "no corpus path is relative to it"
-        yield Problem("folder", f"{text}; remove it, or write a corpus path without its folder", at="data")
+        text = "has no effect: no corpus path is relative to it; remove folder, or shorten the corpus paths"
+        yield Problem("folder", text, at="data")

@@ -1,4 +1,4 @@
-"""Parameters selected by name, determined without values: `train.freeze`, `train.groups`, `train.layer_decay`."""
+"""Selection of parameters by name and kind for `train.freeze`, `train.groups` and `train.layer_decay`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tfkit.core.slots import InitFacts, ObjectiveFacts
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.sections import ParameterGroup, Train
 
-MOST_LAYERS = 200  # deeper models are only checked at the start of training
+MOST_LAYERS = 200  # in deeper models, names are checked only when training starts
 
 
 def freeze_problems(
     written: Sequence[str], blueprint: Blueprint, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
-    """Yield problems of `train.freeze`; an objective may also train its own model."""
+    """Yield problems of `train.freeze`: patterns without a match, and nothing left to train."""
     if sum(plan.num_layers for plan in blueprint.stacks()) > MOST_LAYERS:
         return
     parameters = dict(skeleton(blueprint).named_parameters(remove_duplicate=False))
@@ -56,17 +56,17 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def named(written: str, parameters: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
-    """Return the parameters that a pattern matches; without * it is a prefix."""
+    """Return the parameters whose names match a pattern, or have it as prefix if it has no wildcard."""
     pattern = written if _is_pattern(written) else f"{written}*"
     return [parameter for name, parameter in parameters.items() if matches(name, [pattern])]
 
 
 def unknown(written: str, names: Iterable[str]) -> tuple[str, str | None]:
-    """Return the message about a pattern or prefix without match, and a suggestion."""
+    """Return the message for a pattern or prefix that matches no name, and a suggestion."""
     suggestion, firsts = meant(written.rstrip(".*"), names)
-    hint = "" if suggestion else f"; the names begin with {', '.join(firsts)}"
-    verb = "matches" if _is_pattern(written) else "begins with"
-    return f"no parameter's name {verb} '{written}'{hint}", suggestion
+    hint = "" if suggestion else f"; names start with {', '.join(firsts)}"
+    verb = "matches" if _is_pattern(written) else "starts with"
+    return f"no parameter name {verb} '{written}'{hint}", suggestion
 
 
 def _is_pattern(written: str) -> bool:
@@ -74,7 +74,7 @@ def _is_pattern(written: str) -> bool:
 
 
 def meant(beginning: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
-    """Return the most similar prefix of a name, and the first components of all names."""
+    """Return the dotted prefix of a name most similar to `beginning`, and the first components of all names."""
     parts = [name.split(".") for name in names]
     beginnings = {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
     return nearest(beginning, sorted(beginnings)), list(dict.fromkeys(part[0] for part in parts))
@@ -82,24 +82,24 @@ def meant(beginning: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
 
 LAYER = re.compile(r"(encoder|decoder)\.(?:layers\.(\d+)\.|(embedding|position)\.)")
 ADAM = ("adam", "adamw", "nadam", "radam", "adamax")  # optimizers for which muP defines rates
-TRAINED = "model."  # name prefix of modules that an objective trains next to the model
-OUTER = ("embedding", "position", "head")  # slots whose matrices are not hidden matrices
+TRAINED = "model."  # prefix of the model's parameters if the objective also trains modules of its own
+OUTER = ("embedding", "position", "head")  # slots whose matrices do not count as hidden
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a model: all its names, and the slot of the innermost part that contains it."""
+    """A model parameter: its names (several if tied), and the slot of the innermost part that contains it."""
 
     names: tuple[str, ...]
     slot: str
     value: nn.Parameter
 
     def is_in(self, group: ParameterGroup) -> bool:
-        """True if the group selects it."""
+        """True if the group selects this parameter."""
         return (not group.names or self.named(group.names)) and (group.kind is None or self._is(group.kind))
 
     def named(self, patterns: Sequence[str]) -> bool:
-        """True if one of its names matches a pattern."""
+        """True if a name of the parameter matches a pattern."""
         return any(matches(name.removeprefix(TRAINED), patterns) for name in self.names)
 
     def _is(self, kind: str) -> bool:
@@ -113,7 +113,7 @@ class Parameter:
 
 
 def parameters_of(model: nn.Module) -> list[Parameter]:
-    """Return the parameters of a model; tied ones only once, under the first part that contains them."""
+    """Return the parameters of a model; a tied one is listed once, with the slot of the first part that contains it."""
     slots: dict[int, str] = {}
     values: dict[int, nn.Parameter] = {}
     names: dict[int, list[str]] = {}
@@ -134,17 +134,18 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
 
 
 def hidden_matrices(model: nn.Module) -> list[Parameter]:
-    """Return the matrices of hidden layers: not of embeddings, positions and heads, and no banks of experts."""
+    """Return the 2-d parameters outside embeddings, positions and heads, which excludes expert banks (3-d)."""
     return [one for one in parameters_of(model) if one.value.dim() == 2 and one.slot not in OUTER]
 
 
 def rate_of(
     parameter: Parameter, groups: Sequence[ParameterGroup], layer_decay: float | None, depths: Mapping[str, int]
 ) -> float:
-    """Return the factor on the learning rate: those of all groups that select it, times the decay of its layer.
+    """Return the parameter's learning rate factor: the product of its groups' rates and the decay of its layer.
 
-    A layer's is layer_decay ** (layers above it + 1), with embeddings as one layer below the first; norms and heads
-    after the last layer keep 1 (Howard and Ruder 2018, arXiv 1801.06146; Clark et al. 2020, arXiv 2003.10555).
+    The decay is layer_decay ** (number of layers above + 1). Embeddings count as one layer below the first; norms and
+    heads after the last layer are not decayed (Howard and Ruder 2018, arXiv 1801.06146; Clark et al. 2020, arXiv
+    2003.10555).
     """
     rate = 1.0
     for group in groups:
@@ -157,7 +158,7 @@ def rate_of(
 
 
 def decay_of(parameter: Parameter, groups: Sequence[ParameterGroup]) -> float | None:
-    """Return the weight decay of the last selecting group that sets one, or None."""
+    """Return the weight decay from the last group that selects the parameter and sets one, or None."""
     decays = [group.weight_decay for group in groups if group.weight_decay is not None and parameter.is_in(group)]
     return decays[-1] if decays else None
 
@@ -168,7 +169,7 @@ def depths_of(blueprint: Blueprint) -> dict[str, int]:
 
 
 def parametrization_problems(train: Train, blueprint: Blueprint, chosen: Parametrization) -> Iterator[Problem]:
-    """Yield problems of the optimizer, the init or the base with muP."""
+    """Yield problems with muP: an unsuitable optimizer or init, or a base model of a different structure."""
     options = dict(train.optimizer)
     name = str(options.get("name", train.optimizer.part.part_name))
     if name.lower() not in ADAM:
@@ -187,7 +188,7 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 
 def _first_layers(blueprint: Blueprint) -> Blueprint:
-    """Truncate the stacks after the first occurrence of each distinct layer."""
+    """Truncate each stack to the shortest prefix that contains all its distinct layers."""
 
     def short(plan: StackPlan | None) -> StackPlan | None:
         if plan is None:
@@ -199,7 +200,7 @@ def _first_layers(blueprint: Blueprint) -> Blueprint:
 
 
 def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
-    """Yield groups that select nothing."""
+    """Yield a problem for each group that selects no parameter."""
     if sum(depths_of(blueprint).values()) > MOST_LAYERS:
         return
     parameters = parameters_of(skeleton(blueprint))
@@ -210,7 +211,7 @@ def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
 
 def _nothing(group: ParameterGroup, parameters: Sequence[Parameter]) -> str:
     what = " and ".join(
-        [f"a name like {', '.join(group.names)}"] * bool(group.names) + [f"the kind {group.kind}"] * bool(group.kind)
+        [f"a name matching {', '.join(group.names)}"] * bool(group.names) + [f"kind {group.kind}"] * bool(group.kind)
     )
     kinds = ", ".join(dict.fromkeys(parameter.slot for parameter in parameters))
-    return f"no parameter has {what}; the first is called {parameters[0].names[0]}, the kinds of parts are {kinds}"
+    return f"no parameter has {what}; an example of a name is {parameters[0].names[0]}, and available slots are {kinds}"

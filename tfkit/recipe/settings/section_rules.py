@@ -1,4 +1,4 @@
-"""Requirements between sections that are independent of their parts."""
+"""Contradictions between sections, independent of the types of their parts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config, Doubt, Problem
 from tfkit.core.facts import Longest, RecipeFacts
 from tfkit.core.options import layer_pairs
-from tfkit.core.output import counted
+from tfkit.core.output import counted, some
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ObjectiveFacts
 from tfkit.recipe.settings.agreement import serves
 from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
 
+# optimizers of torch without rules for divided tensors
+UNDIVIDED = ("Adafactor", "Rprop")
+
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
-    """Return the maximum number of tokens of an example: the limits of the model and data.batch.length."""
+    """Return the maximum number of tokens in an example, limited by the model and by `data.batch.length`."""
     length = None if data is None else data.batch.length
     bounds = [] if length is None else [Longest(length, "data.batch.length")]
     bounds += [
@@ -33,7 +36,7 @@ def _side(blueprint: Blueprint, plan: StackPlan) -> str:
 
 
 def facts_of(sections: Sections, blueprint: Blueprint | None, vocab_size: int | None) -> RecipeFacts:
-    """Collect the facts that parts query about other sections; `vocab_size` is the model's, if known."""
+    """Collect the facts about other sections for the checks of parts; `vocab_size` is the model's, if known."""
     data, objective, train, generate = sections
     tokenizer = None if data is None else data.target_tokenizer
     return RecipeFacts(
@@ -54,26 +57,19 @@ def facts_of(sections: Sections, blueprint: Blueprint | None, vocab_size: int | 
 
 
 def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterator[Problem]:
-    """Yield contradictions that are independent of the parts; `blueprint` is None if the model has faults."""
+    """Yield all contradictions; `blueprint` is None if the model has faults."""
     data, objective, train, generate = sections
     if data is not None:
         if data.batch.pack and data.batch.length is None:
-            yield Problem("length", "packed rows need a length in tokens; set it here", at="data.batch")
+            yield Problem("length", "packing needs a row length in tokens; set data.batch.length", at="data.batch")
         yield from _without_valid(train, data) if data.valid is None else ()
         yield from _tokenizer_problems(data, objective)
         yield from _shard_problems(data, objective, train) if data.shards else ()
-    if train.recompute and train.compile:
-        text = "train.recompute runs layers in a way that is not compiled; leave it out"
-        yield Problem("compile", text, at="train")
+    yield from computing_problems(train, blueprint)
     yield from step_problems(train, data)
     yield from callback_problems(train)
     yield from adapter_problems(train, blueprint, objective) if train.adapter is not None else ()
     if blueprint is not None:
-        if train.recompute and train.recompute != "all":
-            deepest = max(plan.num_layers for plan in blueprint.stacks())
-            if train.recompute > deepest:
-                text = f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
-                yield Problem("recompute", text, at="train")
         yield from _generate_problems(generate, blueprint)
         yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
         yield from group_problems(train, blueprint) if train.groups else ()
@@ -86,107 +82,151 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
 
 
 def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
-    """Require a tokenizer if texts are read, refuse it otherwise."""
+    """Yield a problem for a missing tokenizer, or for one that has no text to read."""
     fields = data.fields()
     texts = fields - {"vectors"} if objective is None else objective.part.rows_type.text_fields(fields)
     is_read = bool(texts) or "vectors" not in fields
     if data.tokenizer is None and is_read:
         yield Problem("", "needs the option 'tokenizer'", at="data")
     if data.tokenizer is not None and not is_read and objective is not None:
-        text = f"'{objective.part.part_name}' of vectors reads no text; remove the tokenizer"
+        text = f"'{objective.part.part_name}' on vectors reads no text; remove the tokenizer"
         yield Problem("", text, at="data.tokenizer")
 
 
 def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: Train) -> Iterator[Problem]:
-    """Refuse token shards where all examples are held in memory."""
+    """Yield a problem for token shards if the examples must be held in memory."""
     if objective is not None and "shards" not in objective.part.capabilities:
-        text = f"'{objective.part.part_name}' holds the texts and tokens of all examples in memory; leave shards out"
+        text = f"'{objective.part.part_name}' holds the texts and tokens of all examples in memory; remove shards"
         yield Problem("shards", text, at="data")
     elif "vectors" in data.fields():
-        yield Problem("shards", "vectors are held in memory; leave shards out", at="data")
+        yield Problem("shards", "vectors are held in memory; remove shards", at="data")
     elif not data.train.files_read():
-        text = f"'{data.train.part.part_name}' makes examples, which are held in memory; leave shards out"
+        text = f"'{data.train.part.part_name}' generates its examples and holds them in memory; remove shards"
         yield Problem("shards", text, at="data")
     elif train.teacher is not None and train.teacher.sequences is not None:
-        text = "train.teacher.sequences rewrites the examples, which are held in memory; leave one of the two out"
+        text = "train.teacher.sequences rewrites the examples, which are held in memory; remove one of the two"
         yield Problem("shards", text, at="data")
+
+
+def computing_problems(train: Train, blueprint: Blueprint | None) -> Iterator[Problem]:
+    """Yield the first reason against each way to compute a step."""
+    if train.compile and (reason := next(_uncompiled(train, blueprint), "")):
+        yield Problem("compile", f"{reason}; leave it out", at="train")
+    if train.parallel.shard and (reason := next(_undivided(train), "")):
+        yield Problem("parallel.shard", reason, at="train")
+    if blueprint is not None and train.recompute and train.recompute != "all":
+        deepest = max(plan.num_layers for plan in blueprint.stacks())
+        if train.recompute > deepest:
+            text = f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+            yield Problem("recompute", text, at="train")
+
+
+def _uncompiled(train: Train, blueprint: Blueprint | None) -> Iterator[str]:
+    for key, is_set in (("recompute", train.recompute), ("teacher", train.teacher and train.teacher.is_read)):
+        if is_set:
+            yield f"train.{key} cannot be compiled"
+    if train.parallel.pieces is not None:
+        yield "train.parallel.pieces promises identical bits, but compiled kernels round differently by batch size"
+    stacks = () if blueprint is None else tuple(blueprint.stacks())
+    if lacking := sorted({name for plan in stacks for name in plan.without("compile")}):
+        yield f"{some(lacking)} cannot be compiled to a single graph"
+    if any(part.part.part_name == "experts" for plan in stacks for part in plan.parts()):
+        yield "shapes in a graph cannot depend on routing, so every expert would be computed for every token"
+
+
+def _undivided(train: Train) -> Iterator[str]:
+    if train.parallel.pieces is not None:
+        yield "gradients are summed by layers, not in the order of train.parallel.pieces; leave one of them out"
+    if train.compile:
+        yield "weights are gathered between layers, where a graph would break; leave train.compile out"
+    if train.adapter is not None:
+        text = "train.adapter is merged into whole weights, and its gradients and optimizer state are small"
+        yield f"{text}; leave shard out"
+    options = train.optimizer.model_dump()
+    if options.get("name") in UNDIVIDED:
+        yield f"{options['name']} of torch has no rule for divided weights; use adamw, or leave shard out"
 
 
 def callback_problems(train: Train) -> Iterator[Problem]:
-    """Yield weights that would be averaged twice."""
+    """Yield a problem if weights would be averaged twice."""
     averaging = [f"callbacks[{n}]" for n, one in enumerate(train.callbacks) if "averages" in one.part.capabilities]
     if len(averaging) > 1:
-        yield Problem(averaging[1], f"{averaging[0]} averages the weights already; leave one of them out", at="train")
+        yield Problem(averaging[1], f"{averaging[0]} already averages the weights; remove one of the two", at="train")
     elif averaging and isinstance(train.keep, Mean):
-        text = f"keep: {{mean: {train.keep.mean}}} averages the weights already; write keep: best or last"
+        text = f"keep: {{mean: {train.keep.mean}}} already averages the weights; use keep: best or last"
         yield Problem(averaging[0], text, at="train")
 
 
 def adapter_problems(
     train: Train, blueprint: Blueprint | None, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
-    """Yield settings that a frozen model with an adapter does not follow."""
+    """Yield problems with settings that do not apply to a frozen model with an adapter."""
     ignored = {
-        "freeze": (bool(train.freeze), "train.adapter freezes the model; its option `also` names what is trained"),
-        "groups": (bool(train.groups), "train.adapter freezes the model, and its weights are in no group"),
+        "freeze": (
+            bool(train.freeze),
+            "train.adapter freezes the model; list what to train besides in its option `also`",
+        ),
+        "groups": (bool(train.groups), "train.adapter freezes the model, and parameters of adapters are in no group"),
         "layer_decay": (
             train.layer_decay is not None,
-            "train.adapter freezes the model; its weights have one rate",
+            "train.adapter freezes the model, and all parameters of an adapter have the same learning rate",
         ),
-        "keep": (isinstance(train.keep, Mean), "a mean of checkpoints would leave out the adapter; keep best or last"),
+        "keep": (isinstance(train.keep, Mean), "a mean of checkpoints would omit the adapter; use keep: best or last"),
     }
     yield from (Problem(option, text, at="train") for option, (is_set, text) in ignored.items() if is_set)
     if blueprint is not None and blueprint.parametrization is not None:
-        yield Problem("", "muP gives no rates for the weights of train.adapter", at="model.parametrization")
+        yield Problem(
+            "", "muP defines no learning rates for the parameters of train.adapter", at="model.parametrization"
+        )
     if objective is not None and "own_model" in objective.part.capabilities:
         text = f"'{objective.part.part_name}' trains a second model, which has no adapter"
         yield Problem("adapter", text, at="train")
     if train.initial is None:
-        yield Doubt("adapter", "adapts a model with random weights; name a trained run in train.init_from", at="train")
+        yield Doubt(
+            "adapter", "the model to adapt has random weights; set train.init_from to a trained run", at="train"
+        )
 
 
 def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
-    """Yield settings that have no effect within the steps; none while `train.epochs` is not converted."""
+    """Yield settings without effect for this number of steps; nothing until `train.epochs` is converted to steps."""
     if train.steps is None:
         return
     checkpoints = _times(train.steps, train.checkpoint_every)
     if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
-        text = f"the mean is over {train.keep.mean} checkpoints, but {train.steps} steps make only {checkpoints}"
-        yield Doubt("keep.mean", f"{text}; use fewer, or a smaller checkpoint_every", at="train")
+        text = f"{train.keep.mean} checkpoints are to be averaged, but {train.steps} steps produce only {checkpoints}"
+        yield Doubt("keep.mean", f"{text}; use a smaller mean or a smaller checkpoint_every", at="train")
     if data is None or data.valid is None:
         return
     validations = _times(train.steps, train.evaluate_every)
     if _is_set(train, "evaluate_every") and train.evaluate_every > train.steps:
-        text = f"with {train.steps} steps the only validation is after the last"
+        text = f"with {train.steps} steps, the only validation is after the last step"
         yield Doubt("evaluate_every", text, at="train")
     if train.patience is not None and train.patience >= validations:
-        text = f"training never stops early: it has only {validations} validations"
-        yield Doubt("patience", f"{text}; use fewer, or a smaller evaluate_every", at="train")
+        text = f"has no effect: there are only {validations} validations"
+        yield Doubt("patience", f"{text}; use a smaller patience or a smaller evaluate_every", at="train")
 
 
 def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
     if train.patience is not None:
-        text = "needs validations, but there is no data.valid"
+        text = "needs validations, but data.valid is not set"
         yield Problem("patience", text, at="train")
     if _is_set(train, "validate"):
-        yield Problem("validate", "no data.valid to measure on", at="train")
+        yield Problem("validate", "needs data.valid, which is not set", at="train")
     if _is_set(train, "evaluate_every"):
-        yield Doubt("evaluate_every", "no validations: data.valid is not set", at="train")
+        yield Doubt("evaluate_every", "has no effect: data.valid is not set", at="train")
     if train.metrics and not data.measured():
-        text = "are measured on data.test or data.valid after training, but neither is set"
+        text = "have no effect: metrics need data.test or data.valid, and neither is set"
         yield Doubt("metrics", text, at="train")
 
 
 def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Problem]:
-    """Yield settings of generation without effect."""
+    """Yield generation settings without effect."""
     changed = [name for name in Generate.model_fields if _is_set(generate, name)]
     if not writes(blueprint):
-        text = (
-            "has no effect: this model does not generate text, as it has no decoder with a head such as language_model"
-        )
+        text = "has no effect: this model cannot generate text without a decoder and a head such as language_model"
         yield from (Doubt(name, text, at="generate") for name in changed)
     elif blueprint.encoder is None and "length_ratio" in changed:
-        text = "has no effect: there is no source to relate the length to; use max_new_tokens"
+        text = "has no effect: only an encoder_decoder has a source; use max_new_tokens"
         yield Doubt("length_ratio", text, at="generate")
 
 
@@ -202,20 +242,20 @@ def _is_set(section: Train | Generate, name: str) -> bool:
 
 
 def _times(steps: int, every: int) -> int:
-    """Return the number of occurrences of an event every `every` steps and at the last."""
+    """Return how often an event occurs that happens every `every` steps and at the last step."""
     return -(-steps // every)
 
 
 def teacher_problems(
     teacher: Teacher, blueprint: Blueprint, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
-    """Report settings of `train.teacher` that the model or objective does not support."""
+    """Yield settings of `train.teacher` that the model or the objective does not support."""
     at = "train.teacher"
     yield from _layer_problems(teacher.hidden, f"{at}.hidden", blueprint)
     yield from _layer_problems(teacher.attention, f"{at}.attention", blueprint)
     yield from _attention_problems(teacher, blueprint)
     if not teacher.is_read and teacher.sequences is None:
-        yield Problem("weight", "the teacher has no effect; set a weight above 0, or teacher: none", at=at)
+        yield Problem("weight", "the teacher has no effect; set a positive weight, or teacher: none", at=at)
     if teacher.is_read and objective is not None and "soft_targets" not in objective.part.capabilities:
         supported = [name for name, part in REGISTRY.load("objective").items() if "soft_targets" in part.capabilities]
         text = f"'{objective.part.part_name}' cannot learn from a teacher; objectives that can: {', '.join(supported)}"
@@ -225,7 +265,7 @@ def teacher_problems(
 
 
 def _sequence_problems(strategy: Config, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
-    """Report objectives without targets to rewrite, and sampling strategies."""
+    """Yield problems of `sequences`: an objective without targets to rewrite, or a strategy that samples."""
     at = "train.teacher.sequences"
     if objective is not None and "continuations" not in objective.part.capabilities:
         text = f"'{objective.part.part_name}' has no targets that a teacher could rewrite; use seq2seq or completion"
@@ -236,13 +276,13 @@ def _sequence_problems(strategy: Config, objective: ObjectiveFacts.Config | None
 
 
 def _attention_problems(teacher: Teacher, blueprint: Blueprint) -> Iterator[Problem]:
-    """Report layers of the student without attention weights."""
+    """Yield a problem for each layer in `attention` without attention weights in the student."""
     plans = {plan.side: plan for plan in blueprint.stacks()}
     for pair in layer_pairs(teacher.attention, blueprint.last.side):
         plan = plans.get(pair.side)
         if plan is not None and pair.own < plan.num_layers and not shows_attention(plan, pair.own):
             text = f"layer {pair.own} of the {pair.side} has no attention that exposes its weights"
-            yield Problem("", f"{text}; remove it", at=f"train.teacher.attention{pair.at}")
+            yield Problem("", f"{text}; remove this pair", at=f"train.teacher.attention{pair.at}")
 
 
 def shows_attention(plan: StackPlan, layer: int) -> bool:
@@ -252,7 +292,7 @@ def shows_attention(plan: StackPlan, layer: int) -> bool:
 
 
 def _layer_problems(layers: Mapping[str, object], at: str, blueprint: Blueprint) -> Iterator[Problem]:
-    """Report pairs whose first layer the model lacks."""
+    """Yield a problem for each layer pair whose first layer does not exist in the model."""
     plans = {plan.side: plan for plan in blueprint.stacks()}
     for pair in layer_pairs(layers, blueprint.last.side):
         if pair.side not in plans:

@@ -1,4 +1,4 @@
-"""Pydantic schemas of the recipe's sections besides `model:`; their parts are resolved by the registry."""
+"""Pydantic schemas of all sections except `model:`; the registry resolves the parts in them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from tfkit.core.options import (
 from tfkit.core.slots import CorpusFacts, MetricFacts, ObjectiveFacts, TokenizerFacts
 
 SECTIONS = ("data", "objective", "generate")
-MADE = ("data.tokenizer", "objective.type")  # fixed by the weights
-TAKEN = ("train", "valid", "test", "longer", "generation")  # names in evaluation.json
+MADE = ("data.tokenizer", "objective.type")  # cannot change after training
+TAKEN = ("train", "valid", "test", "longer", "generation")  # names that evaluation.json already uses
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def value_problem(key: str) -> str:
-    """Return why `key` cannot be changed for evaluating a trained model; empty if it can."""
+    """Return the reason why an evaluation of a trained model cannot override `key`, or ""."""
     section, dot, _ = key.partition(".")
     if not dot or section not in SECTIONS:
-        return f"keys for a trained model begin with {', '.join(f'{name}.' for name in SECTIONS)}"
+        return f"a trained model can only be evaluated with changed keys of {', '.join(SECTIONS)}"
     fixed = next((name for name in MADE if key == name or key.startswith(f"{name}.")), None)
     return "" if fixed is None else f"the model was trained with its {fixed}"
 
@@ -77,20 +77,20 @@ TOKENIZER = "data.tokenizer"
 
 
 class Section(BaseModel):
-    """A recipe mapping that is not a part: strict, closed and frozen like a part's options."""
+    """Base of recipe mappings that are not parts: strict, closed and frozen, as the options of parts are."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class Batch(Section):
-    """Batching of examples: exactly one of `tokens` (rows times the longest, including padding) and `size` (rows)."""
+    """Batching of examples: set either `tokens` (rows times the longest row, padding included) or `size` (rows)."""
 
-    tokens: PositiveInt | None = Field(None, description="padded tokens per batch; 4096 if size is not set either")
-    size: RowCount | None = Field(None, description="rows per batch, instead of tokens")
+    tokens: PositiveInt | None = Field(None, description="tokens per batch, padding included; 4096 if size is not set")
+    size: RowCount | None = Field(None, description="rows per batch, as an alternative to tokens")
     by_length: bool = Field(True, description="group examples of similar length, in random order")
-    pack: bool = Field(False, description="pack several short examples into one row, separated by segments")
+    pack: bool = Field(False, description="pack several short examples into one row, each as its own segment")
     length: PositiveInt | None = Field(
-        None, description="maximum length of an example in tokens; the row length if packed"
+        None, description="maximum length of an example in tokens; with pack, the length of a row"
     )
 
     @model_validator(mode="before")
@@ -103,9 +103,9 @@ class Batch(Section):
     @model_validator(mode="after")
     def _one_budget(self) -> Batch:
         if self.tokens is not None and self.size is not None:
-            raise ValueError(f"tokens: {self.tokens} and size: {self.size} are both set; set one of them to none")
+            raise ValueError(f"tokens: {self.tokens} and size: {self.size} are both set; remove one of them")
         if self.tokens is not None and self.length is not None and self.length > self.tokens:
-            raise ValueError(f"an example of length: {self.length} does not fit into a batch of tokens: {self.tokens}")
+            raise ValueError(f"an example of length: {self.length} does not fit in a batch of tokens: {self.tokens}")
         return self
 
 
@@ -123,26 +123,26 @@ def _tokenizer_form(value: object) -> str:
 
 
 class Data(Section):
-    """The data, its tokenization and batching."""
+    """Corpora, tokenization and batching."""
 
     folder: FolderPath | None = Field(
-        None, description="folder of the corpus files, except for paths from --set; none: the recipe's folder"
+        None, description="base folder of corpus paths in the recipe (not of paths in --set); none: the recipe's folder"
     )
     tokenizer: Annotated[
         Annotated[Tokenizer | None, Tag("one")] | Annotated[SideTokenizers, Tag("sides")],
         Discriminator(_tokenizer_form),
     ] = Field(
         None,
-        description="the tokenizer; {source: ..., target: ...}: one for each side; none for corpora of vectors",
+        description="the tokenizer, or {source: ..., target: ...} for one per side; none for corpora of vectors",
     )
     train: Corpus = Field(description="training examples")
-    valid: Corpus | None = Field(None, description="validation examples, which select the best weights")
-    test: Corpus | None = Field(None, description="test examples for evaluate")
-    longer: Corpus | None = Field(None, description="further test examples, such as longer ones")
+    valid: Corpus | None = Field(None, description="validation examples, used to select the best weights")
+    test: Corpus | None = Field(None, description="test examples, used by evaluate")
+    longer: Corpus | None = Field(None, description="additional test examples, such as longer ones")
     batch: Batch = Field(Batch(tokens=4096), description="batching of the examples")
     shards: bool | None = Field(
         None,
-        description="read tokens from shards on disk instead of memory; none: for corpora with files of 64 MiB or more",
+        description="read tokens from shards on disk instead of memory; none: only if corpus files have 64 MiB or more",
     )
 
     @property
@@ -152,7 +152,7 @@ class Data(Section):
 
     @property
     def target_tokenizer(self) -> TokenizerFacts.Config | None:
-        """Tokenizer of the decoder's output, or the only one."""
+        """Tokenizer of the decoder's output, or the only tokenizer."""
         return self.tokenizer.target if isinstance(self.tokenizer, SideTokenizers) else self.tokenizer
 
     def tokenizers(self) -> dict[str, TokenizerFacts.Config]:
@@ -166,7 +166,7 @@ class Data(Section):
         return frozenset(self.train.build().fields)
 
     def measured(self) -> list[str]:
-        """Return the splits measured at the end of training: test, or else valid; and longer."""
+        """Return the splits measured at the end of training: test (valid if there is none) and longer."""
         splits = dict(self.splits())
         return [split for split in ("test" if "test" in splits else "valid", "longer") if split in splits]
 
@@ -177,50 +177,50 @@ class Data(Section):
 
 
 class Mean(Section):
-    """Keep the mean of the last checkpoints."""
+    """Setting of `keep` that saves the mean of the last checkpoints."""
 
-    mean: PositiveInt = Field(description="number of last checkpoints to average")
+    mean: PositiveInt = Field(description="number of most recent checkpoints to average")
 
 
 class InitFrom(Section):
-    """Initialize from the weights of a run: all tensors must match, except those named here."""
+    """Initialization from the weights of a run, whose tensors must all match except for those named here."""
 
     run: RunPath = Field(description="the run folder")
-    new: Names = Field((), description="tensors of this model that may be new: names, with * as wildcard")
-    unused: Names = Field((), description="tensors of the run that may be unused: names, with * as wildcard")
+    new: Names = Field((), description="tensors of this model that the run may lack: names, with * as wildcard")
+    unused: Names = Field((), description="tensors of the run that this model may lack: names, with * as wildcard")
     layers: Layers = Field(
-        {}, description="initial layer of the run for each layer, {0: 0, 1: 2}; none: the layer with the same number"
+        {}, description="layer of the run that initializes each layer, {0: 0, 1: 2}; none: the one of the same index"
     )
 
 
 class Teacher(Section):
-    """A trained model to distill from, in addition to the objective (Hinton et al. 2015, arXiv 1503.02531)."""
+    """A trained model to distill from, besides the objective (Hinton et al. 2015, arXiv 1503.02531)."""
 
-    run: RunPath = Field(description="the teacher's run folder; it needs the same vocabulary and is not trained")
-    temperature: PositiveFloat = Field(2.0, description="T: soft targets are softmax(logits / T), their loss times T^2")
+    run: RunPath = Field(description="run folder of the teacher, which has the same vocabulary and is not trained")
+    temperature: PositiveFloat = Field(2.0, description="T: soft targets are softmax(logits / T), loss scaled by T^2")
     weight: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.5, description="share of the soft targets in the loss; the rest is the objective's loss"
+        0.5, description="weight of the soft-target loss; the objective's loss has weight 1 - weight"
     )
     cosine: NonNegativeFloat = Field(
-        0.0, description="weight of 1 - cosine of both last hidden states (DistilBERT, arXiv 1910.01108)"
+        0.0, description="weight of 1 - cosine similarity of the last hidden states (DistilBERT, arXiv 1910.01108)"
     )
     hidden: Layers = Field(
-        {}, description="layers whose hidden states match the teacher's, {student: teacher} (TinyBERT: 1909.10351)"
+        {}, description="layers trained to match the teacher's hidden states, {student: teacher} (TinyBERT: 1909.10351)"
     )
-    hidden_weight: PositiveFloat = Field(1.0, description="weight of the mean squared error of each of these layers")
-    attention: Layers = Field({}, description="layers whose attention weights match the teacher's, {student: teacher}")
-    attention_weight: PositiveFloat = Field(1.0, description="weight of the mean squared error of each of these")
+    hidden_weight: PositiveFloat = Field(1.0, description="weight of the mean squared error of states, per layer")
+    attention: Layers = Field({}, description="layers trained to match the teacher's attention, {student: teacher}")
+    attention_weight: PositiveFloat = Field(1.0, description="weight of the mean squared error of attention, per layer")
     projection: bool = Field(
-        False, description="learn a projection of the student's states to the teacher's width, dropped after training"
+        False, description="learn a projection from the student's to the teacher's width, dropped after training"
     )
     sequences: Strategy | None = Field(
         None,
-        description="strategy of the teacher to rewrite training targets, such as beam (Kim and Rush: 1606.07947)",
+        description="strategy of the teacher for generating new targets, such as beam (Kim and Rush: 1606.07947)",
     )
 
     @property
     def is_read(self) -> bool:
-        """True if the teacher is run on each training batch."""
+        """True if the teacher runs on each training batch."""
         return bool(self.weight or self.cosine or self.hidden or self.attention)
 
 
@@ -233,42 +233,43 @@ ParameterKind = Literal[
 class ParameterGroup(Section):
     """Parameters with their own learning rate or weight decay, selected by `names` and `kind`."""
 
-    names: Names = Field((), description="names of parameters, with * as wildcard; all by default")
+    names: Names = Field((), description="parameter names, with * as wildcard; all by default")
     kind: ParameterKind | None = Field(
-        None, description="slot of the containing part; or bias, vector, or matrix (of hidden layers)"
+        None, description="slot of the part that contains the parameter; or bias, vector, or matrix (in hidden layers)"
     )
-    rate: PositiveFloat = Field(1.0, description="factor on the learning rate; those of several groups are multiplied")
+    rate: PositiveFloat = Field(1.0, description="learning rate factor; factors of several groups are multiplied")
     weight_decay: NonNegativeFloat | None = Field(None, description="overrides the optimizer's; the last group wins")
 
     @model_validator(mode="after")
     def _selects(self) -> ParameterGroup:
         if not self.names and self.kind is None:
-            raise ValueError("select parameters by names, by kind, or by both")
+            raise ValueError("selects no parameters; set names, kind, or both")
         return self
 
 
 class Parallelism(Section):
-    """Training by several processes, which torchrun starts."""
+    """Data-parallel training with several processes started by torchrun."""
 
     pieces: PositiveInt | None = Field(
         None,
-        description="number of pieces of a batch, a power of 2, whose gradients are added in a fixed order: "
-        "1, 2, 4, ... processes then compute the same bits",
+        description="number of pieces, a power of 2, into which a batch is split; their gradients are added in a fixed "
+        "order, so that 1, 2, 4, ... processes give bitwise equal results",
+    )
+    shard: bool = Field(
+        False, description="divide weights, gradients and optimizer state over the processes, layer by layer (FSDP2)"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _replicates(cls, data: object) -> object:
-        for key in ("tensor", "shard"):
-            if isinstance(data, Mapping) and data.get(key):
-                text = f"{key}: each process holds the whole model, and its weights cannot be divided"
-                raise ValueError(f"{text}; for memory, lower data.batch and raise train.accumulate")
+        if isinstance(data, Mapping) and data.get("tensor"):
+            raise ValueError("tensor: a layer is not divided; for memory, use shard: true")
         return data
 
     @model_validator(mode="after")
     def _halved(self) -> Parallelism:
         if self.pieces is not None and self.pieces.bit_count() != 1:
-            raise ValueError(f"pieces: {self.pieces} is no power of 2; gradients are added in pairs")
+            raise ValueError(f"pieces: {self.pieces} is not a power of 2; gradients are added in pairs")
         return self
 
 
@@ -281,16 +282,16 @@ class GenerationRate(Section):
 
 
 class Validate(Section):
-    """Measurements of each validation besides the loss."""
+    """Measurements at each validation, in addition to the loss."""
 
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
         (), description="metrics computed at each validation"
     )
-    samples: NonNegativeInt = Field(0, description="sample outputs shown at each validation")
+    samples: NonNegativeInt = Field(0, description="number of sample outputs shown at each validation")
     limit: PositiveInt | None = Field(None, description="number of examples for the metrics; none: all")
     best: str = Field(
         "loss",
-        description="criterion of keep: best and patience: loss, or one of these metrics; the first of equal values",
+        description="criterion of keep: best and of patience: loss, or one of these metrics; ties go to the first",
     )
 
     @model_validator(mode="after")
@@ -298,7 +299,7 @@ class Validate(Section):
         names = list(self.names)
         if self.best not in ("loss", *names):
             available = ", ".join(["loss", *names])
-            raise ValueError(f"best: '{self.best}' is not measured at validations; available: {available}")
+            raise ValueError(f"best: '{self.best}' is not measured at validation; available: {available}")
         return self
 
     @property
@@ -316,78 +317,78 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # `validate` shadows a deprecated method of Pydantic
 
     class Validated(Section):
-        """A section with `validate:`."""
+        """Base of the section that has `validate:`."""
 
         validate: Validate = Field(  # type: ignore[assignment]
-            Validate(), description="measurements and samples of each validation, besides the loss"
+            Validate(), description="metrics and samples at each validation, in addition to the loss"
         )
 
 
 class Train(Validated):
-    """Settings of training."""
+    """Training settings."""
 
-    seed: Seed = Field(0, description="seed of weights, order of examples and dropout")
+    seed: Seed = Field(0, description="seed for initial weights, order of examples and dropout")
     device: DeviceName = Field("auto", description="auto (CUDA if available), cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="dtype of the computation; weights and their averages stay float32"
+        "float32", description="dtype of the computation; weights and their averages remain float32"
     )
-    steps: PositiveInt | None = Field(None, description="number of optimizer steps; 10,000 if epochs is not set either")
-    epochs: PositiveInt | None = Field(None, description="passes over the training data, instead of steps")
+    steps: PositiveInt | None = Field(None, description="number of optimizer steps; 10,000 if epochs is not set")
+    epochs: PositiveInt | None = Field(None, description="passes over the training data, as an alternative to steps")
     max_time: Duration | None = Field(
-        None, description="stop after the step that passes this time, such as 8 h or 90 min; --resume continues"
+        None, description="stop after the step that exceeds this time, such as 8 h or 90 min; --resume continues"
     )
     optimizer: Optimizer = part_option("adam", "the optimizer")
-    schedule: Schedule = part_option("inverse_square_root", "schedule of the learning rate")
+    schedule: Schedule = part_option("inverse_square_root", "the learning rate schedule")
     clip_norm: PositiveFloat | None = Field(None, description="maximum global norm of the gradients")
     parallel: Parallelism = Field(
-        Parallelism(), description="division of the work over the processes that torchrun starts"
+        Parallelism(), description="distribution of each batch over the processes that torchrun starts"
     )
     not_finite: Literal["stop", "skip"] = Field(
-        "stop", description="if loss or gradient is NaN or infinite: stop, or skip the update and count it"
+        "stop", description="behaviour if the loss or gradient is NaN or infinite: stop, or skip and count the update"
     )
-    accumulate: PositiveInt = Field(1, description="batches per optimizer step, whose gradients are accumulated")
+    accumulate: PositiveInt = Field(1, description="batches whose gradients are accumulated per optimizer step")
     recompute: Literal["all"] | NonNegativeInt = Field(
         0,
-        description="number of layers of each stack, from the first, whose activations are recomputed in the backward "
-        "pass instead of kept; or all",
+        description="number of layers, from the first of each stack, whose activations are recomputed in the backward "
+        "pass instead of stored; or all",
     )
-    compile: bool = Field(False, description="compute the steps with torch.compile: faster after the first ones")
+    compile: bool = Field(False, description="compile training with torch.compile; the first steps are slow")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     checkpoint_every: PositiveInt = Field(500, description="steps between checkpoints")
-    keep: Literal["best", "last"] | Mean = Field("best", description="the weights saved in model.safetensors")
-    patience: PositiveInt | None = Field(None, description="stop after this many validations without a better loss")
+    keep: Literal["best", "last"] | Mean = Field("best", description="weights saved in model.safetensors")
+    patience: PositiveInt | None = Field(None, description="stop after this many validations without improvement")
     metrics: Annotated[tuple[Metric, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="metrics computed after training, and by evaluate"
+        (), description="metrics computed after training and by evaluate"
     )
     callbacks: Annotated[tuple[CallbackPart, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="observers of the training, which may read, log or stop it"
+        (), description="callbacks that observe training and may log, change or stop it"
     )
     evaluations: Evaluations = Field(
         default_factory=dict,
-        description="further evaluations after training by name, each with its overrides by key",
+        description="additional evaluations after training, by name, each with its overrides by key",
     )
     generation_rate: GenerationRate | None = Field(
-        None, description="measure tokens per second of generation after training"
+        None, description="benchmark of generation after training, in tokens per second"
     )
-    samples: NonNegativeInt = Field(5, description="sample outputs shown after training")
+    samples: NonNegativeInt = Field(5, description="number of sample outputs shown after training")
     changed_data: Literal["refuse", "accept"] = Field(
-        "refuse", description="behaviour of --resume if the data have changed"
+        "refuse", description="behaviour of --resume if the data has changed"
     )
     init_from: RunPath | InitFrom | None = Field(
-        None, description="run with the initial weights; or a mapping that also lists tensors that may differ"
+        None, description="run to take initial weights from, or a mapping that also names tensors that may differ"
     )
     teacher: Teacher | None = Field(
-        None, description="run to distill from, by soft targets, hidden states or its own texts"
+        None, description="run to distill from, with soft targets, hidden states, attention or generated targets"
     )
     adapter: AdapterPart | None = Field(
-        None, description="few weights trained besides a frozen model, merged into the published weights"
+        None, description="small trained addition to a frozen model, merged into the published weights"
     )
-    freeze: Names = Field((), description="frozen parameters: prefixes of names, or patterns with *")
+    freeze: Names = Field((), description="parameters to freeze: name prefixes, or patterns with *")
     groups: Annotated[tuple[ParameterGroup, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="parameters with an individual learning rate or weight decay"
+        (), description="parameters with their own learning rate or weight decay"
     )
     layer_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="factor on the learning rate per layer below the last; embeddings count as one layer"
+        None, description="learning rate factor per layer of distance from the output; embeddings count as one layer"
     )
 
     @model_validator(mode="before")
@@ -399,12 +400,12 @@ class Train(Validated):
 
     @property
     def initial(self) -> InitFrom | None:
-        """The run to initialize from, in the long form."""
+        """`init_from` as an InitFrom, also if only a run folder is set."""
         return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 
 def _one_or_many(value: object) -> object:
-    """Convert one part, a list, or none to a tuple."""
+    """Convert a part, a list of parts, or none to a tuple."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -417,23 +418,23 @@ StopRules = Annotated[tuple[StopRule, ...], BeforeValidator(_one_or_many, json_s
 
 
 class Generate(Section):
-    """Defaults of generation."""
+    """Generation defaults."""
 
     max_new_tokens: PositiveInt = Field(256, description="maximum number of new tokens")
     length_ratio: NonNegativeFloat | None = Field(
-        None, description="limit relative to the source, for translation: ratio * source + 10 tokens"
+        None, description="additional limit for translation, relative to the source: ratio * source length + 10 tokens"
     )
     strategy: Strategy = part_option("greedy", "the decoding strategy")
-    seed: Seed | None = Field(None, description="seed of sampling; none: a different one each time")
-    logits: LogitsRules = Field((), description="rules that modify the scores of the next token, in order")
+    seed: Seed | None = Field(None, description="sampling seed; none: a new seed for each call")
+    logits: LogitsRules = Field((), description="rules that modify the scores of the next token, applied in order")
     stop: StopRules = part_option(
         ("end_token",),
-        "stop rules, of which any ends a text; a custom list has end_token only if it names it",
+        "stop rules, any of which ends a text; a list replaces the default, so name end_token to keep it",
     )
 
 
 class Sections(NamedTuple):
-    """The sections besides `model:`; None: absent, or with faults."""
+    """All sections except `model:`; None if absent or invalid."""
 
     data: Data | None
     objective: ObjectiveFacts.Config | None

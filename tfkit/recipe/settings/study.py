@@ -1,4 +1,4 @@
-"""The section `study:`, which compares variants of its recipe, and its validation."""
+"""Schema and validation of `study:`, the section that compares variants of its recipe."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tfkit.recipe.overlays import Axis, Variant
 from tfkit.recipe.settings.sections import Data, Section, Train
 
 BASELINE = "baseline"
-COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops", "cache_bytes")  # of every run
-GENERATION_RATE = "generation.tokens_per_second"  # of runs with train.generation_rate
+COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops", "cache_bytes")  # measured in every run
+GENERATION_RATE = "generation.tokens_per_second"  # measured in runs with train.generation_rate
 STEPS = "train.steps"
 FIRST = "study.measure[0]"
 CLAIM = re.compile(r"\s*(.+?)\s*([<>])(?!=)\s*(.+?)\s*")
@@ -27,17 +27,19 @@ Key = Annotated[str, Field(min_length=1)]
 
 
 class Match(Section):
-    """A quantity equalized between the variants and the baseline by solving for a key: exactly one of these."""
+    """Exactly one quantity to equalize between each variant and the baseline, by solving for the value of a key."""
 
     parameters: Key | None = Field(
-        None, description="a key, such as model.layer.feedforward.d_ff, solved for equal parameters"
+        None, description="key to solve for an equal number of parameters, such as model.layer.feedforward.d_ff"
     )
     flops: Key | None = Field(
-        None, description="a key, solved for equal FLOPs per token; with train.steps, of the training"
+        None, description="key to solve for equal FLOPs per token; train.steps: for equal FLOPs of the whole training"
     )
-    tokens: PositiveInt | None = Field(None, description="tokens read by each run; train.steps is solved for")
+    tokens: PositiveInt | None = Field(
+        None, description="number of tokens each run reads; solved by setting train.steps"
+    )
     seconds: PositiveFloat | None = Field(
-        None, description="training time of each run in seconds; train.steps is solved for"
+        None, description="training time of each run in seconds; solved by setting train.steps"
     )
 
     @model_validator(mode="after")
@@ -45,12 +47,12 @@ class Match(Section):
         chosen = [name for name in Match.model_fields if getattr(self, name) is not None]
         if len(chosen) != 1:
             names = ", ".join(Match.model_fields)
-            raise ValueError(f"match one of {names}" + (f", not {' and '.join(chosen)}" if chosen else ""))
+            raise ValueError(f"expected one of {names}" + (f", got {' and '.join(chosen)}" if chosen else ""))
         return self
 
     @property
     def what(self) -> str:
-        """Equalized quantity: parameters, flops, tokens or seconds."""
+        """Quantity to equalize: parameters, flops, tokens or seconds."""
         return next(name for name in Match.model_fields if getattr(self, name) is not None)
 
     @property
@@ -60,39 +62,39 @@ class Match(Section):
 
 
 class PaperClaim(Section):
-    """A paper's claim about the variants, tested on the runs."""
+    """A claim of a paper about two variants, which the study tests."""
 
     paper: str = Field("", description="source of the claim")
-    says: str = Field(description="two variants and the comparison of their values: norm=pre_norm < norm=post_norm")
-    on: str = Field("valid.loss", description="the compared measure")
+    says: str = Field(description="two variants with < or > between them: norm=pre_norm < norm=post_norm")
+    on: str = Field("valid.loss", description="measure that the claim compares")
 
     @model_validator(mode="after")
     def _compares(self) -> PaperClaim:
         if CLAIM.fullmatch(self.says) is None or len(re.findall(r"[<>]", self.says)) != 1:
-            raise ValueError(f"says: '{self.says}': expected two variants with < or > between them")
+            raise ValueError(f"says: expected two variants with < or > between them, got '{self.says}'")
         return self
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Variant with the smaller value according to the claim, and the other."""
+        """The two variants; according to the claim, the first has the smaller value."""
         match = CLAIM.fullmatch(self.says)
         first, sign, second = ("", "<", "") if match is None else match.groups()
         return (first, second) if sign == "<" else (second, first)
 
 
 class ProbeMeasure(Section):
-    """A probe trained next to each run with the same architecture; the measure is its accuracy on the test split."""
+    """A probe: a second model of the same architecture, trained on a synthetic task. Its test accuracy is a measure."""
 
     probe: Key | dict[str, Any] = Field(
-        description="a generated corpus of pairs, such as induction, or {type: induction} with options"
+        description="a synthetic corpus of pairs, such as induction, or {type: induction} with options"
     )
-    steps: PositiveInt | None = Field(None, description="optimizer steps of the probe; none: the study's")
-    set: dict[str, Any] = Field(default_factory=dict, description="overrides by key for the training of the probe")
+    steps: PositiveInt | None = Field(None, description="number of optimizer steps; none: train.steps of the run")
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides by key for training the probe")
 
     @model_validator(mode="after")
     def _named(self) -> ProbeMeasure:
         if isinstance(self.probe, dict) and not isinstance(self.probe.get("type"), str):
-            raise ValueError("probe: a mapping needs the name of a probe as its `type`")
+            raise ValueError("probe: a mapping needs a `type`, the name of a corpus such as induction")
         return self
 
     @property
@@ -112,11 +114,11 @@ class ProbeMeasure(Section):
 
 
 class Looks(Section):
-    """Seeds one after the other: a variant stops when its difference from the baseline is decided."""
+    """Sequential seeds: a variant gets no more seeds once its difference from the baseline is decided."""
 
-    up_to: int = Field(ge=2, le=SEEDS.most, description="seeds of a variant that stays undecided")
+    up_to: int = Field(ge=2, le=SEEDS.most, description="maximum number of seeds per variant")
     worth: PositiveFloat = Field(
-        description="a difference on the first measure that is surely smaller is not worth more runs"
+        description="margin on the first measure: a difference confidently below it counts as decided"
     )
 
 
@@ -130,31 +132,33 @@ Values = Annotated[tuple[Any, ...], BeforeValidator(as_tuple), Field(min_length=
 
 
 class Study(Section):
-    """The compared variants, the seeds, and the measures."""
+    """The variants to compare, the seeds, and the measures."""
 
     about: str = Field("", description="question that the study answers, shown on its page")
-    compare: Names = Field((), description="variants, axes, or several of them joined with +")
+    compare: Names = Field((), description="variants or axes to compare with the baseline; + combines several")
     cross: Names = Field((), description="variants and axes to compare in every combination")
     baseline: str | dict[str, Any] = Field(
         default_factory=dict, description="the baseline: the recipe, a variant, or values by key"
     )
     seeds: Seeds = Field(
         3,
-        description="number of seeds per variant, a list, or {up_to: 20, worth: 0.01}: a variant stops when it "
-        "is better, worse, or its difference surely smaller",
+        description="number of seeds per variant, a list of seeds, or {up_to: 20, worth: 0.01}: add seeds until the "
+        "variant is better, worse, or its difference confidently below worth",
     )
-    match: Match | None = Field(None, description="quantity equalized between the variants and the baseline")
+    match: Match | None = Field(None, description="quantity to equalize between each variant and the baseline")
     tune: dict[str, Values] = Field(
-        default_factory=dict, description="values by key to tune for each variant, on the first seed"
+        default_factory=dict, description="candidate values by key, tuned for each variant with the first seed"
     )
     measure: Annotated[tuple[str | ProbeMeasure, ...], BeforeValidator(as_tuple)] = Field(
-        ("valid.loss",), min_length=1, description="measures: scores or costs of the runs, or {probe: NAME}"
+        ("valid.loss",),
+        min_length=1,
+        description="scores or costs of the runs, or {probe: NAME}; the first is the main measure",
     )
     equal_within: dict[str, PositiveFloat] = Field(
-        default_factory=dict, description="largest irrelevant difference by measure: {valid.loss: 0.01}"
+        default_factory=dict, description="largest difference that counts as equal, by measure: {valid.loss: 0.01}"
     )
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="claims of papers to test"
+        (), description="claims of papers to test on the runs"
     )
     reuse: bool = Field(
         True, description="take equal finished runs from runs/ and from neighbouring studies instead of training again"
@@ -166,7 +170,7 @@ class Study(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the measures; tuning uses the first."""
+        """Names of the measures; the first is used for tuning."""
         return tuple(one if isinstance(one, str) else one.name for one in self.measure)
 
     @property
@@ -176,13 +180,13 @@ class Study(Section):
 
     @property
     def seed_list(self) -> tuple[int, ...]:
-        """The seeds, as far as they may be needed."""
+        """All seeds that may be used."""
         count = self.seeds.up_to if isinstance(self.seeds, Looks) else self.seeds
         return tuple(range(count)) if isinstance(count, int) else count
 
     @property
     def worth(self) -> float | None:
-        """The margin of a study that looks at its results after each seed; None for one with fixed seeds."""
+        """Margin of a study with sequential seeds; None if the seeds are fixed."""
         return self.seeds.worth if isinstance(self.seeds, Looks) else None
 
     @property
@@ -197,7 +201,7 @@ class Study(Section):
 
 
 def measures_of(data: Data | None, train: Train) -> list[str]:
-    """Return the scores of a trained run: those of its best validation and of its final measurement."""
+    """Return the names of a run's scores, from its best validation and from the measurements after training."""
     if data is None:
         return []
     names = [f"valid.{name}" for name in ("loss", *train.validate.names)] if data.valid is not None else []
@@ -227,25 +231,25 @@ def parts_of(entry: str) -> tuple[str, ...]:
 
 
 def options_of(name: str, variants: Mapping[str, Variant]) -> list[str]:
-    """Return the variants of an entry of `compare` or `cross`: itself, or the choices of an axis."""
+    """Return the choices of an axis, or the name of a plain variant itself."""
     variant = variants.get(name)
     return variant.written() if isinstance(variant, Axis) else [name]
 
 
 def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequence[str]) -> Iterator[Problem]:
-    """Yield problems in `study:`; `measures` are the measures of the runs."""
+    """Yield problems in `study:`; `measures` are the scores that the runs have."""
     wrong = list(_entry_problems(study, variants))
     yield from wrong
     yield from _measure_problems(study, measures)
     yield from _value_problems(study)
     if len(set(study.seed_list)) < len(study.seed_list):
-        yield Problem("seeds", "repeats a seed", at="study")
+        yield Problem("seeds", "contains a seed twice", at="study")
     if not wrong:
         yield from _claim_problems(study, list(arms_in(study, variants)))
 
 
 def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[Problem]:
-    """Yield problems of the compared variants."""
+    """Yield problems of `compare`, `cross` and `baseline`."""
     if not study.compare and not study.cross:
         yield Problem("compare", "is empty; list variants to compare with the baseline", at="study")
     for key in ("compare", "cross"):
@@ -254,15 +258,15 @@ def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[P
     for name in study.base_variants:
         yield from _unknown(name, variants, "study.baseline", whole=True)
     if len(set(study.cross)) < len(study.cross):
-        yield Problem("cross", "repeats a variant", at="study")
+        yield Problem("cross", "contains a variant twice", at="study")
     counts = [math.prod(len(options_of(name, variants)) for name in parts_of(entry)) for entry in study.compare]
     crossed_count = math.prod(len(crossed(name, variants)) for name in study.cross) if study.cross else 0
     arms, grid = 1 + sum(counts) + crossed_count, math.prod(map(len, study.tune.values()))
     if arms > ARMS.most:
-        text = f"makes {arms:,} variants with the baseline; the limit is {ARMS.most:,}"
+        text = f"results in {arms:,} variants including the baseline; the limit is {ARMS.most:,}"
         yield Problem("cross" if study.cross else "compare", text, at="study")
     elif arms * grid > TRIALS.most:
-        text = f"tries {grid:,} combinations of values on {arms:,} variants; the limit is {TRIALS.most:,} trials"
+        text = f"results in {grid:,} combinations for each of {arms:,} variants; the limit is {TRIALS.most:,} trials"
         yield Problem("tune", text, at="study")
 
 
@@ -271,13 +275,21 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
         if isinstance(measure, str):
             yield from _unmeasured(measure, measures, f"study.measure[{place}]")
     if not isinstance(study.measure[0], str):
-        yield Problem("", "the first measure must be one of the runs', as tuning uses it", at=FIRST)
+        yield Problem("", "the first measure cannot be a probe; put a score or cost of the runs first", at=FIRST)
     if len(set(study.names)) < len(study.names):
-        yield Problem("measure", "repeats a measure", at="study")
+        yield Problem("measure", "contains a measure twice", at="study")
     if study.worth is not None and study.names[0] in COSTS[3:]:
-        yield Problem("", f"'{study.names[0]}' is equal for all seeds; looks need a measure with noise", at=FIRST)
+        yield Problem(
+            "",
+            f"'{study.names[0]}' does not depend on the seed; put another measure first, or set a number of seeds",
+            at=FIRST,
+        )
     if study.worth is not None and study.names[0] in study.equal_within:
-        yield Problem(study.names[0], "study.seeds.worth is its margin already; leave one out", at="study.equal_within")
+        yield Problem(
+            study.names[0],
+            "study.seeds.worth already sets the margin of this measure; remove one of the two",
+            at="study.equal_within",
+        )
     for name in study.equal_within:
         if name not in study.names:
             text = f"'{name}' is not among study.measure"
@@ -285,21 +297,25 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
 
 
 def _value_problems(study: Study) -> Iterator[Problem]:
-    """Yield invalid keys of tuning, matching, and the baseline."""
+    """Yield invalid keys in `tune`, `match` and `baseline`."""
     match = study.match
     if match is not None and match.parameters is not None and not match.parameters.startswith("model."):
-        yield Problem("parameters", f"'{match.parameters}' changes no parameters; use a key of model", at="study.match")
+        yield Problem(
+            "parameters",
+            f"'{match.parameters}' does not change the number of parameters; use a key of model",
+            at="study.match",
+        )
     if match is not None and match.key in study.tune:
-        yield Problem(match.key, "is solved for by study.match and cannot be tuned", at="study.tune")
+        yield Problem(match.key, "cannot be tuned, since study.match solves for it", at="study.tune")
     if "train.seed" in study.tune or "train.seed" in study.base_values:
         yield Problem("seeds", "the study sets the seed of each run; remove train.seed", at="study")
     for section, keys in (("tune", study.tune), ("baseline", study.base_values)):
         for key in keys:
             if not key or key.partition(".")[0] in ("study", "extends", "variants"):
-                yield Problem("", f"'{key}' is not a key that changes a run", at=f"study.{section}")
+                yield Problem("", f"'{key}' cannot be overridden in a study", at=f"study.{section}")
     for key, values in study.tune.items():
         if len({repr(value) for value in values}) < len(values):
-            yield Problem(key, "repeats a value", at="study.tune")
+            yield Problem(key, "contains a value twice", at="study.tune")
 
 
 def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
@@ -316,7 +332,7 @@ def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
 
 
 def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[str, ...]]:
-    """Return the compared variants by name, the baseline first, each with the variants that it combines."""
+    """Map the name of each compared variant, baseline first, to the variants that it combines."""
     arms: dict[str, tuple[str, ...]] = {BASELINE: ()}
     joined = [
         one for entry in study.compare for one in product(*(options_of(name, variants) for name in parts_of(entry)))
@@ -331,27 +347,27 @@ def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[st
 
 
 def crossed(name: str, variants: Mapping[str, Variant]) -> list[str]:
-    """Return the options of an entry of `cross`: the choices of an axis, or with and without a variant."""
+    """Return the alternatives for an entry of `cross`: the choices of an axis, or "" and the variant."""
     return options_of(name, variants) if isinstance(variants.get(name), Axis) else ["", name]
 
 
 def _unknown(
     entry: str, variants: Mapping[str, Variant], at: str, whole: bool = False, alone: bool = False
 ) -> Iterator[Problem]:
-    """Yield unknown variants in an entry. A `whole` entry needs the choice of an axis; `alone` forbids +."""
+    """Yield problems of an entry. If `whole`, an axis needs a choice; if `alone`, + is not allowed."""
     if entry in variants and (entry == BASELINE or "+" in entry or "=" in entry):
         why = "is the name of the baseline" if entry == BASELINE else "contains a + or ="
         yield Problem("", f"'{entry}' {why}; rename the variant", at=at)
         return
     if alone and "+" in entry:
         yield Problem(
-            "", f"'{entry}': an entry of cross must be one variant or axis; all combinations are compared", at=at
+            "", f"'{entry}': cross already compares all combinations; list each variant or axis separately", at=at
         )
         return
     parts = parts_of(entry)
     names = [part.partition("=")[0].strip() for part in parts]
     if len(set(names)) < len(names):
-        yield Problem("", f"'{entry}' repeats a variant", at=at)
+        yield Problem("", f"'{entry}' contains a variant twice", at=at)
     for text, name in zip(parts, names, strict=True):
         variant = variants.get(name)
         if variant is None:
@@ -366,5 +382,5 @@ def _unknown(
 def _unmeasured(measure: str, measures: Sequence[str], at: str) -> Iterator[Problem]:
     available = [*measures, *COSTS]
     if measure not in available:
-        text = f"'{measure}' is not measured by these runs; available: {', '.join(available)}"
+        text = f"'{measure}' is not measured in these runs; available: {', '.join(available)}"
         yield Problem("", text, nearest(measure, available), at=at)

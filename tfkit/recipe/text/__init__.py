@@ -1,1 +1,1 @@
-"""Recipe files: text with the place of every value, options read from it, faults with their places."""
+"""Parsing of recipe text: values with their places, declared options, and faults with their places."""

@@ -1,4 +1,4 @@
-"""The YAML of recipes: the meaning of unquoted words (core schema of YAML 1.2), and messages for syntax errors."""
+"""The YAML dialect of recipes: interpretation of unquoted scalars (YAML 1.2 core schema), and syntax errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 class Refused(ValueError):
-    """An ambiguous unquoted word; the message explains the alternatives."""
+    """An invalid or ambiguous unquoted scalar; the message says what to write instead."""
 
 
 def resolve(text: str) -> Scalar:
-    """Return the value of the unquoted scalar `text`; raise Refused."""
+    """Return the value of the unquoted scalar `text`; raise Refused if it is invalid or ambiguous."""
     if text in _WORDS:
         return _WORDS[text]
     if text in ("", "null", "Null", "NULL", "~"):
@@ -46,25 +46,25 @@ def resolve(text: str) -> Scalar:
 
 
 def resolve_key(text: str) -> str:
-    """Return the key written as the unquoted `text`; raise Refused unless it is a word or a non-negative integer."""
+    """Return the unquoted key `text`; raise Refused unless it is a word or a non-negative integer."""
     if text.lower() in _YAML_1_1_WORDS:
-        return text  # unambiguous as a key: keys are always words
+        return text  # not ambiguous as a key, since no key is a boolean
     value = resolve(text)
     if type(value) is int and text.isdecimal():
-        return text  # the number of a layer
+        return text  # a layer index
     if not isinstance(value, str):
         raise Refused(f"a key must be a word, not {shorten(text)}; if it is meant as text, quote it")
     return value
 
 
 def _number(text: str) -> int | float | str:
-    """Return the number that `text` is, or the text; raise Refused."""
+    """Convert `text` to a number; return it unchanged if it is not one; raise Refused for an unusable number."""
     is_decimal, has_base = _DECIMAL.fullmatch(text), _OTHER_BASE.fullmatch(text)
     if not (is_decimal or has_base or _FLOAT.fullmatch(text)):
         return text
-    # Python takes quadratic time for long ones, and refuses more than 4,300 digits
+    # int() takes quadratic time, and rejects more than 4,300 digits
     if len(text) > LONGEST_NUMBER:
-        raise Refused(f"a number with {len(text):,} characters; quote it if it is text")
+        raise Refused(f"a number with {len(text):,} characters; the limit is {LONGEST_NUMBER}; quote it if it is text")
     if is_decimal and _LEADING_ZERO.match(text):
         raise Refused(f"{text} starts with a zero; write {int(text)}, or '{text}' in quotes if it is text")
     if is_decimal or has_base:
@@ -78,35 +78,40 @@ def _number(text: str) -> int | float | str:
 
 
 _TAB = "a tab in the indentation; YAML needs spaces"
-_DEPTH = "maximum nesting depth"  # of the C parser since PyYAML 6.0.4, which detects it first by look-ahead
-# parser message (C and Python differ) -> our message; the first match wins
+_DEPTH = (
+    "maximum nesting depth"  # error of the C parser since PyYAML 6.0.4, which looks ahead and may reach the limit first
+)
+# fragment of a parser message (the C and Python parsers differ) -> message shown; the first match wins
 _SENTENCES = (
     (_DEPTH, TOO_DEEP),
     ("found a tab character", _TAB),
-    ("mapping values are not allowed", "a ':' is not allowed here: check this line's indentation, or quote the text"),
+    (
+        "mapping values are not allowed",
+        "a ':' is not allowed here; check the indentation of this line, or quote the text",
+    ),
     ("could not find expected ':'", "expected ':' and a value after this key"),
     ("',' or ']'", "expected ',' or ']' in this list"),
     ("',' or '}'", "expected ',' or '}' in this mapping"),
-    ("did not find expected key", "this does not fit the lines above: check the indentation and the brackets"),
-    ("expected <block end>", "this does not fit the lines above: check the indentation and the brackets"),
-    ("did not find expected '-'", "this does not fit the list above: check the indentation"),
+    ("did not find expected key", "this does not match the lines above; check the indentation and the brackets"),
+    ("expected <block end>", "this does not match the lines above; check the indentation and the brackets"),
+    ("did not find expected '-'", "this does not match the list above; check the indentation"),
     ("document start", "unexpected text after the end of the recipe"),
     ("unknown escape", "unknown escape after '\\' in double quotes; use single quotes, or write '\\\\'"),
     ("invalid Unicode character escape", "invalid escape"),
-    ("undefined tag handle", "tags are refused: a recipe is plain data"),
+    ("undefined tag handle", "tags are not allowed: a recipe is plain data"),
     ("expected node content", "missing value"),
     ("expected the node content", "missing value"),
 )
-# likewise, by the parser's context
+# fragment of the parser's context -> message shown
 _CONTEXTS = (
-    ("scanning an alias", "'*' starts an alias; quote the text"),
-    ("scanning an anchor", "'&' starts an anchor; quote the text"),
-    ("scanning a directive", "'%' starts a directive; quote the text"),
+    ("scanning an alias", "'*' starts an alias; quote it if it is text"),
+    ("scanning an anchor", "'&' starts an anchor; quote it if it is text"),
+    ("scanning a directive", "'%' starts a directive; quote it if it is text"),
 )
 
 
 def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) -> tuple[Place, str, str]:
-    """Return place, path and message for a syntax error in `text`."""
+    """Return the place, path and message of a syntax error in `text`."""
     problem = str(getattr(error, "problem", None) or error)
     context = str(getattr(error, "context", None) or "")
     mark = getattr(error, "problem_mark", None)
@@ -126,7 +131,7 @@ def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) ->
 
 
 class _Start:
-    """Mark of the start of a text."""
+    """Mark at the start of a text."""
 
     line = 0
     column = 0

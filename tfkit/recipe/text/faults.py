@@ -1,4 +1,4 @@
-"""Faults with their places: of single values, and of Pydantic's errors, which are located in data."""
+"""Collection of faults with their places, including Pydantic's errors, which are located by key instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfkit.core.synonyms import key_for, nearest, value_for
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.options import schema_at
 
-MAX_FAULTS = 1_000  # more are not useful, and finding them takes time
+MAX_FAULTS = 1_000  # more faults would not help the user, and take time to find
 # Pydantic's error types -> recipe terms
 MEANINGS: dict[str, str] = {
     "int_type": "expected a whole number",
@@ -38,7 +38,7 @@ MEANINGS: dict[str, str] = {
 
 
 class InvalidValue(NamedTuple):
-    """A value that Pydantic rejects, and the rest of its location: a union's tags, or a missing key."""
+    """A value that Pydantic rejects; `rest` is the part of its location below `node`: union tags, or a missing key."""
 
     node: Node
     detail: ErrorDetails
@@ -49,13 +49,13 @@ class Faults:
     """Collects faults while a recipe is resolved; raises RecipeError if there are too many."""
 
     def __init__(self, errors: Iterable[Fault] = (), has_weights: bool = False) -> None:
-        """Create a collector; `has_weights`: the weights exist, so unlearnable ones are only warned about."""
+        """Create a collector. If `has_weights`, the weights exist already, and unlearnable ones only cause warnings."""
         self.errors = list(errors)
-        self.warnings: list[Fault] = []  # suspicious but valid
+        self.warnings: list[Fault] = []  # valid, but probably a mistake
         self.has_weights = has_weights
-        # parts (slot and name) of code that was not imported; None: unknown
+        # parts (slot and name) of code that was not imported; None if they cannot be determined
         self.awaited: frozenset[tuple[str, str]] | None = frozenset()
-        # a value that could not be parsed violates every check; one fault is enough
+        # places that already have a fault: later checks of these values would only add more
         self._unread: set[Place | None] = {fault.place for fault in self.errors}
 
     def add(
@@ -72,17 +72,17 @@ class Faults:
             raise RecipeError(self.errors)
 
     def warn(self, node: Node, message: str, at_key: bool = False, path: str | None = None) -> None:
-        """Add a warning at a node's value, or at its key, shown by `check` and `train`."""
+        """Add a warning at a node's value, or at its key; `check` and `train` print it."""
         place = node.key_place if at_key and node.key_place is not None else node.place
         if len(self.warnings) < MAX_FAULTS:
             self.warnings.append(Fault(place, node.path if path is None else path, message))
 
     def unlearnable(self, node: Node, message: str) -> None:
-        """Add a fault for weights that cannot learn; a warning if the weights exist already."""
+        """Add a fault for weights that cannot learn, or a warning if the weights exist already."""
         (self.warn if self.has_weights else self.add)(node, message)
 
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
-        """Add a fault for an unknown key."""
+        """Add a fault for an unknown key, with a suggestion or the list of known keys."""
         parent, _, name = node.path.rpartition(".")
         meant = key_for(name, parent, known)
         near = nearest(name, list(known))
@@ -93,7 +93,7 @@ class Faults:
         self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)
 
     def problems(self, node: Node, problems: Iterable[Problem]) -> None:
-        """Add a part's problems at the options that they name."""
+        """Add the problems that a part reports, each at the option it names."""
         for problem in problems:
             place, _ = find(node, problem.option.split(".") if problem.option else ())
             if isinstance(problem, Doubt):
@@ -104,13 +104,13 @@ class Faults:
                 self.add(place, problem.message, problem.suggestion)
 
     def invalid(self, node: Node, error: ValidationError, model: type[BaseModel] | None = None) -> None:
-        """Add Pydantic's errors in the data of `node` at the places of the values."""
+        """Add faults for Pydantic's errors in the data of `node`, each at the place of its value."""
         by_node: dict[str, list[InvalidValue]] = {}
         inside: list[str] = []
         for detail in error.errors(include_url=False):
             place, rest = find(node, detail["loc"])
             if detail["type"] == "too_short" and len(place.plain()) >= detail["ctx"]["min_length"]:
-                continue  # Pydantic counts only the values without faults
+                continue  # long enough: Pydantic does not count invalid items
             key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
             if detail["type"] == "extra_forbidden":
                 known = schema_at(node, model, detail["loc"][:-1])
@@ -122,10 +122,10 @@ class Faults:
         for key, several in by_node.items():
             is_nested = isinstance(several[0].node.value, dict) and any(path.startswith(f"{key}.") for path in inside)
             if not is_nested or any(not one.detail["type"].endswith("_type") for one in several):
-                self._invalid_one(several)  # not the other forms of a mapping with faults of its own
+                self._invalid_one(several)  # skips "expected a number" for a mapping whose own keys have faults
 
     def _invalid_one(self, several: list[InvalidValue]) -> None:
-        """Add the fault of one node: alternatives of a union are joined to one sentence."""
+        """Add one fault for the errors of one node; the alternatives of a union are joined into one sentence."""
         node, first, rest = several[0]
         kind = first["type"]
         if kind == "missing":
@@ -149,21 +149,21 @@ class Faults:
         self.add(node, _either(phrases) + got, suggestion)
 
     def _holds_unread(self, node: Node) -> bool:
-        """True if a nested value could not be parsed, which may cause further contradictions."""
+        """True if the node or a nested value already has a fault, which may be the cause of this error."""
         if isinstance(node.value, (dict, list)):
             children = node.value.values() if isinstance(node.value, dict) else node.value
             return any(self._holds_unread(child) for child in children)
         return node.value is None and bool(self._unread & {node.place, node.key_place})
 
     def _is_awaited(self, unknown: Mapping[str, object]) -> bool:
-        """True if an unknown part belongs to code that was not imported, which is already a fault."""
+        """True if an unknown part may belong to code that was not imported, for which a fault already exists."""
         if self.awaited is None:
             return not unknown["suggestion"]
         return (unknown["slot"], unknown["name"]) in self.awaited
 
 
 def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str]]:
-    """Return the node at a Pydantic location, and the unresolved rest (a union's tags, a missing key)."""
+    """Return the node at a Pydantic location, and the rest of the location (union tags, a missing key)."""
     for index, step in enumerate(loc):
         value = node.value
         if isinstance(value, dict) and step in value:
@@ -178,7 +178,7 @@ def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str
 
 
 def dropped_note(node: Node, option: str) -> str:
-    """Describe where an option was dropped by a change of type."""
+    """Return a note that a change of type dropped this option, or ""."""
     for lost in node.dropped:
         if lost.path.rpartition(".")[2] == option:
             return f" (dropped with the other options of the previous type; it was set at {lost.place})"
@@ -186,7 +186,7 @@ def dropped_note(node: Node, option: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Format a value as in a recipe, truncated."""
+    """Format a value in recipe syntax, truncated to 60 characters."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -196,12 +196,12 @@ def shown(value: object) -> str:
 
 
 def _either(phrases: Sequence[str]) -> str:
-    """Join alternatives to one sentence: expected a number or 'sqrt_d_model'."""
+    """Join alternatives into one phrase: expected a number or 'sqrt_d_model'."""
     return " or ".join([phrases[0], *(phrase.removeprefix("expected ") for phrase in phrases[1:])])
 
 
 def _bound(value: Any) -> Any:
-    """Format a limit: 1,000,000 and 0 instead of 1000000 and 0.0."""
+    """Format a limit for a message: 1000000 as 1,000,000 and 0.0 as 0."""
     if isinstance(value, float):
         return f"{value:.15g}"
     return f"{value:,}" if isinstance(value, int) else value
@@ -222,13 +222,13 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def plain(kind: Kind, node: Node | None, faults: Faults) -> Any:
-    """Parse a size, a rate or a flag. Return the default (none, 0 or false) if missing or invalid."""
+    """Parse a size, a rate or a flag. Return None, 0 or False if it is missing or invalid."""
     value: Any = None if node is None else node.value
     match kind:
         case SizeValue():
             expected, fits = f"a whole number from 1 to {kind.limit:,}", is_whole(value) and 1 <= value <= kind.limit
         case RateValue():
-            expected, fits = "a rate of at least 0 and below 1", type(value) in (int, float) and 0 <= value < 1
+            expected, fits = "a rate from 0 to below 1", type(value) in (int, float) and 0 <= value < 1
         case _:
             expected, fits = "true or false", isinstance(value, bool)
     if fits:

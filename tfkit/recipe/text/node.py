@@ -1,4 +1,4 @@
-"""Node: a recipe value with its place and path; and access to the values of mappings and lists."""
+"""Node, a recipe value with its place and path, and helpers to access nested values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tfkit.core.errors import Fault, Place
 MAX_DEPTH = 64
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 MAX_NODES = 100_000
-# paths take memory too: long keys over many values would expand a small file to gigabytes
+# each node stores its path: long keys with many values below them would expand a small file to gigabytes
 MAX_PATH_LETTERS = 20_000_000
-# characters forbidden in recipes, or that break or reorder a line
+# characters that recipes forbid, or that break or reorder a line on display
 _MISREAD = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 _NO_TEXT = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 Scalar = None | bool | int | float | str
@@ -24,11 +24,11 @@ Scalar = None | bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value with its place.
+    """A recipe value with its place.
 
     `path` is dotted as in the recipe (`model.layer.attention.num_heads`, `model.pattern[2]`); `key_place` is the place
-    of its key; `dropped` are options lost in a merge that changed the part's type; `under` is the value that this one
-    replaced. A value with a fault is None. Nodes are immutable, so trees may share them.
+    of its key; `dropped` are the options lost in a merge that changed the part's type; `under` is the value that it
+    replaced. A value that could not be parsed is None. Nodes are immutable, so trees may share them.
     """
 
     value: Scalar | list[Node] | dict[str, Node]
@@ -40,16 +40,16 @@ class Node:
 
     @property
     def entries(self) -> Mapping[str, Node]:
-        """Keys and values of a mapping; empty for others."""
+        """Keys and values of a mapping; empty for other values."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> Sequence[Node]:
-        """Values of a list; empty for others."""
+        """Items of a list; empty for other values."""
         return self.value if isinstance(self.value, list) else ()
 
     def get(self, key: str) -> Node | None:
-        """Return the value of `key`, or None if missing or not a mapping."""
+        """Return the value of `key`, or None if it is missing or this is not a mapping."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
     def plain(self) -> Any:
@@ -62,12 +62,12 @@ class Node:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the node's file; None for the command line and Python (the working directory)."""
+        """Folder of the node's file; None for values from the command line or Python."""
         return folder_of(self.place)
 
     @property
     def is_change(self) -> bool:
-        """True for values from the command line or `overrides` in Python."""
+        """True for values from the command line, or from `overrides` in Python."""
         return self.place.file.startswith("--") or self.place.file == "<overrides>"
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
@@ -78,7 +78,7 @@ class Node:
                 yield from child.walk(depth + 1)
 
     def moved(self, path: str, key_place: Place | None = None) -> Node:
-        """Return a copy at another path; places are unchanged."""
+        """Return a copy with another path; places are unchanged."""
         value = self.value
         if isinstance(value, dict):
             value = {key: child.moved(under(path, key), child.key_place) for key, child in value.items()}
@@ -87,11 +87,11 @@ class Node:
         return replace(self, value=value, path=path, key_place=key_place or self.key_place)
 
     def over(self, base: Node) -> Node:
-        """Return a copy merged over `base`, below everything that it already replaced."""
+        """Return a copy that replaces `base`, in addition to the values that it has already replaced."""
         return replace(self, under=base if self.under is None else self.under.over(base))
 
     def came(self, via: str) -> Node:
-        """Return a copy with `via` as its layer."""
+        """Return a copy whose places name `via` (a variant, a base) as their layer."""
         value = self.value
         if isinstance(value, dict):
             value = {key: child.came(via) for key, child in value.items()}
@@ -103,18 +103,18 @@ class Node:
 
 
 def under(path: str, key: str) -> str:
-    """Return the path of `key` in the mapping at `path`."""
+    """Join `path` and `key` to a dotted path."""
     return f"{path}.{key}" if path else key
 
 
 def folder_of(place: Place) -> Path | None:
-    """Return the folder of the place's file; None for the command line and Python (the working directory)."""
+    """Return the folder of the place's file; None for the command line and Python."""
     written_nowhere = place.file.startswith("--") or (place.file.startswith("<") and place.file.endswith(">"))
     return None if written_nowhere else Path(place.file).parent
 
 
 def shorten(text: str, width: int = 40) -> str:
-    """Join `text` to one line and truncate it to `width`."""
+    """Put `text` on one line and truncate it to `width`."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 3] + "..."
 
@@ -154,22 +154,22 @@ def inline(value: object) -> str:
 
 
 def _exponent(match: re.Match[str]) -> str:
-    """Format exponents as 1e-9 and 1e16 instead of 1e-09 and 1e+16."""
+    """Shorten an exponent: 1e-09 to 1e-9, 1e+16 to 1e16."""
     return f"e{match[1].strip('+')}{match[2]}"
 
 
 def quoted(text: str) -> str:
-    """Quote a text; characters that are forbidden or affect the line are escaped."""
+    """Quote a text, escaping characters that recipes forbid or that break a line."""
     return _MISREAD.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def _reads_back(text: str) -> bool:
-    """True if the unquoted `text` parses as itself anywhere in a recipe."""
+    """True if `text` may be written without quotes anywhere in a recipe."""
     return re.fullmatch(r"[A-Za-z_][\w./+*-]*", text) is not None and text.lower() not in _NO_TEXT
 
 
 class Stop(Exception):
-    """Signal that reading cannot continue after `.fault`."""
+    """Signal that parsing cannot continue after `.fault`."""
 
     def __init__(self, place: Place, path: str, message: str) -> None:
         self.fault = Fault(place, path, message)
@@ -177,20 +177,20 @@ class Stop(Exception):
 
 
 class Budget:
-    """Resource limit of one recipe: every node is charged, so that an alias bomb stops early."""
+    """Limit on the nodes and the nesting depth of one recipe, checked for every node to stop alias bombs early."""
 
     def __init__(self) -> None:
         self._nodes = 0
         self._letters = 0
 
     def charge(self, place: Place, path: str, depth: int, letters: int | None = None) -> None:
-        """Charge one node; raise Stop if the recipe is too deep or too large."""
+        """Count one node; raise Stop if the recipe is too deep or too large."""
         self._nodes += 1
         self._letters += len(path) if letters is None else letters
         if depth > MAX_DEPTH:
             raise Stop(place, shorten(path, 80), TOO_DEEP)
         if self._nodes > MAX_NODES or self._letters > MAX_PATH_LETTERS:
-            raise Stop(place, shorten(path, 80), f"too large: more than {MAX_NODES:,} values once aliases are expanded")
+            raise Stop(place, shorten(path, 80), f"too large: more than {MAX_NODES:,} values with aliases expanded")
 
 
 def node_at(keys: Mapping[str, Node], name: str) -> Node | None:
@@ -200,19 +200,19 @@ def node_at(keys: Mapping[str, Node], name: str) -> Node | None:
 
 
 def items(node: Node | None) -> list[Node]:
-    """Return the nodes of a value that is one part, a list of parts, or none."""
+    """Return the nodes of a part or of a list of parts; empty for none."""
     if node is None or node.value is None:
         return []
     return node.value if isinstance(node.value, list) else [node]
 
 
 def one_or_list(node: Node | None, items: list[Node]) -> Node | None:
-    """Return a single item, or `node` with several items as its list; `node` if there are none."""
+    """Return a single item itself, several items as a list in place of `node`, or `node` if there are no items."""
     if len(items) == 1:
         return items[0]
     return node if node is None or not items else replace(node, value=items)
 
 
 def mapping(node: Node | None) -> Mapping[str, Node]:
-    """Return the children of a mapping; empty for others."""
+    """Return the children of a mapping; empty for other values."""
     return node.value if node is not None and isinstance(node.value, dict) else {}

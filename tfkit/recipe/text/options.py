@@ -1,4 +1,4 @@
-"""Options of parts and sections as their types declare them: slots, paths, nested mappings."""
+"""Facts about the options of parts and sections, from their type annotations: slots, paths, nested mappings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tfkit.recipe.text.node import Node
 
 
 class OptionFacts(NamedTuple):
-    """An option: the slot of its part ("" for others), that part's default, and the kind of path that it is.
+    """Facts about an option.
 
-    `sections` are the nested mappings other than parts; `has_default` is true for an option with a default that is
-    not none.
+    `slot` and `default` are the slot and the default name of its part ("" if it is not a part); `path` is the kind of
+    file path. `sections` are its nested mappings other than parts. `has_default` is true for a default other than none.
     """
 
     slot: str
@@ -29,7 +29,7 @@ class OptionFacts(NamedTuple):
     has_default: bool
 
     def schema(self, node: Node) -> type[BaseModel] | None:
-        """Return the schema of the mapping `node`: a section's, or that of the part; None for a plain value."""
+        """Return the Pydantic model that validates the mapping `node` (a section or part); None for a plain value."""
         if not self.slot:
             return self.sections[0] if self.sections else None
         keys = node.entries
@@ -57,7 +57,7 @@ def _option(field: FieldInfo) -> OptionFacts:
 
 
 def _types_in(annotation: object) -> Iterator[object]:
-    """Yield the classes and metadata within an annotation."""
+    """Yield all classes and metadata in a type annotation."""
     if isinstance(annotation, type):
         yield annotation
     yield from getattr(annotation, "__metadata__", ())
@@ -66,7 +66,7 @@ def _types_in(annotation: object) -> Iterator[object]:
 
 
 def config_class(node: Node, slot: str) -> type[Config] | None:
-    """Return the Config of the part named by `node`, None if unknown."""
+    """Return the Config of the part that `node` names, or None if it is unknown."""
     kind = node if isinstance(node.value, str) else node.get("type")
     if kind is None or not isinstance(kind.value, str):
         return None
@@ -77,7 +77,7 @@ def config_class(node: Node, slot: str) -> type[Config] | None:
 
 
 def schema_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the schema of the mapping at `loc` below `node`, whose schema is `model`."""
+    """Return the Pydantic model for the mapping at `loc` below `node`, which `model` validates."""
     option = None
     for step in loc:
         if isinstance(step, int):
@@ -90,7 +90,7 @@ def schema_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str
 
 
 class NamedPath(NamedTuple):
-    """A file path in the option of `owner` at the dotted key `at`."""
+    """A file path: the value of the option of `owner` at the dotted key `at`."""
 
     at: str
     path: str
@@ -104,7 +104,7 @@ def path_values(config: BaseModel) -> tuple[str, ...]:
 
 
 def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
-    """Yield the path options of the part or section at `at`, including nested parts."""
+    """Yield the file paths in the options of the part or section at `at`, including nested parts."""
     for where, value, option in values_of(owner, at):
         if isinstance(value, BaseModel):
             yield from named_paths(value, where)
@@ -113,7 +113,7 @@ def named_paths(owner: BaseModel, at: str = "") -> Iterator[NamedPath]:
 
 
 def values_of(owner: BaseModel, at: str) -> Iterator[tuple[str, object, OptionFacts]]:
-    """Yield the path, the value and the declaration of each option, the items of a list one by one."""
+    """Yield the dotted key, value and facts of each option, with one entry per item of a list."""
     for name, option in options_of(type(owner)).items():
         value, place = getattr(owner, name), f"{at}.{name}"
         if isinstance(value, (list, tuple)):

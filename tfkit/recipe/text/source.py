@@ -1,7 +1,7 @@
-"""Parser from recipe text to a tree of Nodes: safe YAML events, each value with its place.
+"""Parser from recipe text to a tree of Nodes, each with its place.
 
-PyYAML only tokenizes the text. Scalars (YAML 1.2), aliases, merge keys and all limits are handled here, so no object
-is constructed from a tag and no alias bomb is expanded.
+PyYAML only turns the text into events. Scalars (YAML 1.2), aliases, merge keys and all limits are handled here, so no
+tag can construct an object and alias bombs are not expanded.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, un
 LANGUAGE = 1  # the version of the recipe language
 MAX_BYTES = 1_000_000
 MAPPING = "<mapping>"  # place of values from Python
-# the C parser yields events one by one and is stopped at the first one too deep (beyond that it is quadratic)
+# the C parser takes quadratic time for deep nesting, but yields events one by one and is stopped at the depth limit
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # can be escaped, but not stored in file names or text
-_NO_CHARACTER = "a text with a NUL or half a surrogate pair"
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # possible in an escape sequence, but not in file names or UTF-8
+_NO_CHARACTER = "contains a NUL or an unpaired surrogate, which is not allowed"
 Locate = Callable[[Any], Place]
 
 
 def read(path: str | Path, via: str = "") -> tuple[Node, list[Fault]]:
-    """Parse the recipe file at `path`; return its tree and faults. Raises RecipeError if it cannot be read.
+    """Parse the recipe file at `path`; return its tree and faults. Raise RecipeError if it cannot be read.
 
-    `via` is the layer of the file, if it is not the recipe itself.
+    `via` names the layer (a base, a variant) if the file is not the recipe itself.
     """
     return parse(read_bytes(path), str(path), via)
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the bytes of a recipe file; raise RecipeError if it is missing, unreadable, a folder or too large."""
+    """Return the content of a recipe file; raise RecipeError if it is missing, unreadable, a folder or too large."""
     place = Place(str(path))
     try:
         if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
@@ -65,7 +65,7 @@ def read_bytes(path: str | Path) -> bytes:
         raise RecipeError([Fault(place, "", "no such file", near_file(Path(path)))]) from None
     except IsADirectoryError:
         raise RecipeError([Fault(place, "", "is a folder, not a recipe file", near_file(Path(path)))]) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         raise RecipeError([Fault(place, "", f"cannot be read: {reason}")]) from None
     if len(content) > MAX_BYTES:
@@ -74,7 +74,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def near_file(path: Path) -> str | None:
-    """Suggest a file with a similar name, or the only recipe in a folder."""
+    """Suggest a recipe with a similar name, or for a folder the only recipe in it."""
     is_folder = os.path.isdir(path)
     folder = path if is_folder else path.parent
     try:
@@ -92,8 +92,8 @@ def near_file(path: Path) -> str | None:
 def parse(source: str | bytes, file: str, via: str = "") -> tuple[Node, list[Fault]]:
     """Parse the text of a recipe; return its tree and all faults.
 
-    If the text cannot be read as one mapping (a syntax error, not UTF-8, too deep, too large), the root's value is None
-    and the faults explain why; otherwise the tree holds everything that could be read.
+    If the text is not a single valid mapping (syntax error, not UTF-8, too deep, too large), the value of the root is
+    None. Otherwise the tree contains every value that could be parsed.
     """
     start = Place(file, 1, 1, via)
     faults: list[Fault] = []
@@ -110,7 +110,7 @@ def parse(source: str | bytes, file: str, via: str = "") -> tuple[Node, list[Fau
 
 
 def parse_value(text: str, place: Place, path: str) -> tuple[Node, list[Fault]]:
-    """Parse the value of `--set path=text` by the rules for flow style: `1e3`, `[a, b]`, `{type: x}`, a word."""
+    """Parse the value of `--set path=text`, written in flow style: `1e3`, `[a, b]`, `{type: x}`, a word."""
     faults: list[Fault] = []
     try:
         if len(text) > MAX_BYTES:
@@ -122,12 +122,12 @@ def parse_value(text: str, place: Place, path: str) -> tuple[Node, list[Fault]]:
 
 
 def from_mapping(data: Mapping[str, object], label: str = MAPPING) -> tuple[Node, list[Fault]]:
-    """Convert nested Python data: mappings, lists, tuples, strings, numbers, booleans, None (or "none"), paths."""
+    """Convert nested Python data to a tree: mappings, lists, tuples, strings, numbers, booleans, None, paths."""
     return from_value(data, Place(label), "")
 
 
 def from_value(data: object, place: Place, path: str) -> tuple[Node, list[Fault]]:
-    """Convert any Python value to a tree at `place`; return it with its faults."""
+    """Convert a Python value to a tree located at `place`; return the tree and its faults."""
     converter = _Converter(place)
     try:
         return converter.node(data, path, 0), converter.faults
@@ -136,7 +136,7 @@ def from_value(data: object, place: Place, path: str) -> tuple[Node, list[Fault]
 
 
 def _decoded(source: str | bytes, file: str) -> str:
-    """Decode the text without a byte order mark; raise Stop at the first invalid byte or character."""
+    """Decode the text and remove a byte order mark; raise Stop at the first invalid byte or character."""
     size = len(source)
     if size > MAX_BYTES or (isinstance(source, str) and len(source.encode(errors="replace")) > MAX_BYTES):
         raise Stop(Place(file), "", f"larger than {MAX_BYTES:,} bytes, the limit for a recipe")
@@ -164,16 +164,16 @@ def _line_and_column(text: str, index: int) -> tuple[int, int]:
 
 
 class _Builder:
-    """Converts the events of one text to Nodes, collecting faults; raises Stop if it cannot continue."""
+    """Converter from YAML events to Nodes. Faults are collected; Stop is raised if parsing cannot continue."""
 
     def __init__(self, text: str, locate: Locate, faults: list[Fault]) -> None:
         self.text = text
         self.locate = locate
         self.faults = faults
         self._events: Iterator[Event] = iter(yaml.parse(text, Loader=_LOADER))
-        self._end = 0  # end of the last event in the text
+        self._end = 0  # offset at which the last event ends
         self._budget = Budget()
-        self._anchors: dict[str, Node | None] = {}  # None while the anchored value is being read
+        self._anchors: dict[str, Node | None] = {}  # None while the anchored value is being parsed
 
     def document(self, start: Place) -> Node:
         """Return the root mapping."""
@@ -188,7 +188,7 @@ class _Builder:
         return root
 
     def single(self, place: Place, path: str) -> Node:
-        """Return the single value between the brackets added by `parse_value`."""
+        """Return the only item of the list that `parse_value` wraps around its text."""
         self._first()
         event = self._next()
         if isinstance(event, SequenceEndEvent):
@@ -198,13 +198,13 @@ class _Builder:
         node = self._node(event, path, 0, place)
         end = self._end
         if unbraced:
-            raise Stop(place, path, "write a mapping as {key: value}; quote text that contains ': '")
+            raise Stop(place, path, "a mapping needs braces: {key: value}; quote text that contains ': '")
         if not isinstance(self._next(), SequenceEndEvent):
-            raise Stop(place, path, "several values; write a list as [a, b], and quote text with a comma")
+            raise Stop(place, path, "several values; write a list as [a, b]; quote text that contains a comma")
         self._finish(path)
         rest = self.text[end:-2].strip()
         if rest:
-            raise Stop(place, path, f"'{shorten(rest)}' would be ignored; quote the value if it is text")
+            raise Stop(place, path, f"unexpected '{shorten(rest)}' after the value; quote the value if it is text")
         return node
 
     def _first(self) -> Event | None:
@@ -214,7 +214,7 @@ class _Builder:
         return None if isinstance(document, StreamEndEvent) else self._next()
 
     def _finish(self, path: str) -> None:
-        """Consume the end; report a second document."""
+        """Consume the end of the document; report a second document."""
         self._next()
         event = self._next()
         if isinstance(event, DocumentStartEvent):
@@ -247,7 +247,7 @@ class _Builder:
             self._anchors[event.anchor] = None
         value: Scalar | list[Node] | dict[str, Node]
         if isinstance(event, ScalarEvent):
-            # the parser places an empty value before the next word; its key is the better place
+            # the parser locates an empty value at the next token, so its key is the better place
             value = self._scalar(event, place if event.value or key_place is None else key_place, path)
         else:
             is_mapping = isinstance(event, MappingStartEvent)
@@ -301,7 +301,7 @@ class _Builder:
             self._fault(place, under(path, key), f"duplicate key, first set at {first}")
 
     def _key(self, event: Event, path: str, depth: int) -> str | None:
-        """Return the key starting with `event`, or None after a fault."""
+        """Return the key that starts with `event`, or None after a fault."""
         place = self.locate(event.start_mark)
         if not isinstance(event, ScalarEvent):
             self._fault(place, path, "a key must be a plain word")
@@ -317,8 +317,8 @@ class _Builder:
             return None
 
     def _merge_key(self, path: str, depth: int, place: Place) -> dict[str, Node]:
-        """Return the keys merged by `<<: *anchor` or `<<: [*one, *two]`; the first mapping wins."""
-        # a list of mappings is one level deeper than its contents, hence the same depth for both
+        """Return the keys merged by `<<: *anchor` or `<<: [*first, *second]`; earlier mappings win."""
+        # charged at `depth`, since the merged keys are on the level of this mapping's own keys
         value = self._node(self._next(), path, depth, place)
         mappings = value.value if isinstance(value.value, list) else [value]
         merged: dict[str, Node] = {}
@@ -349,7 +349,7 @@ def _tag(tag: str) -> str:
 
 
 class _Converter:
-    """Converts Python data to Nodes, collecting faults; raises Stop if the data is too deep or too large."""
+    """Converter from Python data to Nodes. Faults are collected; Stop is raised for too deep or too large data."""
 
     def __init__(self, place: Place) -> None:
         self.faults: list[Fault] = []
@@ -382,7 +382,7 @@ class _Converter:
             return None
         if isinstance(data, PurePath):
             return str(data)
-        # exact types: an enum or a numpy number would be serialized differently
+        # exact types only: an enum or a NumPy number would be serialized differently
         if type(data) not in (bool, int, float, str):
             self._fault(
                 path,

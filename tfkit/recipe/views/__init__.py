@@ -1,1 +1,1 @@
-"""The table of a resolved recipe: a row for each value, with its origin; and its text."""
+"""Views of a resolved recipe: a table with the origin of each value, and the text of resolved.yaml."""

@@ -1,4 +1,4 @@
-"""Conversion of a Blueprint to a recipe with every value explicit and its origin as a comment."""
+"""Formatting of a Blueprint as a recipe, with every value explicit and its origin as a comment."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tfkit.recipe.text.node import quoted, shorten
 from tfkit.recipe.views.row import Notes, RecipeRow, one_line
 
 LEFT_OUT = object()  # sentinel: omit the key
-Label = tuple[int, int]  # layer label: (plan number, negative entry), or (-1, pattern entry) if shared
+Label = tuple[int, int]  # layer label: (plan index, negative entry), or (-1, pattern entry) if the layer shares weights
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*([+*][A-Za-z0-9_]+)*")
-WIDTH, SHORTEST = 114, 32  # maximum line width without comment sign, minimum width of a default's comment
+WIDTH, SHORTEST = 114, 32  # maximum width of a line, minimum width left for the comment of a default
 RESERVED = {"none", "null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def resolved_text(name: str, recipe: RecipeRow) -> str:
-    """Format `resolved.yaml`; loads to an equal Blueprint."""
+    """Return the text of resolved.yaml, which loads to an equal Blueprint."""
     title = f"# {one_line(name)}, every value explicit, with its origin."
     return "\n".join([title, *_lines(recipe, 0)]) + "\n"
 
 
 def model_values(blueprint: Blueprint) -> Tree:
-    """Return the `model:` section of a Blueprint with unserialized parts."""
+    """Return the `model:` section of a Blueprint, with parts as Configs."""
     stacks = {plan.side: stack_values(plan, blueprint) for plan in blueprint.stacks()}
     options = len(type(blueprint.type).model_fields)
     model: Tree = {"type": blueprint.type if options else blueprint.type.part.part_name}
@@ -50,7 +50,7 @@ def model_values(blueprint: Blueprint) -> Tree:
 
 
 def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, object]) -> dict[str, int]:
-    """Return the base sizes by resolved.yaml key: sizes that differ, plus those listed in `base`."""
+    """Return the sizes of the muP base by key of resolved.yaml: those that differ from the model, or are in `base`."""
     written = dict(chosen.written)
     small = dict(_numbers(spell(model_values(chosen.base))))
     own = dict(_numbers(model))
@@ -61,7 +61,7 @@ def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[st
 
 
 def _numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the integers by dotted key, except those in lists."""
+    """Yield dotted keys and integers from nested mappings; lists are skipped."""
     if type(value) is int:
         yield path, value
     for key, child in value.items() if isinstance(value, Mapping) else ():
@@ -69,20 +69,20 @@ def _numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, object]:
-    """Return one side's stack keys."""
+    """Return the keys of one stack with their values."""
     alone = len(list(blueprint.stacks())) == 1
     own = _layers(plan, causal_by_type(plan, blueprint))
     own["memory"] = {"d_model": plan.memory_width} if plan.memory_width is not None and alone else LEFT_OUT
     if plan.last_state and plan.side == "decoder":
         own["memory"] = LAST_STATE
     own["vocab_size"] = LEFT_OUT if plan.vocab_size is None else plan.vocab_size
-    own["mask"] = LEFT_OUT  # written per layer
+    own["mask"] = LEFT_OUT  # set in each layer instead
     values = {name: own[name] if name in own else held(plan, key) for name, key in STACK.items()}
     return {name: value for name, value in values.items() if value is not LEFT_OUT}
 
 
 def _layers(plan: StackPlan, causal: bool) -> Tree:
-    """Return the keys that define the layers."""
+    """Return the keys that define the layers: `layer`, and `layers` and `pattern` if they differ."""
     layers = [layer_values(layer, causal) for layer in plan.layers]
     names = kind_names(plan)
     if names:
@@ -90,12 +90,12 @@ def _layers(plan: StackPlan, causal: bool) -> Tree:
         return {"layer": {"norm": plan.layers[0].norm}, "layers": kinds, "pattern": _pattern(plan)}
     layer = layers[0]
     if plan.memory_width is not None and "cross_attention" not in layer:
-        layer = layer | {"cross_attention": None}  # explicit none, so that it does not inherit attention (R16)
+        layer = layer | {"cross_attention": None}  # explicit, since the default is a copy of `attention` (R16)
     return {"layer": layer, "layers": LEFT_OUT, "pattern": LEFT_OUT}
 
 
 def held(plan: StackPlan | LayerPlan, key: Key) -> Any:
-    """Return the plan's value for a key: a number, a flag, or parts."""
+    """Return the value of a key in a plan: a number, a flag, or parts."""
     value = getattr(plan, key.name)
     return one_or_many(value) if isinstance(key.kind, PartsValue) else value
 
@@ -106,7 +106,7 @@ def causal_by_type(plan: StackPlan, blueprint: Blueprint) -> bool:
 
 
 def layer_columns(plan: LayerPlan) -> dict[str, Any]:
-    """Return all values of one layer by key: its own, and the part and norm of each sublayer."""
+    """Return all values of one layer by key, including the part and norm of each sublayer."""
     columns = {name: getattr(plan, name) for name, key in LAYER.items() if name == key.field}
     columns["sublayers"] = [re.sub(r"_\d+$", "", sublayer.name) for sublayer in plan.sublayers]
     for sublayer in plan.sublayers:
@@ -115,7 +115,7 @@ def layer_columns(plan: LayerPlan) -> dict[str, Any]:
 
 
 def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str, object]:
-    """Return the keys of one layer in recipe notation, without defaults; with `every`, all keys."""
+    """Return the keys of one layer in recipe notation; defaults are omitted unless `every` is true."""
     columns = layer_columns(plan)
     norms = {f"{sublayer.name}_norm" for sublayer in plan.sublayers if sublayer.norm == plan.norm}
     unset = {*norms, *(name for name in ("position", "shared") if columns[name] in (None, False))}
@@ -127,10 +127,10 @@ def layer_values(plan: LayerPlan, causal: bool, every: bool = False) -> dict[str
 
 
 def kind_names(plan: StackPlan) -> dict[str, list[int]]:
-    """Map kind names to the plan numbers of their layers; empty if all layers are equal.
+    """Map kind names to the plan indices of their layers; empty if all layers are equal.
 
-    Layers of one entry share weights, so an entry is written once. If `per_layer` made the layers of an entry
-    differ, it is written as `per_layer` again.
+    The layers of a pattern entry with shared weights form one kind. If `per_layer` made them differ, the kind uses
+    `per_layer` as well.
     """
     if len(plan.layers) == 1 and len(set(plan.entries)) == 1:
         return {}
@@ -138,7 +138,7 @@ def kind_names(plan: StackPlan) -> dict[str, list[int]]:
 
 
 def _kinds(plan: StackPlan) -> dict[Label, list[int]]:
-    """Return the plan numbers of the layers by label, in stack order."""
+    """Map labels to the plan indices of their layers, in stack order."""
     kinds: dict[Label, list[int]] = {}
     for label, kind in zip(_labels(plan), plan.order, strict=True):
         kinds.setdefault(label, []).append(kind)
@@ -154,13 +154,13 @@ def _name(label: Label, kinds: Sequence[int]) -> str:
 
 
 def _kind(layers: Sequence[object]) -> object:
-    """Return the text of a kind."""
+    """Return the value of a kind, with `per_layer` where its layers differ."""
     alike = all(layer is layers[0] for layer in layers)
     return layers[0] if alike else _per_layer([spell(layer) for layer in layers])
 
 
 def _pattern(plan: StackPlan) -> Sequence[str | list[str]]:
-    """Return the pattern of kinds; recurring entries form an inner list."""
+    """Return the pattern of kinds; entries that repeat form an inner list."""
     labels, names = _labels(plan), {label: _name(label, kinds) for label, kinds in _kinds(plan).items()}
 
     def written(part: Sequence[Label]) -> list[str]:
@@ -175,7 +175,7 @@ def _pattern(plan: StackPlan) -> Sequence[str | list[str]]:
 
 
 def _folded(labels: Sequence[Label]) -> tuple[Sequence[Label], Sequence[Label], Sequence[Label]]:
-    """Split labels into prefix, repeated cycle and suffix; a recurring entry restarts the cycle."""
+    """Split labels into prefix, cycle and suffix. A shared entry that occurs again restarts the cycle."""
     starts: dict[object, int] = {}
     for index, label in enumerate(labels):
         if index and label == labels[index - 1]:
@@ -194,7 +194,7 @@ def _folded(labels: Sequence[Label]) -> tuple[Sequence[Label], Sequence[Label], 
 
 
 def _per_layer(texts: Sequence[Any]) -> object:
-    """Merge texts, with `per_layer` where values differ."""
+    """Merge the values of several layers, with `per_layer` where they differ."""
     first = texts[0]
     if all(text == first for text in texts):
         return first
@@ -213,7 +213,7 @@ def one_or_many(parts: Sequence[Config] | None) -> object:
 
 
 def _lines(value: RecipeRow, depth: int) -> Iterator[str]:
-    """Format a mapping in block style, each value with its origin."""
+    """Format a mapping in block style, each value with its origin as a comment."""
     indent = "  " * depth
     for child in value.children():
         key, plain = child.path.removeprefix(f"{value.path}."), child.plain()
@@ -226,7 +226,7 @@ def _lines(value: RecipeRow, depth: int) -> Iterator[str]:
 
 
 def _comment(value: RecipeRow, width: int) -> str:
-    """Format the origin on one line; only descriptions of defaults are truncated."""
+    """Format the origin of a value on one line; only the description of a default is truncated."""
     text = value.origin.short()
     return text if value.origin.place is not None else shorten(text, width)
 
@@ -248,7 +248,7 @@ def scalar(value: Any) -> str:
 
 
 def notes(file: str, text: str) -> Notes:
-    """Return the trailing comments of a resolved.yaml by file and line."""
+    """Return the trailing comments of a resolved.yaml, keyed by file and line number."""
     comments = {}
     for number, line in enumerate(text.splitlines(), start=1):
         value, mark, comment = line.rpartition("  # ")

@@ -24,10 +24,10 @@ Notes = Mapping[tuple[str, int], str]  # (file, line) -> comment in resolved.yam
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A resolved value: a part, a section, a list or a plain value, with a row for each value in it.
+    """A resolved value (a part, section, list or plain value); nested values are rows of their own.
 
-    `path` is its key, `node` its source text (None: default), `sentence` its description, and `layers` the equal layers
-    of the stack `side` that have it, made of the kinds `kinds` (None: a value outside the layers).
+    `path` is its key, `node` its source (None for a default), and `sentence` its description. For a value in layers,
+    `layers` are the layers of the stack `side` that have it, and `kinds` the kinds they are built from.
     """
 
     path: str
@@ -37,9 +37,9 @@ class RecipeRow:
     side: Side | None = None
     layers: Runs | None = None
     kinds: tuple[str, ...] = ()
-    notes: Notes | None = None  # comments of the run's resolved.yaml, if read from one
-    is_resolved: bool = True  # False: in the merged text, but in no stack or layer
-    where: str = ""  # stacks and layers with this value, if it differs between them
+    notes: Notes | None = None  # comments of the run's resolved.yaml, if the recipe is that of a run
+    is_resolved: bool = True  # False for a value in the merged text that no stack or layer uses
+    where: str = ""  # the stacks and layers with this value, if others have a different one
 
     def children(self) -> list[RecipeRow]:
         """Return the rows of the nested values; empty for a plain value."""
@@ -53,14 +53,14 @@ class RecipeRow:
                 for key, path in paths.items()
             ]
         if isinstance(self.value, list | tuple) and any(isinstance(item, BaseModel | Mapping) for item in self.value):
-            written = [*items(self.node), *[None] * len(self.value)]  # default lists have no source text
+            written = [*items(self.node), *[None] * len(self.value)]  # the items of a default have no source
             pairs = enumerate(zip(self.value, written, strict=False))
             return [self._at(f"{self.path}[{index}]", item, node, self.sentence) for index, (item, node) in pairs]
         return []
 
     def _options(self, options: BaseModel) -> Iterator[RecipeRow]:
         nodes = mapping(None if self.node is None else as_part(self.node))
-        owner = self.sentence  # fallback for options without a description
+        owner = self.sentence  # description of options that have none
         if isinstance(options, Config):
             yield self._at(under(self.path, "type"), options.part.part_name, nodes.get("type"), owner)
             owner = ""
@@ -71,12 +71,12 @@ class RecipeRow:
         return replace(self, path=path, value=value, node=node, sentence=sentence)
 
     def child(self, key: str) -> RecipeRow | None:
-        """Return the row at `key`, a word or `[number]`."""
+        """Return the nested row at `key`, a word or `[index]`."""
         path = f"{self.path}{key}" if key.startswith("[") else under(self.path, key)
         return next((child for child in self.children() if child.path == path), None)
 
     def leaves(self) -> Iterator[RecipeRow]:
-        """Yield the rows of plain values in order, or itself if plain."""
+        """Yield the nested rows with plain values in order, or this row if it is plain."""
         children = self.children()
         if not children:
             yield self
@@ -89,12 +89,12 @@ class RecipeRow:
 
     @property
     def origin(self) -> Origin:
-        """Origin of the value."""
+        """Place or default that the value comes from."""
         return Origin(None, self.sentence) if self.node is None else self._origin(self.node)
 
     @property
     def replaced(self) -> list[tuple[Any, Origin]]:
-        """Values that this one replaced with their origins, latest first."""
+        """Replaced values with their origins, most recent first."""
         earlier = []
         node = self.node
         while node is not None and (node := node.under) is not None:
@@ -103,11 +103,11 @@ class RecipeRow:
 
     @property
     def dropped(self) -> tuple[Node, ...]:
-        """Options removed by a change of type."""
+        """Options lost when the type changed."""
         return () if self.node is None else self.node.dropped
 
     def _origin(self, node: Node) -> Origin:
-        """Return the origin of one text of the value."""
+        """Return the origin of the value if `node` sets it."""
         noted = (self.notes or {}).get((node.place.file, node.place.line), "")
         if noted.startswith("default"):
             return Origin(None, self.sentence)
@@ -125,19 +125,19 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of the value. Without a place it is the default, described by `sentence`."""
+    """Origin of a value: the place that sets it, or None for a default, which `sentence` describes."""
 
     place: Place | None
     sentence: str = ""
-    kind: str = ""  # pattern kind that sets it
-    source: str = ""  # key that the value derives from
-    inherited: bool = False  # set in `model` for both stacks
-    written: str = ""  # source text, if it differs from the value
-    noted: str = ""  # comment from the run's resolved.yaml, formatted by `short`
+    kind: str = ""  # the kind in `layers` that sets the value
+    source: str = ""  # the key that the value is derived from
+    inherited: bool = False  # True if `model` sets the value for both stacks
+    written: str = ""  # the source text, if it differs from the value
+    noted: str = ""  # the comment in the run's resolved.yaml, which `short` formatted
 
     @property
     def by(self) -> str:
-        """Category: default, Python, command line, kind, variant, base or file."""
+        """Category of the origin: default, Python, command line, kind, variant, base or file."""
         if self.place is None:
             return "default"
         if self.place.file.startswith("<"):
@@ -147,7 +147,7 @@ class Origin:
         return "kind" if self.kind else self.place.via.partition(" ")[0] or "file"
 
     def short(self) -> str:
-        """Format for comments: `mine.yaml:12:7`, `gpt2.yaml:13:40, base gpt2`, `default: heads of queries`."""
+        """Format for a comment: `mine.yaml:12:7`, `gpt2.yaml:13:40, base gpt2`, `default: heads of queries`."""
         if self.noted:
             return self.noted
         if self.place is None:
@@ -161,10 +161,10 @@ class Origin:
         """Format in full: `base recipe gpt2 (gpt2.yaml:13:40)`, `the command line (--set model.num_layers=4)`."""
         text = self._setter()
         if self.source:
-            text = f"follows from {self.source}: {text}"
+            text = f"derived from {self.source}: {text}"
         elif self.inherited:
-            text += ", in model for both sides"
-        return f"{text}, written {self.written}" if self.written else text
+            text += ", in model for both stacks"
+        return f"{text}, written as {self.written}" if self.written else text
 
     def _setter(self) -> str:
         if self.place is None:
@@ -182,7 +182,7 @@ class Origin:
 
 
 def _source(path: str, written: str) -> str:
-    """Return the key that a value derives from: the part of `written` that differs from `path`, or empty."""
+    """Return the key that a value at `path` is derived from: the prefix of `written` that differs, or ""."""
     own, source_path = (_bare(text).split(".") for text in (path, written))
     if own == source_path:
         return ""
@@ -195,19 +195,19 @@ def _source(path: str, written: str) -> str:
 
 
 def _bare(path: str) -> str:
-    """Normalize `path`: layers and kinds become `model.layer`; stacks, `model`; indices are removed."""
+    """Normalize `path`: kinds become `model.layer`, stacks become `model`, and indices are removed."""
     path = re.sub(r"\[\d+\]", "", STACK.sub("model", path))
     return re.sub(r"^model\.layers\.\w+(?=\.|$)", "model.layer", path)
 
 
 def _written(text: Any, value: Any) -> str:
-    """Return the source text if it differs from the value: `tokenizer` for 4000, a relative path."""
+    """Return the source text if it differs from the value, such as `tokenizer` for 4000, or a relative path."""
     if text == value or isinstance(value, dict | list) or isinstance(text, dict | list):
         return ""
     return inline(text)
 
 
 def one_line(text: str) -> str:
-    """Replace unprintable characters, such as newlines in file names, for use in a comment."""
+    """Replace unprintable characters, such as a newline in a file name, so that the text fits in a comment."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return shorten(printable, max(len(text), 1))

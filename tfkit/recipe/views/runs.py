@@ -1,4 +1,4 @@
-"""Layer ranges in compact form: 0-4, 6-10."""
+"""Ranges of layers in compact form: 0-4, 6-10."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FEW_RUNS = 4  # in a table
 
 
 def places(order: Sequence[int]) -> dict[int, Runs]:
-    """Return the runs of each kind in a stack's layer order."""
+    """Map each kind to its ranges in the layer order of a stack."""
     runs: dict[int, Runs] = {}
     first = 0
     for kind, same in groupby(order):
@@ -22,7 +22,7 @@ def places(order: Sequence[int]) -> dict[int, Runs]:
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> Runs:
-    """Sort runs and merge adjacent ones."""
+    """Sort ranges and merge adjacent ones."""
     merged: Runs = []
     for first, last in sorted(runs):
         if merged and first <= merged[-1][1] + 1:
@@ -33,13 +33,13 @@ def joined(runs: Iterable[tuple[int, int]]) -> Runs:
 
 
 def label(runs: Runs) -> str:
-    """Format `layer 3` or `layers 0-4, 6-10`; long lists are truncated, with the total."""
+    """Format ranges as `layer 3` or `layers 0-4, 6-10`; a long list is truncated and followed by the total."""
     count = sum(last - first + 1 for first, last in runs)
     more = f" ({count:,} in all)" * (len(runs) > SHOWN_RUNS)
     return f"layer{'s' * (count > 1)} {numbers(runs, SHOWN_RUNS)}{more}"
 
 
 def numbers(runs: Runs, most: int = FEW_RUNS) -> str:
-    """Join runs: `0-5`, or `0, 2, 4 ...` if there are more than `most`."""
+    """Format ranges as `0-5`, or as `0, 2, 4 ...` if there are more than `most`."""
     words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
     return ", ".join(words) if len(words) <= most else ", ".join(words[: most - 1]) + " ..."

@@ -1,4 +1,4 @@
-"""The table of a resolved recipe: a row for each key, with the value, its origin, its description and its layers."""
+"""The table of a resolved recipe: one row per key, with the value, its origin, its description and its layers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tfkit.recipe.views.row import Notes, RecipeRow
 from tfkit.recipe.views.runs import places
 
 COMPOSING = ("extends", "variants")
-AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # stack keys shown as written; each layer has the resolved value
-OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys with another form in resolved.yaml
+AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # stack keys shown as written; layers have the resolved values
+OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys that resolved.yaml sets differently
 
 
 @dataclass(frozen=True)
 class RecipeTable:
     """All rows of a resolved recipe.
 
-    `root` is its merged text, `text` the one of its file `file`, `sections` the values besides `model:`, and `resolver`
-    the source of `blueprint`. `notes` are the comments of the run's resolved.yaml, if read from one.
+    `root` is the merged tree, and `text` the text of `file`. `sections` are the values outside `model:`; `resolver`
+    resolved `blueprint`. `notes` are the comments of the run's resolved.yaml, if the recipe is that of a run.
     """
 
     root: Node
@@ -56,13 +56,13 @@ class RecipeTable:
 
     @cached_property
     def _values(self) -> dict[str, Tree]:
-        """Values of the model and of each stack by key."""
+        """Values by key, for the model and for each stack."""
         stacks: Tree = {side: stack_values(plan, self.blueprint) for side, plan in self.plans.items()}
         return {"model": model_values(self.blueprint), **stacks}
 
     @cached_property
     def _nodes(self) -> dict[str, dict[str, Node]]:
-        """Source texts of the model and of each stack by key of resolved.yaml."""
+        """Sources by key of resolved.yaml, for the model and for each stack."""
         written, resolver = mapping(self.resolver.node), self.resolver
         stacks = {side: self._stack_nodes(plan) for side, plan in self.plans.items()}
         model = {key: node for key, node in written.items() if key in MODEL and key not in ("encoder", "decoder")}
@@ -93,17 +93,17 @@ class RecipeTable:
         return nodes | ({"pattern": keys["pattern"]} if "pattern" in keys else {})
 
     def _layer_node(self, side: Side, index: int, plan: LayerPlan) -> Node:
-        """Return the text of a layer with this plan, with the stack's position if it has none."""
+        """Return the source of a layer, with the stack's position if it has none of its own."""
         distinct = self.resolver.layers[side]
         layer, of_stack = distinct.layers.written(distinct.texts[index]), distinct.layers.stack.written.get("position")
         if plan.position is not None or of_stack is None:
             return layer
         return replace(layer, value={**mapping(layer), "position": of_stack})
 
-    # as text
+    # formatting
 
     def resolved(self, name: str) -> str:
-        """Return the recipe `name` with all values explicit and their origins as comments."""
+        """Return the text of resolved.yaml for the recipe `name`."""
         model = replace(self.resolver.node, value=self._nodes["model"])
         root = replace(self.root, value={**mapping(self.root), "model": model})
         values = {"tfkit": LANGUAGE, "model": self._values["model"], **self.sections}
@@ -113,16 +113,16 @@ class RecipeTable:
     # rows by key
 
     def find(self, key: str) -> list[RecipeRow]:
-        """Return the rows of the dotted `key`; several if stacks or layers may differ.
+        """Return the rows of the dotted `key`, one for each different value in the stacks and layers.
 
-        A whole model or stack yields the rows of each key in it. Raises UsageError for invalid keys, with the closest
-        valid one.
+        For a model or stack, return the rows of all its keys. Raise UsageError for an invalid key, with a similar valid
+        one as suggestion.
         """
         steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
         if not steps or _dotted(steps) != key.strip():
             raise UsageError(f"'{key}' is not a dotted key, such as model.layer.dropout")
         if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
-            steps = ["model", *steps]  # parameter-style names: decoder.layers.3
+            steps = ["model", *steps]  # keys that start like parameter names: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
             del steps[1]
         try:
@@ -149,14 +149,14 @@ class RecipeTable:
         return self._model(sides, rest, path) if rest else self._whole(sides, path)
 
     def _whole(self, sides: Sequence[Side], path: str) -> list[RecipeRow]:
-        """Return the rows of a model or stack, without keys that are none by default."""
+        """Return the rows of a model or stack, omitting keys that are none by default."""
         own = [key for key in MODEL if key not in ("type", "encoder", "decoder")]
         keys = [*STACK] if len(sides) < len(self.plans) else ["type", *STACK, *own]
         groups = [self._model(sides, [key], f"{path}.{key}") for key in keys]
         return [row for rows in groups if any(row.value is not None or row.node for row in rows) for row in rows]
 
     def _model(self, sides: Sequence[Side], steps: Sequence[str], path: str) -> list[RecipeRow]:
-        """Return the rows of `steps` below the model or some of its stacks."""
+        """Return the rows of the keys `steps` in the model or in the stacks `sides`."""
         key, rest = steps[0], list(steps[1:])
         top = path.removesuffix(_dotted(["", *rest])) if rest else path
         if key in MODEL and len(sides) == len(self.plans):
@@ -186,7 +186,7 @@ class RecipeTable:
         return RecipeRow(path, value, node, sentence(path), side, notes=self.notes)
 
     def _section(self, key: str) -> RecipeRow:
-        """Return the row of a section other than `model`, or of a key that composes the file."""
+        """Return the row of a section other than `model`, or of `extends` or `variants`."""
         node = self.root.get(key)
         value = self.sections.get(key, node.plain() if node is not None and key == "tfkit" else None)
         if key in COMPOSING:
@@ -195,7 +195,7 @@ class RecipeTable:
         return RecipeRow(key, value, node, sentence(key), notes=self.notes)
 
     def _layers(self, side: Side, path: str, name: str, steps: Sequence[str]) -> Iterator[RecipeRow]:
-        """Yield the layers that `name` refers to, grouped by source text."""
+        """Yield a row for each group of layers that `name` selects and that have the same source."""
         plan, entries = self.plans[side], self.resolver.entries[side]
         causal, selected = causal_by_type(plan, self.blueprint), self._selection(side, name, bool(steps))
         texts: dict[int, int] = {}
@@ -211,19 +211,19 @@ class RecipeTable:
             yield RecipeRow(path, values, node, sentence("model.layer"), side, runs, kinds, self.notes)
 
     def _selection(self, side: Side, kind: str, deeper: bool) -> Callable[[int], bool]:
-        """Return the layer filter: all, by number, by kind, or by a kind name of resolved.yaml."""
+        """Return a predicate on layer indices: all, one index, one kind, or a kind named in resolved.yaml."""
         plan, entries = self.plans[side], self.resolver.entries[side]
         if kind == "layer":
             return lambda index: True
         if kind.isdecimal():
             return int(kind).__eq__
-        if kind in mapping(self.resolver.texts[side].keys.get("layers")):  # without further steps: the kind as written
+        if kind in mapping(self.resolver.texts[side].keys.get("layers")):  # itself: not per layer
             return lambda index: deeper and kind in entries[index].kinds
         numbers = set(kind_names(plan).get(kind, ()))
         return lambda index: plan.order[index] in numbers
 
     def _below(self, rows: Sequence[RecipeRow], steps: Sequence[str], path: str) -> list[RecipeRow]:
-        """Descend `steps` in each row that has them; raises UsageError if none has."""
+        """Return the nested rows at `steps` of each row that has them; raise UsageError if none does."""
         reached: list[RecipeRow] = []
         for row in rows:
             for step in steps:
@@ -240,18 +240,18 @@ class RecipeTable:
     # unknown keys
 
     def _unknown(self, path: str, step: str, row: RecipeRow | None = None) -> UsageError:
-        """Build the error for a missing key, with what removed it or the closest key."""
+        """Return the error for a missing key, which says how it was dropped or suggests a similar key."""
         dropped = () if row is None else row.dropped
         for lost in dropped:
             if lost.path.rpartition(".")[2] == step:
                 written = f"it was {inline(lost.plain())} at {lost.place}"
                 old = inline(dropped[0].plain())
-                return UsageError(f"{path}: was dropped when the type changed from {old}; {written}")
+                return UsageError(f"{path}: this option was dropped when the type changed from {old}; {written}")
         near = _nearest_key(path, list(self._known()))
         return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
 
     def _known(self) -> Iterator[str]:
-        """Yield the recipe's keys in user notation."""
+        """Yield the keys of the recipe as users write them."""
         yield from TOP
         for key in self.sections:
             yield from (leaf.path for leaf in self._section(key).leaves())
@@ -262,7 +262,7 @@ class RecipeTable:
 
 
 def _nearest_key(path: str, known: Sequence[str]) -> str | None:
-    """Return the key in `known` closest to `path`, by full path or by last word."""
+    """Return the key in `known` most similar to `path`, by the full path or by its last word."""
     words = {key.rpartition(".")[2]: key for key in reversed(known)}
     last = path.rpartition(".")[2]
     if last in words:
@@ -276,6 +276,6 @@ def _dotted(steps: Sequence[str]) -> str:
 
 
 def _held(positions: Node | None, length: int | None) -> Node | None:
-    """Return a position's `max_length` if equal to `length`."""
+    """Return the node of a position's `max_length` if the value equals `length`."""
     nodes = (node_at(mapping(item), "max_length") for item in items(positions))
     return next((node for node in nodes if node is not None and node.value == length), None)

@@ -24,7 +24,7 @@ class Accuracy(TextMetric):
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Return the percentage of correct words."""
         pairs = [(one.split(" "), other.split(" ")) for one, other in zip(outputs, references, strict=True)]
-        right = sum(word == wanted for one, other in pairs for word, wanted in zip(one, other, strict=False))
+        right = sum(word == expected for one, other in pairs for word, expected in zip(one, other, strict=False))
         return 100.0 * right / sum(max(len(one), len(other)) for one, other in pairs)
 
 
@@ -41,15 +41,15 @@ class MacroF1(TextMetric):
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Return the mean F1 in percent."""
         predicted: Counter[str] = Counter()
-        wanted: Counter[str] = Counter()
+        expected: Counter[str] = Counter()
         right: Counter[str] = Counter()
         for output, reference in zip(outputs, references, strict=True):
             for word, other in zip_longest(output.split(" "), reference.split(" ")):
                 predicted.update([word] if word is not None else [])
-                wanted.update([other] if other is not None else [])
+                expected.update([other] if other is not None else [])
                 right.update([word] if word == other else [])
-        classes = predicted.keys() | wanted.keys()
-        return 100.0 * sum(2 * right[name] / (predicted[name] + wanted[name]) for name in classes) / len(classes)
+        classes = predicted.keys() | expected.keys()
+        return 100.0 * sum(2 * right[name] / (predicted[name] + expected[name]) for name in classes) / len(classes)
 
 
 Entity = tuple[str, int, int]  # (type, first word, last word)
@@ -78,11 +78,11 @@ class EntityF1(TextMetric):
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Return the F1 over all entities in percent, or 0 if there are no entities."""
-        predicted, wanted, right = 0, 0, 0
+        predicted, expected, right = 0, 0, 0
         for output, reference in zip(outputs, references, strict=True):
             one, other = entities(output.split(" ")), entities(reference.split(" "))
-            predicted, wanted, right = predicted + len(one), wanted + len(other), right + len(one & other)
-        return 100.0 * 2 * right / (predicted + wanted) if predicted + wanted else 0.0
+            predicted, expected, right = predicted + len(one), expected + len(other), right + len(one & other)
+        return 100.0 * 2 * right / (predicted + expected) if predicted + expected else 0.0
 
 
 def entities(tags: list[str]) -> set[Entity]:

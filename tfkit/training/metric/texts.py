@@ -164,9 +164,9 @@ def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
     best = [0] * (len(other) + 1)
     for word in one:
         before = 0  # previous row, previous column
-        for place, wanted in enumerate(other, 1):
+        for place, target in enumerate(other, 1):
             here = best[place]
-            best[place] = before + 1 if word == wanted else max(here, best[place - 1])
+            best[place] = before + 1 if word == target else max(here, best[place - 1])
             before = here
     return best[-1]
 

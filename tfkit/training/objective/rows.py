@@ -214,7 +214,7 @@ class Rows(RowsFacts):
             except ValueError as error:
                 raise ExampleError(number, str(error)) from None
             longest = positions if plan.max_length is None else plan.max_length
-            if positions > longest or (pictures and positions != longest):  # patches must fill the grid
+            if positions > longest or (pictures and positions != longest):  # another size has another patch grid
                 text = f"requires {positions:,} positions, but the {plan.side}'s max_length is {plan.max_length:,}"
                 raise ExampleError(number, f"{text}; set max_length: {positions}")
             items.append({"vectors": array, "positions": np.asarray([positions])})
@@ -233,7 +233,7 @@ class Rows(RowsFacts):
 
 
 class PackableRows(Rows):
-    """Rows that consist of one item, or of several if packed, and are collated by the same code."""
+    """Base class of rows whose packed and unpacked batches are collated by the same code."""
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """Collate `input_ids` [rows longest], `labels` [n], and their positions `predicted` [n]."""

@@ -199,7 +199,7 @@ def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids
     words: list[int] = []
     firsts: list[int] = []
     for token, (begin, stop) in enumerate(places):
-        # a token may include the preceding space; a single space is not part of a word
+        # a token may include the preceding space; a token that is only a space belongs to no word
         last = begin + len(text[begin:stop].rstrip(" ")) - 1
         word = int(np.searchsorted(starts, last, side="right")) - 1
         if last >= begin and (not words or word > words[-1]):

@@ -74,9 +74,9 @@ class Albert(BertLike):
         entries = blueprint.last.entries
         first = [entries.index(entry) for entry in dict.fromkeys(entries)]
         inside, apart = (_layer_rules(place, first) for place in (INSIDE, APART))
-        if list(entries) != sorted(entries):  # the layers of the single group repeat
+        if list(entries) != sorted(entries):  # one group whose layers repeat
             return (*super().rules_of(blueprint), *inside)
-        return (*super().rules_of(blueprint), *apart, *read_only(*inside))  # for one repetition, read both
+        return (*super().rules_of(blueprint), *apart, *read_only(*inside))  # otherwise, files may use either naming
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:

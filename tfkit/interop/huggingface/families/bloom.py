@@ -79,7 +79,7 @@ class Falcon(ClassicDecoder):
         Setting("initializer_range", "init.std", 0.02),
     )
     rules = BODY
-    # for layouts other than BLOOM's
+    # names used by residual layouts other than BLOOM's
     norms: ClassVar = {
         "parallel": named(CHECKPOINT, norm="input_layernorm"),
         "parallel_two_norms": named(CHECKPOINT, attention_norm="ln_attn", feedforward_norm="ln_mlp"),

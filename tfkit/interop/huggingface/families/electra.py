@@ -74,7 +74,7 @@ class Electra(Narrow):
     prefix = "electra."
     unprefixed = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.")
     tied: ClassVar = {"generator_lm_head.weight": "embeddings.word_embeddings.weight"}
-    head_activation = "gelu"  # activation of the masked_lm head, whatever the layers use
+    head_activation = "gelu"  # activation of the masked_lm head, independent of the layers' activation
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:

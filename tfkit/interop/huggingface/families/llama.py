@@ -144,7 +144,7 @@ class Llama(Family):
 
     @classmethod
     def types(cls, config: ConfigJson, count: int) -> list[str]:
-        """Return the layer types as the config names them. Raise DataError for unknown ones."""
+        """Return the layer types as the config names them. Raise DataError for unknown types."""
         if cls.listed and config.get("layer_types"):
             types = list(config["layer_types"])
         elif cls.period != (FULL,) and config.get("sliding_window", cls.window) is None:

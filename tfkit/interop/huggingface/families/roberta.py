@@ -78,7 +78,7 @@ class Roberta(Offset):
         "lm_head.decoder.bias": "lm_head.bias",
     }
     dropped = ("pooler.dense.{kind}",)
-    head_activation = "gelu"  # activation of the masked_lm head, whatever the layers use
+    head_activation = "gelu"  # activation of the masked_lm head, independent of the layers' activation
 
 
 @register("family", "xlm_roberta")

@@ -20,7 +20,7 @@ APART = "expert inner width -> 1 expert inner width"
 SHELL = amended(Llama.settings, without=("intermediate_size", "hidden_act", "mlp_bias"))
 EXPERTS: Tree = {"type": "experts", "expert": {"type": "glu", "bias": False}, "router": {"type": "softmax"}}
 BASE = merged(Llama.base, {"layer.feedforward": EXPERTS})
-# sigmoid scores with a selection bias
+# DeepSeek-V3's router: sigmoid scores with a selection bias
 SIGMOID: Tree = {"router": {"type": "sigmoid", "selection_bias": True}}
 
 

@@ -95,11 +95,11 @@ class T5(Family):
     )
     rules = (*ENDS, *LAYERS, Rule(BIAS.replace("{layer}", "0"), "{side}.position.0.table.weight"))
     head_rules: ClassVar = HEAD_RULES
-    prefix = "transformer."  # in some model classes
+    prefix = "transformer."  # only in some model classes
     tied: ClassVar = dict.fromkeys(
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
-    ignored = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)  # in old files; never read
+    ignored = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)  # old files; unused
     projection: ClassVar[str] = "relu"  # default of feed_forward_proj
 
     @classmethod

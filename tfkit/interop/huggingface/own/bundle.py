@@ -139,7 +139,7 @@ def _own_text(part: type[Component]) -> str:
         return Path(file or "").read_text(encoding="utf-8")
     except OSError:
         name = f"{part.part_slot} '{part.part_name}'"
-        raise UsageError(f"{name} cannot be exported: its code is not in a file; move the class to a file") from None
+        raise UsageError(f"{name} cannot be exported: its class is not defined in a file; move it to one") from None
 
 
 def _literal(sources: dict[str, str]) -> str:

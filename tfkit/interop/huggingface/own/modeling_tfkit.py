@@ -330,7 +330,7 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         *("labels", "use_cache", *ANSWER),
     )
     def forward(self, call: Values, rest: Values) -> Result:
-        """Return logits [batch time vocab]; `labels` (-100: ignored) add the mean loss and default decoder inputs."""
+        """Return logits [batch time vocab], and the mean loss of `labels` (-100: ignored), which imply the inputs."""
         labels, encoded = call["labels"], call["encoder_outputs"]
         if call["decoder_input_ids"] is None and labels is not None:
             call["decoder_input_ids"] = self._shifted(labels)

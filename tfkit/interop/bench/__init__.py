@@ -1,0 +1,1 @@
+"""Benchmarks of training steps and forward passes, compared with other libraries and engines."""

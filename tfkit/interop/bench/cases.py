@@ -1,0 +1,142 @@
+"""Benchmarked models and their batches, and the time of training steps and forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from tfkit.core.machine import machine
+from tfkit.core.options import Slot
+from tfkit.core.trees import JsonObject
+from tfkit.models import Model
+from tfkit.models.build import build_model
+from tfkit.recipe.load import load_recipe
+from tfkit.reports.bench_decoding import Size, recipe
+from tfkit.reports.rounds import OWN, Call, alternate, compared, print_table
+from tfkit.training.division import Division
+
+if TYPE_CHECKING:
+    from tfkit.training.objective import Batch, Loss, Objective
+
+CLIP_NORM, LR = 1.0, 1e-4
+MASKED = 0.15  # share of the tokens that a masked language model predicts
+OBJECTIVES = {"decoder": "causal_lm", "encoder": "masked_lm", "encoder_decoder": "seq2seq"}
+
+
+@dataclass(frozen=True)
+class BenchCase:
+    """A model and a batch of `rows` random texts of `length` tokens; for an encoder-decoder, on both sides."""
+
+    size: Size
+    rows: int
+    length: int
+    dropout: float = 0.0
+    trains: bool = True
+
+    def ids(self, seed: int = 0) -> Tensor:
+        """Return reproducible random ids [rows length], without special tokens."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(5, self.size.vocab_size, (self.rows, self.length), generator=generator)
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Return the inputs of a forward pass; tfkit and transformers name them equally."""
+        return {"input_ids": self.ids()} | ({"decoder_input_ids": self.ids(1)} if self.size.pair else {})
+
+    def labels(self) -> Tensor:
+        """Return the token to predict at each position [rows length], -100 where there is none."""
+        ids = self.ids(2)
+        if self.size.type != "encoder":
+            return ids
+        draws = torch.rand(ids.shape, generator=torch.Generator().manual_seed(3))
+        return ids.masked_fill(draws >= MASKED, -100)
+
+
+Peer = Callable[[BenchCase, Model], Call]  # another library, or an engine that runs the model
+
+TRAINED = {
+    case.size.name: case
+    for case in (
+        BenchCase(Size("gpt", 6, 384, 6, 1536, 256), 8, 256),
+        BenchCase(Size("gpt-large-vocabulary", 6, 384, 6, 1536, 50257), 8, 256),
+        BenchCase(Size("bert", 12, 768, 12, 3072, 30522, "encoder"), 8, 128),
+        BenchCase(Size("pair", 3, 256, 4, 1024, 8000, "encoder_decoder"), 32, 64),
+    )
+}
+READ = {name: replace(case, length=128, trains=False) for name, case in TRAINED.items()}
+
+
+def measure(case: BenchCase, peers: Mapping[str, Peer], rounds: int) -> list[JsonObject]:
+    """Time tfkit and the peers in alternating rounds. Raise UsageError if a library is not installed."""
+    blueprint = load_recipe({"tfkit": 1, "model": recipe(case.size, case.dropout)}).blueprint()
+    model = build_model(blueprint, seed=0).train(case.trains)
+    calls = {OWN: _step(case, model) if case.trains else _forward(case, model)}
+    seconds = alternate({**calls, **{name: peer(case, model) for name, peer in peers.items()}}, rounds)
+    return [_row(case, name, times, seconds[OWN] or ()) for name, times in seconds.items()]
+
+
+def _row(case: BenchCase, way: str, times: Sequence[float] | None, own: Sequence[float]) -> JsonObject:
+    row: JsonObject = {"model": case.size.name, "rows": case.rows, "length": case.length, "dropout": case.dropout}
+    measured = compared(times, own)
+    milliseconds = None if times is None else 1000 * measured.pop("seconds")
+    return {**row, "way": way, "ms": milliseconds, "ratio": measured["ratio"], "ratios": measured["ratios"]}
+
+
+def _forward(case: BenchCase, model: Model) -> Call:
+    inputs = case.inputs()
+
+    def call() -> None:
+        with torch.inference_mode():
+            model(**inputs)
+
+    return call
+
+
+def _step(case: BenchCase, model: Model) -> Call:
+    objective: Objective = Slot("objective").validate(OBJECTIVES[case.size.type]).build()
+    batch, numbers = _batch(case), count()
+
+    def loss(batch: Batch) -> Loss:
+        return objective.loss(model, batch, True)
+
+    division = Division(model, loss)
+    scale = 1 / len(batch["labels"])
+    return with_adamw(model, lambda: division.backward(batch, (next(numbers),), scale, True))
+
+
+def _batch(case: BenchCase) -> Batch:
+    """Return a batch as the objectives collate it: `labels` [n], and their places in the flattened rows."""
+    labels = case.labels().flatten()  # [rows*length]
+    predicted = torch.nonzero(labels >= 0).flatten()  # [n]
+    batch = {**case.inputs(), "labels": labels[predicted]}
+    return batch if len(predicted) == len(labels) else {**batch, "predicted": predicted}
+
+
+def with_adamw(model: nn.Module, backward: Callable[[], object]) -> Call:
+    """Return a training step: gradients by `backward`, clipping, and torch's fused AdamW."""
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=LR, fused=True)
+
+    def call() -> None:
+        backward()
+        nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return call
+
+
+def render(rows: Sequence[JsonObject]) -> None:
+    """Print the results."""
+    Console().print(
+        f"Random weights, float32, {torch.get_num_threads()} CPU threads of {machine()['processor']}; medians of "
+        "alternating rounds.",
+        highlight=False,
+    )
+    titles = {title: title for title in ("model", "rows", "length", "dropout", "way")}
+    print_table(rows, titles, {"ms": "{ms:.1f}"})
