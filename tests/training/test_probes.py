@@ -292,7 +292,7 @@ def test_the_studies_measure_only_probes_that_are_solved() -> None:
     names = {name.replace(" ", "_") for name, _ in solved}
     measured = set()
     for file in sorted((folder / "studies").glob("*.yaml")):
-        for measure in yaml.safe_load(file.read_text(encoding="utf-8"))["study"].get("measure", ()):
-            probe = measure["probe"] if isinstance(measure, dict) else None
+        for measure in yaml.safe_load(file.read_text(encoding="utf-8")).get("study", {}).get("measure", ()):
+            probe = measure.get("probe") if isinstance(measure, dict) else None
             measured |= {probe["type"] if isinstance(probe, dict) else probe} - {None}
     assert measured and measured <= names
