@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli.options import EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
-from tfkit.cli.terminal import echo, echo_json
+from tfkit.cli.terminal import echo, echo_json, working
 from tfkit.core.bounds import COUNT
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def command(recipe: str, devices: int, memory: int, length: int | None, as_json:
 
     loaded = reading.recipe(recipe)
     loaded.tell_warnings()
-    plan = plan_training(loaded, devices, memory, length)
+    with working("tracing a training step"):
+        plan = plan_training(loaded, devices, memory, length)
     if as_json:
         echo_json(plan.as_data())
     else:
