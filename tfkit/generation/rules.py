@@ -111,7 +111,7 @@ class Rules:
 
 
 def _may_join_next(tokenizer: Tokenizer, id_: int) -> bool:
-    """True for byte-fallback tokens, decoded together with the next token, and for special tokens, which are skipped."""
+    """True for byte-fallback tokens, decoded together with the next, and for special tokens, which are skipped."""
     if id_ in tokenizer.special_ids.values():
         return True
     return id_ < tokenizer.vocab_size and BYTE.fullmatch(tokenizer.backend.id_to_token(id_) or "") is not None
