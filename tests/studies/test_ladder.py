@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from tests.training.small import LINES, RECIPE
 from tfkit.cli.main import main
 from tfkit.storage import checksums
+from tfkit.studies.sizes import LadderSize, shape_notes
 
 FILES = ("ladder.html", "ladder.md", "ladder.csv", "ladder.json", "prediction.json")
 LARGEST = "16x2-8"
@@ -348,3 +349,75 @@ def test_ctrl_c_stops_cleanly_and_the_same_line_goes_on(tmp_path: Path) -> None:
     data = json.loads((tmp_path / "ladders" / "tiny" / "ladder.json").read_text())
     states = [run["state"] for run in data["runs"]]
     assert states.count("done") == (10 if again.exit_code == 0 else 9)
+
+
+def lawful(self: Trained, folder: Path) -> None:
+    """Write the loss of a law, for the variant that of 1.3 times the compute."""
+    file = folder / "run.json"
+    history = json.loads(file.read_text())
+    more = 1.3**0.5 if "rms+" in folder.name else 1.0
+    noise = math.sin(5.0 * len(folder.name) + 7.0 * history["seed"] + history["tokens"] + history["parameters"])
+    n, d = SIZES[folder.name.split("-")[0].rpartition("+")[2]] * more, history["tokens"] * more
+    history["best"]["loss"] = (1.0 + 9.0 / n**0.3 + 3.0 / d**0.4) * (1 + 2e-4 * noise)
+    checksums.write_json(file, history)
+
+
+SIZES = {"4x1": 118, "8x1": 396, "12x1": 834, "16x2": 2864}  # parameters of the layers
+
+
+def test_a_variant_is_worth_its_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its advantage is predicted before its largest size is trained, and then checked."""
+    monkeypatch.setattr(Trained, "bend", lawful)
+    recipe(tmp_path, variants={"rms": {"model.layer.norm": "rms_norm"}})
+    printed = tfkit(*LINE, "--compare", "rms", folder=tmp_path)
+    assert printed.exit_code == 0, printed.output
+    text = " ".join(printed.stdout.split())
+    assert "20 runs of 4 sizes" in text
+    assert sorted(Trained.began[-2:]) == [f"{LARGEST}-s0", f"rms+{LARGEST}-s0"]
+    assert text.index("16x2, rms: predicted to be worth 1.") < text.index(f"rms+{LARGEST}-s0: done")
+    assert "16x2, rms: within the interval: predicted a ratio of losses of 0." in text
+    assert "note: one learning rate for all sizes: without muP" in text
+    folder = tmp_path / "ladders" / "tiny"
+    (predicted,) = json.loads((folder / "prediction.json").read_text())["variants"]
+    assert predicted["variant"] == "rms" and predicted["factor"]["low"] < 1.35 and predicted["factor"]["high"] > 1.25
+    (variant,) = json.loads((folder / "ladder.json").read_text())["variants"]
+    assert [row["size"] for row in variant["sizes"]][-1] == "16x2, held out"
+    assert "The advantage of each variant by size" in (folder / "ladder.md").read_text()
+    Trained.began = []
+    assert tfkit(*LINE, "--compare", "rms", folder=tmp_path).exit_code == 0 and Trained.began == []
+
+
+def test_the_rate_is_tuned_at_each_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe(tmp_path)
+    line = ("ladder", "tiny.yaml", "--sizes", 4, "--seeds", 2, "--tune", "train.schedule.lr=[0.01,0.02]")
+    printed = tfkit(*line, folder=tmp_path)
+    assert printed.exit_code == 0, printed.output
+    assert len(Trained.began) == 10 * 3 and "4x1-2-lr0.01-s0" in Trained.began
+    assert "note: one learning rate" not in printed.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--compare", "rsm"], "--compare rsm: unknown variant; available: heads, rms"),
+        (["--compare", "rms", "--compare", "rms"], "--compare: repeats a variant"),
+        (["--compare", "heads"], "--compare heads: has other heads or layers than the recipe"),
+        (["--tune", "train.schedule.lr=0.1"], "write a key and different values"),
+        (["--tune", "train.schedule.lr=[0.1,0.1]"], "write a key and different values"),
+        (["--tune", "train.schedule.rl=[0.1,0.2]"], "unknown option; available: final, lr, warmup"),
+    ],
+)
+def test_what_cannot_be_compared_or_tuned_is_refused(more: list[str], message: str, tmp_path: Path) -> None:
+    variants = {"rms": {"model.layer.norm": "rms_norm"}, "heads": {"model.layer.attention.num_heads": 8}}
+    recipe(tmp_path, variants=variants)
+    found = tfkit(*LINE, *more, folder=tmp_path)
+    assert found.exit_code == 2, found.output
+    assert message in " ".join(found.stderr.split())
+    assert Trained.began == []
+
+
+def test_a_change_of_shape_is_told() -> None:
+    sizes = [LadderSize("4x1", heads=1, layers=1), LadderSize("8x2", heads=2, layers=2)]
+    assert shape_notes(sizes) == ()
+    (note,) = shape_notes([*sizes, LadderSize("16x2", heads=4, layers=2)])
+    assert "relative to 16x2, 0.5 times at 4x1, 0.5 times at 8x2" in note

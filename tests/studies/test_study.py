@@ -38,7 +38,7 @@ from tfkit.studies.compare import study_report
 from tfkit.studies.plan import Plan, PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
-from tfkit.studies.runner import Runner
+from tfkit.studies.runner import Runner, Worker
 
 KEYS: dict[str, Any] = {
     "about": "Which norm is better?",
@@ -594,3 +594,32 @@ def test_on_a_terminal_a_table_shows_each_run(done: tuple[Path, Result]) -> None
     assert any(re.fullmatch(r"norm=rms_norm +\d\.\d+ +\d\.\d+", line) for line in lines)
     assert "4 of 4 done, 0 running, 0 s left" in lines
     assert max(map(len, lines)) <= 80
+
+
+def test_a_training_that_began_first_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a killed study left locks the folder while this study starts the same run."""
+    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
+    plan = keep_plan(out, make_plan(source, out, timed=False))
+    runner, run = Runner(source, plan, out), PlannedRun("baseline", 0)
+    claim = RunClaim.take(out / "runs" / "baseline-s0.claim")
+    assert claim is not None
+    runner.progress.workers.append(Worker(run, Refused(), claim))
+    monkeypatch.setattr("tfkit.studies.runner.is_trained", lambda folder: True)
+    monkeypatch.setattr("tfkit.studies.runner.held_by", lambda folder: "trained by process 7")
+    runner._ended(runner.progress.workers[0])
+    assert not runner.progress.failed
+    assert runner.progress.events == ["baseline-s0: is trained by process 7; waiting for it"]
+
+
+class Refused:
+    """A training that found its folder in use."""
+
+    problem = ""
+
+    def poll(self) -> int:
+        return 2
+
+    wait = poll
+
+    def interrupt(self) -> None:
+        pass

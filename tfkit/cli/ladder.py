@@ -33,6 +33,18 @@ if TYPE_CHECKING:
     help="Ratio of the largest to the smallest size.",
 )
 @click.option(
+    "--compare",
+    multiple=True,
+    metavar="VARIANT",
+    help="Variant to train at the same sizes; its advantage is given in FLOPs; repeatable.",
+)
+@click.option(
+    "--tune",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="Values to try at each size on the first seed: train.schedule.lr=[0.001,0.002]; repeatable.",
+)
+@click.option(
     "--flops",
     type=click.FloatRange(0, min_open=True),
     help="Compute budget for which to report the optimal size.  [default: that of the largest run]",
@@ -60,7 +72,8 @@ def command(
     N is the number of parameters in the layers, D the number of tokens read. A smaller size has fewer heads of the same
     width, with d_model and d_ff in proportion, and fewer layers. It is trained on all of the recipe's tokens, on half
     and on a quarter of them, each time with a full learning rate schedule. The prediction and its 95 % interval are
-    written to prediction.json before the largest size is trained.
+    written to prediction.json before the largest size is trained, as is the advantage of each --compare VARIANT: a
+    factor of compute, fitted to runs of the variant at the same sizes.
 
     Repeating the command continues an interrupted ladder without repeating finished runs. If standard output is lost,
     training continues, and further output goes to output.log.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tfkit.core.errors import UsageError
 
 LEVELS = 1 << 16
-CHUNK, CHUNKS = 1 << 16, 64  # words in a chunk, if that makes no more chunks
+CHUNK, CHUNKS = 1 << 16, 64  # words per chunk, unless that needs more chunks
 
 
 @dataclass
@@ -122,7 +122,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def drawn_mask(x: Tensor, rate: float) -> Tensor | None:
-    """Return the mask of a call within `drawing`, True for elements to keep; None outside of it."""
+    """Return the mask of elements to keep in the next dropout call, or None outside of `drawing`."""
     if _REGION.calls is not None and (torch.compiler.is_compiling() or _REGION.thread == threading.get_ident()):
         _REGION.calls += 1
         numbered: Tensor = numbered_mask(x, rate, _REGION.calls)
@@ -149,7 +149,7 @@ def _(x: Tensor, rate: float, call: int) -> Tensor:
 
 
 def _mask_of_call(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
-    """Compare 16 bits of SplitMix64 per element with the rate, in chunks that stay in a processor's cache."""
+    """Compare 16 bits of SplitMix64 per element with the rate, in chunks that fit into the processor's cache."""
     start, skip = divmod(draws.first(x), 4)
     count, key = (skip + x.numel() + 3) // 4, draws.key_of(call)
     keep = torch.empty(4 * count, dtype=torch.bool, device=x.device)

@@ -20,12 +20,12 @@ from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.diff import diff_architectures, diff_settings
 from tfkit.training.setup import learned_sizes, steps_of
 
-LONGEST = 60  # characters of an arm's name in a folder name
+LONGEST = 60  # maximum characters of an arm's name in a folder name
 
 
 @dataclass(frozen=True)
 class StudySource:
-    """Source of a study's recipes: its file, and the overrides of the command line."""
+    """File of a study, and the overrides and imports that its recipes are loaded with."""
 
     file: str
     sets: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class StudySource:
         return replace(self, _recipes={})
 
     def blueprint(self, recipe: Recipe) -> Blueprint:
-        """Return the architecture after training, including sizes that depend on the corpus, which is read once."""
+        """Return the architecture with all sizes. Read the corpus, once, for sizes that depend on it."""
         if not (recipe.unknown_vocab or recipe.unknown_labels):
             return recipe.blueprint()
         read = repr((recipe.data and (recipe.data.tokenizer, recipe.data.train), recipe.objective))
@@ -50,7 +50,7 @@ class StudySource:
         return recipe.labelled(labels).blueprint(vocab_size if recipe.unknown_vocab else None)
 
     def steps(self, recipe: Recipe) -> int:
-        """Return the optimizer steps of a training; epochs are converted once per data."""
+        """Return the optimizer steps of a run. Epochs are converted to steps, once per corpus."""
         if recipe.train.steps is not None:
             return recipe.train.steps
         read = repr((recipe.data, recipe.objective, recipe.train.epochs, recipe.train.accumulate, recipe.train.seed))
@@ -65,7 +65,7 @@ class StudySource:
         return count(blueprint, min(longest or 512, default_length(blueprint))).total
 
     def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
-        """Load the recipe with these variants, the overrides, and these values by key."""
+        """Load the recipe with variants, the overrides of the command line, and `values` by key."""
         overrides = (*self.sets, *texts_of(values or {}))
         cache, key = self._recipes, repr((tuple(variants), overrides))
         if cache is not None and key in cache:
@@ -78,9 +78,9 @@ class StudySource:
 
 @dataclass(frozen=True)
 class Arm:
-    """One compared variant with the recipe variants and values that define it.
+    """A compared variant, defined by variants and values of the recipe.
 
-    `same_as` is an equal arm whose runs are used for both; `solved` are the values found by matching.
+    `same_as` names an equal arm, whose runs serve both arms; `solved` are the values found by matching.
     """
 
     name: str
@@ -94,11 +94,11 @@ class Arm:
     same_as: str = ""
 
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return all overrides by key; later ones win."""
+        """Return all overrides by key. `more` wins over solved values, and these over the arm's own."""
         return {**self.values, **self.solved, **(more or {})}
 
     def counted(self, source: StudySource) -> Arm:
-        """Return a copy with parameters, FLOPs and steps."""
+        """Return a copy with its parameters, FLOPs, cache bytes and steps."""
         recipe = source.recipe(self.variants, self.all_values())
         cost = source.count(recipe)
         counted = replace(self, parameters=cost.parameters, flops=cost.flops_per_token, cache_bytes=cost.cache_bytes)
@@ -115,7 +115,7 @@ def study_of(recipe: Recipe) -> Study:
 def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any], start: Mapping[str, Any]) -> list[Arm]:
     """Return the arms, the baseline first; raise RecipeError with the faults of all arms.
 
-    `start` has a value for each key to be solved for. Arms with equal recipes are marked.
+    `start` has a value for each key to solve for. An arm whose recipe equals an earlier one is marked.
     """
     arms = [
         Arm(name, (*study.base_variants, *own), study.base_values) for name, own in arms_in(study, variants).items()
@@ -148,7 +148,7 @@ def _mark_equal(arms: Iterable[Arm], recipes: Mapping[str, Recipe]) -> Iterable[
 
 
 def without_seed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the keys in which runs of one study may differ."""
+    """Return the recipe without seed, device and samples, in which equal runs may differ."""
     train = {key: value for key, value in data["train"].items() if key not in ("seed", "device", "samples")}
     return {**data, "train": train}
 
@@ -159,7 +159,7 @@ def texts_of(values: Mapping[str, Any]) -> list[str]:
 
 
 def plain(recipe: Recipe) -> Any:
-    """Return everything in a recipe as data, except its name."""
+    """Return the resolved recipe as data, without its name."""
     return yaml.safe_load(recipe.resolved())
 
 

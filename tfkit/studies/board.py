@@ -1,4 +1,4 @@
-"""State of a study's runs according to their folders."""
+"""State of the runs of a study, read from their folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = Literal["waiting", "done", "diverged"]
 
 
 def measured(history: History, folder: RunFolder) -> dict[str, float]:
-    """Return all measurements of a run by name, except unreadable or non-finite ones."""
+    """Return the scores and costs of a run by name, without unreadable and non-finite values."""
     try:
         evaluated = scores_of(folder)
     except RunError:
@@ -39,7 +39,7 @@ def measured(history: History, folder: RunFolder) -> dict[str, float]:
 
 
 def altered(folder: RunFolder) -> str:
-    """Return the first result file that differs from the manifest, with the reason; empty if none does."""
+    """Explain which result file differs from the manifest; return an empty string if all agree."""
     return next(changed(folder, (RUN, EVALUATION, METRICS)), "") if folder.holds_run else ""
 
 
@@ -55,7 +55,7 @@ def examples_of(folder: RunFolder) -> dict[str, int]:
 
 
 def count_in(examples: Mapping[str, int], measure: str) -> int:
-    """Return the number of examples of a measure; 0 if unknown."""
+    """Return the number of examples that a measure was computed on; 0 if unknown."""
     return examples.get(measure, examples.get(measure.partition(".")[0], 0))
 
 
@@ -67,20 +67,20 @@ class Board:
     folder: Path
 
     def run_folder(self, run: PlannedRun) -> RunFolder:
-        """Return the folder of a run, which may be another study's."""
+        """Return the folder of a run, or of the equal run in another folder that replaces it."""
         reused = self.reused(run)
         return self.own_folder(run) if reused is None else reused.folder
 
     def own_folder(self, run: PlannedRun) -> RunFolder:
-        """Return the folder of a run that this study trains."""
+        """Return the folder that this study trains the run in."""
         return RunFolder(self.folder / RUNS / run.name)
 
     def reused(self, run: PlannedRun) -> ReusedRun | None:
-        """Return the run of another folder that serves as this one, if any."""
+        """Return the run in another folder that replaces this one, if any."""
         return read_reused(self.own_folder(run).path)
 
     def history(self, run: PlannedRun) -> History | None:
-        """Return the contents of run.json; None if the run has not started, or the file is unreadable."""
+        """Return the contents of run.json, or None if it is missing or unreadable."""
         try:
             return read_history(self.run_folder(run))
         except RunError:
@@ -105,7 +105,7 @@ class Board:
         return self.stranger(run) or altered(self.run_folder(run))
 
     def state(self, run: PlannedRun) -> State:
-        """Return the state of a run; a diverged one is finished."""
+        """Return the state of a run. A diverged run is not trained again."""
         folder, history = self.run_folder(run), self.history(run)
         if history is None or self.stranger(run):
             return "waiting"
@@ -119,7 +119,7 @@ class Board:
         return "done" if finished and history.steps >= self._steps(run, history) else "waiting"
 
     def _steps(self, run: PlannedRun, history: History) -> int:
-        """Return the planned steps; 0 for a run stopped early by its patience."""
+        """Return the number of planned steps; 0 if patience or a callback stopped the run early."""
         return 0 if history.finished in ("patience", "callback") else self.plan.run_steps(run)
 
     def scores(self, run: PlannedRun) -> dict[str, float]:
@@ -133,11 +133,11 @@ class Board:
         return {**scores, **exact, **self._probed(run)}
 
     def runs(self) -> list[PlannedRun]:
-        """Return the runs known so far. Those that depend on tuning or on a look are added later."""
+        """Return the runs known so far. Runs that depend on the result of tuning or of a look are added later."""
         return list(dict.fromkeys(runs_of(self.plan, self.best(), self.seeds())))
 
     def seeds(self) -> dict[str, tuple[int, ...]]:
-        """Return the seeds of each arm known so far: all, or with looks those up to its decision or next run."""
+        """Return the seeds of each arm: all, or with looks those up to its decision or its next run."""
         plan, first = self.plan, self.plan.arms[0].name
         if plan.worth is None:
             return {arm.name: plan.seeds for arm in plan.trained}
@@ -147,7 +147,7 @@ class Board:
         return {first: max(known.values(), key=len, default=plan.seeds[:1]), **known}
 
     def _looks(self, arm: Arm, best: Mapping[str, Mapping[str, Any]]) -> int:
-        """Return the number of seeds after which an arm is decided or has lost a run, or with the next run of it."""
+        """Return the number of seeds until an arm was decided or lost a run, else including its next run."""
         plan, measure = self.plan, self.plan.measure[0]
         names = (arm.name, plan.arms[0].name)
         values: dict[str, dict[int, float | None]] = {name: {} for name in names}
@@ -180,7 +180,7 @@ class Board:
         return accuracies
 
     def examples(self, run: PlannedRun) -> dict[str, int]:
-        """Return the number of examples of each split, and of each probe as `probe.NAME`."""
+        """Return the number of evaluated examples by split, with probes as `probe.NAME`."""
         probed = {probe: examples_of(self.run_folder(replace(run, probe=probe))) for probe in self.plan.probes}
         probes = {f"probe.{probe}": counts["test"] for probe, counts in probed.items() if "test" in counts}
         return {**examples_of(self.run_folder(run)), **probes}
@@ -195,9 +195,9 @@ class Board:
         return step_in(lines[-1]) if lines else 0
 
     def best(self) -> dict[str, Mapping[str, Any]]:
-        """Return the tuned values of each arm whose tuning is complete, by the first measure on the first seed.
+        """Return the values with the best first measure on the first seed, for each arm whose tuning is complete.
 
-        An arm that diverged with all values uses the first ones.
+        If an arm diverged with all values, return the first values.
         """
         if len(self.plan.grid) == 1:
             return {arm.name: self.plan.grid[0] for arm in self.plan.trained}

@@ -1,7 +1,7 @@
-"""Claims of runs: one process trains a run, also if several machines share the study's folder.
+"""Claims on runs, so that only one process trains a run, even if several machines share the study's folder.
 
-A claim is a folder with the lock of a run folder, which ends with its process. Where a file system does not share
-locks between machines, a heartbeat shows that the other machine's process is alive.
+A claim is a locked folder; its lock is released when the process ends. On file systems that do not share locks between
+machines, a heartbeat shows that the process on another machine is alive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BEAT = 30.0  # seconds between heartbeats
 
 @dataclass
 class RunClaim:
-    """Run claimed by this process; `beat` sends a heartbeat."""
+    """A run claimed by this process. Call `beat` regularly."""
 
     folder: Path
     lock: FolderLock
@@ -29,14 +29,14 @@ class RunClaim:
 
     @classmethod
     def take(cls, folder: Path) -> RunClaim | None:
-        """Claim the run; None if another living process has claimed it.
+        """Claim a run. Return None if another living process has claimed it.
 
-        Raise RunError if something else has the name of the claim.
+        Raise RunError if `folder` exists and is not a folder.
         """
         try:
             folder.mkdir(exist_ok=True)
             lock = FolderLock.take(folder, None)
-        except (FolderBusy, FileNotFoundError):  # its holder is just removing it
+        except (FolderBusy, FileNotFoundError):  # its holder is removing it right now
             return None
         except FileExistsError:
             raise RunError(f"{folder}: is not a folder; remove it: it has the name of a run's claim") from None
@@ -54,14 +54,14 @@ class RunClaim:
                 os.utime(self.folder / NAME)
 
     def release(self) -> None:
-        """Release the run."""
+        """Release the claim."""
         self.lock.release()
         with contextlib.suppress(OSError):  # claimed by another process meanwhile
             self.folder.rmdir()
 
 
 def is_trained(folder: Path) -> bool:
-    """True if a process trains in a run's folder, on this machine or, by its lock and files, on another."""
+    """True if a process on this machine, or a live one on another machine, is training in the run folder."""
     try:
         lock = FolderLock.take(folder, None)
     except FolderBusy:
@@ -75,9 +75,9 @@ def is_trained(folder: Path) -> bool:
 
 
 def _is_alive_elsewhere(folder: Path) -> bool:
-    """True if a lock that is free here names a process of another machine that wrote recently.
+    """True if the lock names a process on another machine and a file in the folder was written recently.
 
-    The age of the files is measured by the clock of their file system.
+    File ages are measured with the clock of the file system.
     """
     if not is_held_elsewhere(folder):
         return False
@@ -86,7 +86,7 @@ def _is_alive_elsewhere(folder: Path) -> bool:
         now.touch()
         newest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
         return now.stat().st_mtime - newest < STALE
-    except FileNotFoundError:  # its holder is just removing it
+    except FileNotFoundError:  # its holder is removing it right now
         return True
     finally:
         now.unlink(missing_ok=True)

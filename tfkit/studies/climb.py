@@ -33,7 +33,8 @@ class Climb:
 
     def run(self) -> Outcome:
         """Train the remaining runs and write the report, also on failure."""
-        if not self._trained(*self.plan.arms[:-1]):
+        last = self.plan.last
+        if not self._trained(*(arm for arm in self.plan.arms if arm not in last)):
             return "stopped"
         if self.failed:
             return self._conclude("no prediction yet: mend what failed, and type the same line again", "failed")
@@ -43,9 +44,11 @@ class Climb:
                 self.say(f"no law: {reason}")
             problem = "" if results.forecast else "the largest size is not trained, since nothing predicts it"
             return self._conclude(problem, "failed")
-        forecast = foreseen(self.plan, self.folder, results.fit)
+        forecast = foreseen(self.plan, self.folder, results.fit, results.variants)
         self.say(f"{forecast.size}: predicted {shown(forecast.predicted)}, written to {self.folder / FORECAST}")
-        if not self._trained(self.plan.held_out):
+        for one in forecast.variants:
+            self.say(one.words(self.plan))
+        if not self._trained(*last):
             return "stopped"
         return self._conclude("", "done")
 

@@ -1,4 +1,4 @@
-"""Reports on existing runs: those of a study, or any runs grouped by recipe."""
+"""Reports on the runs of a study, or on any runs, grouped by recipe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def study_report(plan: Plan, folder: Path, failed: Mapping[str, str] | None = No
 
 
 def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:
-    """Return a report comparing runs with the first one; recipes that differ only in the seed form one arm.
+    """Return a report that compares runs with the first run. Runs that differ only in the seed form one arm.
 
     Raise UsageError for folders without a trained run.
     """
@@ -99,7 +99,7 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
 
 
 def _name(runs: Sequence[tuple[RunFolder, Recipe, History]], groups: Sequence[object]) -> str:
-    """Name a group of runs by its variants and changed values; by its folder if there is only one run."""
+    """Name a group of runs by its variants and overrides; a single run by its folder."""
     folder, _, history = runs[0]
     words = [*history.variants, *(f"{key}={_word(value)}" for key, value in history.set.items() if key != "train.seed")]
     return f"{history.recipe} {' '.join(words)}".strip() if len(runs) > 1 and words else folder.path.name
@@ -110,7 +110,7 @@ def _word(value: object) -> str:
 
 
 def _cost(folder: RunFolder, recipe: Recipe) -> Cost:
-    """Count the cost of the model; zero if the parts of the run cannot be counted."""
+    """Count the cost of a run's model. Return zero costs if its parts are unavailable."""
     from tfkit.training.vocabularies import load_tokenizer
 
     try:
@@ -130,7 +130,8 @@ def print_results(report: StudyReport, console: Console) -> None:
             continue
         console.print()
         say(console, f"{measure} ({'more' if measure in results.rising else 'less'} is better)", "bold")
-        cells = [[row[key].replace(", ", ",") for key in COLUMNS] for row in report.rows(measure)]  # no breaks there
+        # without the space, cells do not wrap at the comma
+        cells = [[row[key].replace(", ", ",") for key in COLUMNS] for row in report.rows(measure)]
         rows(console, cells, list(COLUMNS.values()))
     exact = [measure for measure in results.measure if measure in EXACT]
     if exact:

@@ -135,7 +135,7 @@ def _keeper(outputs: dict[str, Tensor], name: str) -> Callable[..., None]:
 
 
 def growth(changes: Sequence[PartChange]) -> list[dict[str, Any]]:
-    """Return a row per part and parametrization: its last change at each width relative to the smallest."""
+    """Return a row per part and parametrization: the last change at each width, relative to the smallest width."""
     rows = []
     for parametrization in PARAMETRIZATIONS:
         own = [one for one in changes if one.parametrization == parametrization]

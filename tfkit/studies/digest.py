@@ -1,4 +1,4 @@
-"""Hashes of recipes, identifying the runs of a study."""
+"""Hashes of recipes, which identify the runs of a study."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.studies.plan import Plan
 
 
 def identity(recipe: Recipe, match: Match | None = None) -> str:
-    """Hash a recipe and the budget of its runs, independent of the recipe's folder."""
+    """Hash a recipe and the budget of its runs. The folder of the recipe does not change the hash."""
     home = str(Path.cwd() if recipe.file is None else recipe.file.resolve().parent)
     budget = None if match is None else match.model_dump()
     text = json.dumps([without_seed(plain(recipe)), budget], sort_keys=True, default=str)
@@ -26,5 +26,5 @@ def unchanged(source: StudySource, plan: Plan, arm: Arm) -> bool:
 
 
 def digest_of(source: StudySource, arm: Arm) -> str:
-    """Return a hash of the recipe of an arm."""
+    """Hash the recipe of an arm."""
     return identity(source.recipe(arm.variants, arm.all_values()))

@@ -27,6 +27,13 @@ METHOD = (
     "the largest size, and that one learning rate suits all sizes equally well."
 )
 
+ADVANTAGE = (
+    "With N parameters and D tokens the recipe has the loss L(N, D) of its law, a variant L(N sqrt(g), D sqrt(g)): it "
+    "is worth g times the compute 6 N D, divided by the ratio of its own FLOPs to the recipe's. log g is linear in "
+    "log N, and is fitted together with the law to the means and differences of log losses, over the seeds that both "
+    "have. The largest size is not fitted: it is predicted before it is trained."
+)
+
 
 @dataclass(frozen=True)
 class LadderReport(ReportFiles):
@@ -62,9 +69,12 @@ class LadderReport(ReportFiles):
                 yield PageSection(
                     title, pictures=[partial(drawn, title.lower(), partial(draw, results))], caption=about
                 )
+        if rows := [row for one in results.variants for row in one.rows()]:
+            heads = ["variant", "size", "N", f"worth, times the FLOPs of {results.plan.name}"]
+            yield PageSection("The advantage of each variant by size", [ADVANTAGE], heads, rows)
         yield PageSection("All sizes", (), TABLE, list(results.rows()))
         yield PageSection("All runs", (), ["size", "D", "seed", "state", "loss"], list(self._runs()))
-        yield PageSection("How it was fitted", [METHOD])
+        yield PageSection("How it was fitted", [METHOD, *results.plan.notes])
         altered = {"Altered runs, which are not counted": results.altered.items()}
         yield from lists({**altered, "Failed runs": results.failed.items(), "Made with": results.environment})
 

@@ -1,4 +1,4 @@
-"""Results of a ladder: the law of its runs so far, the forecast of the largest size, and the verdict."""
+"""Results of a ladder: the law fitted to its runs so far, the forecast of the largest size, and the verdict."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
+from glob import escape
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from tfkit.core.errors import RunError
 from tfkit.storage.files import read_json, write_json
-from tfkit.studies.board import Board
+from tfkit.studies.arms import slug
 from tfkit.studies.ladder import LOSS, LadderPlan
+from tfkit.studies.ladder_variants import VariantForecast, VariantResult, variant_results
 from tfkit.studies.law import NAMES, Interval, LawFit, Point, Rehearsal, law_of, rehearsed, shown
 from tfkit.studies.page import environment_of
-from tfkit.studies.plan import PlannedRun
+from tfkit.studies.plan import RUNS
 from tfkit.studies.results import ArmResult, arm_results
+from tfkit.training.folder import RunFolder
 
 FORMAT = 1
 FORECAST = "prediction.json"
@@ -36,6 +39,7 @@ class Forecast:
     predicted: Interval
     made_at: str
     points: tuple[Point, ...]
+    variants: tuple[VariantForecast, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,11 @@ class LadderResults:
     reasons: tuple[str, ...]
     rehearsal: Rehearsal | None
     forecast: Forecast | None
-    flops: float  # that the optimum is given for
+    flops: float  # compute budget of the optimum
     environment: Sequence[tuple[str, str]]
     failed: Mapping[str, str]
     altered: Mapping[str, str]  # why the files of these runs are not trusted
+    variants: tuple[VariantResult, ...] = ()
 
     @property
     def losses(self) -> dict[int, float]:
@@ -81,7 +86,7 @@ class LadderResults:
 
     @cached_property
     def optimum(self) -> tuple[Interval, Interval] | None:
-        """Compute-optimal N and D; None if the exponents are unbounded, or N is too uncertain."""
+        """Compute-optimal N and D; None if an exponent is unbounded or N is too uncertain."""
         if self.fit is None:
             return None
         parameters = self.fit.optimum(self.flops)
@@ -104,6 +109,9 @@ class LadderResults:
             yield f"rehearsal, the largest of the fitted sizes by those below it: {self.rehearsal.words}"
         else:
             yield "no rehearsal: the sizes below the largest of the fitted ones do not determine a law"
+        forecasts = {} if self.forecast is None else {one.variant: one for one in self.forecast.variants}
+        for variant in self.variants:
+            yield from variant.lines(forecasts.get(variant.variant))
         best = self.optimum
         if best is None:
             yield f"compute-optimal N and D for {self.flops:.2e} FLOPs: not determined by these runs"
@@ -118,10 +126,11 @@ class LadderResults:
         for arm, result in zip(self.plan.arms, self.arms, strict=True):
             spread, size = result.spread(LOSS), self.plan.size(arm)
             tokens = next((cell.tokens for cell in result.cells if cell.tokens), self.plan.tokens(arm))
-            law = "" if self.fit is None else f"{self.fit.law.loss(size.parameters, tokens):.4g}"
+            is_other = self.fit is None or arm.name in self.plan.variant_of
+            law = "" if self.fit is None or is_other else f"{self.fit.law.loss(size.parameters, tokens):.4g}"
             losses = ["0", "", ""] if spread is None else [str(spread.n), f"{spread.mean:.4g}", f"{spread.sd or 0:.2g}"]
             losses[2] = "" if spread is None or spread.sd is None else losses[2]
-            name = f"{size.name}, held out" if arm is self.plan.held_out else size.name
+            name = f"{size.name}, held out" if arm in self.plan.last else size.name
             yield [name, f"{size.parameters:,}", f"{tokens:,.0f}", f"{self.plan.flops(arm):.2e}", *losses, law]
 
     def as_data(self) -> dict[str, object]:
@@ -144,6 +153,8 @@ class LadderResults:
             "prediction": None if self.forecast is None else asdict(self.forecast),
             "measured": {str(seed): loss for seed, loss in self.losses.items()},
             "verdict": self.verdict,
+            "variants": [one.as_data() for one in self.variants],
+            "notes": list(self.plan.notes),
             "failed": dict(self.failed),
             "altered": dict(self.altered),
         }
@@ -151,8 +162,10 @@ class LadderResults:
 
 def points_of(plan: LadderPlan, arms: Sequence[ArmResult]) -> tuple[Point, ...]:
     """Return the mean loss of each fitted size on each budget over all seeds that did not diverge."""
-    points = []
-    for arm, result in zip(plan.arms[:-1], arms, strict=False):
+    points, fitted = [], {arm.name for arm in plan.fitted}
+    for arm, result in zip(plan.arms, arms, strict=True):
+        if arm.name not in fitted:
+            continue
         cells = [cell for cell in result.cells if LOSS in cell.scores]
         if cells:
             tokens = math.fsum(cell.tokens for cell in cells) / len(cells)
@@ -161,15 +174,16 @@ def points_of(plan: LadderPlan, arms: Sequence[ArmResult]) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
+def foreseen(plan: LadderPlan, folder: Path, fit: LawFit, variants: Sequence[VariantResult] = ()) -> Forecast:
     """Return the saved forecast of a ladder, or compute and save one.
 
     Raise RunError if the largest size has already been trained without a saved forecast.
     """
     if (folder / FORECAST).exists():
         return read_forecast(folder)
-    board, arm = Board(plan, folder), plan.held_out
-    begun = [run.name for seed in plan.seeds if board.run_folder(run := PlannedRun(arm.name, seed)).path.exists()]
+    arm = plan.held_out
+    paths = [path for one in plan.last for path in (folder / RUNS).glob(f"{escape(slug(one.name))}-*")]
+    begun = sorted(path.name for path in paths if path.suffix != ".claim")
     if begun:
         text = f"{folder / FORECAST}: is missing, and {begun[0]} has begun: nothing can be predicted any more"
         raise RunError(f"{text}; move the runs of {arm.name} away")
@@ -177,7 +191,8 @@ def foreseen(plan: LadderPlan, folder: Path, fit: LawFit) -> Forecast:
     tokens = max(one.tokens for one in fit.points)  # equal steps on the same data
     predicted = fit.prediction(size.parameters, tokens)
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    forecast = Forecast(size.name, size.parameters, tokens, plan.seeds, predicted, now, fit.points)
+    others = tuple(one.forecast for one in variants if one.forecast is not None)
+    forecast = Forecast(size.name, size.parameters, tokens, plan.seeds, predicted, now, fit.points, others)
     write_json(folder / FORECAST, TypeAdapter(Forecast).dump_python(forecast, mode="json"))
     return forecast
 
@@ -211,7 +226,7 @@ def ladder_results(
     fit, reasons = law_of(points)
     if altered:
         fit, reasons = None, tuple(f"{name} is not counted: {why}" for name, why in altered.items())
-    board = Board(plan, folder)
+    problem = "; ".join(reasons)
     return LadderResults(
         plan,
         tuple(arms),
@@ -221,7 +236,8 @@ def ladder_results(
         None if fit is None else rehearsed(points),
         read_forecast(folder) if (folder / FORECAST).exists() else None,
         flops or 6 * plan.sizes[-1].parameters * plan.tokens(plan.held_out),
-        environment_of([board.run_folder(PlannedRun(arm.name, seed)) for arm in plan.arms for seed in plan.seeds]),
+        environment_of([RunFolder(folder / RUNS / cell.folder) for arm in arms for cell in arm.cells]),
         failed or {},
         altered,
+        variant_results(plan, arms, problem),
     )

@@ -27,9 +27,9 @@ from tfkit.studies.statistics import LEVEL
 
 Vector = NDArray[np.float64]
 NAMES = ("E", "A", "a", "B", "b")
-LEAST_POINTS = len(NAMES) + 2  # two degrees of freedom
+LEAST_POINTS = len(NAMES) + 2  # leaves two degrees of freedom
 LEAST_VALUES = 3  # distinct values of N, and of D
-EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6)  # of the starts
+EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.6)  # at which fits start
 BEST_STARTS = 6
 FARTHEST = 12.0  # in log units: beyond a factor of 160,000 an interval is unbounded
 TIGHT = 100.0  # weight of a constraint, relative to 1 for an observation
@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Interval:
-    """Value and its 95 % interval; None for an unbounded end."""
+    """A value with its 95 % interval. An end is None if unbounded."""
 
     value: float
     low: float | None
@@ -60,7 +60,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Law:
-    """Law by the logarithms of E, A / n0^a, a, B / d0^b and b; n0 and d0 are the center of the points."""
+    """A law, stored as the logarithms of E, A / n0^a, a, B / d0^b and b; (n0, d0) is the center of the points."""
 
     logs: tuple[float, ...]
     n0: float
@@ -102,7 +102,7 @@ def _bounded(logarithm: Vector | float) -> Any:
 
 @dataclass(frozen=True)
 class LawFit:
-    """Law with the points that it was fitted to."""
+    """A law with the points that it was fitted to."""
 
     law: Law
     points: tuple[Point, ...]
@@ -119,11 +119,11 @@ class LawFit:
         return math.sqrt(self.squares / self.freedom)
 
     def parameter(self, name: str) -> Interval:
-        """Return E, A, a, B or b with its interval; without a lower end, 0 is not excluded."""
+        """Return E, A, a, B or b with its interval. If the lower end is None, 0 is not excluded."""
         return self._raised(self._interval(lambda law: law.logarithm(name), TIGHT))
 
     def prediction(self, parameters: float, tokens: float) -> Interval:
-        """Return the mean loss of a new size, over as many seeds as the points, with its prediction interval."""
+        """Predict the mean loss of a new size, averaged over as many seeds as each point, with its interval."""
         return self._raised(self._interval(lambda law: math.log(law.loss(parameters, tokens)), 1.0))
 
     def optimum(self, flops: float) -> Interval:
@@ -131,10 +131,10 @@ class LawFit:
         return self._raised(self._interval(lambda law: law.optimum(flops), TIGHT))
 
     def gain(self, name: str) -> float:
-        """Return the p-value of the F test against the law without its term in N (A) or in D (B)."""
+        """Return the p-value of an F test against the law without its N term ("A") or its D term ("B")."""
         without = _best(self._data, fixed={"A": (1, 2), "B": (3, 4)}[name])
         ratio = (without.squares - self.squares) / 2 / (self.squares / self.freedom)
-        return float(_scipy("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
+        return float(scipy_module("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
 
     @cached_property
     def _data(self) -> PointArrays:
@@ -146,7 +146,7 @@ class LawFit:
 
     def _interval(self, quantity: Callable[[Law], float], weight: float) -> Interval:
         middle = quantity(self.law)
-        most = self.squares / self.freedom * float(_scipy("stats").f.isf(LEVEL, 1, self.freedom))
+        most = self.squares / self.freedom * float(scipy_module("stats").f.isf(LEVEL, 1, self.freedom))
         step = max(self.deviation, 1e-9)
         ends = [_end(self, quantity, weight, middle, sign * step, most) for sign in (-1, 1)]
         return Interval(middle, *ends)
@@ -208,7 +208,7 @@ def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
     for a, b in product(EXPONENTS, repeat=2):
         columns = [np.ones_like(losses), (data.parameters / data.n0) ** -a, (data.tokens / data.d0) ** -b]
         columns = [column * (place not in fixed) for column, place in zip(columns, (0, 1, 3), strict=True)]
-        values, error = _scipy("optimize").nnls(np.stack(columns, 1) / losses[:, None], np.ones_like(losses))
+        values, error = scipy_module("optimize").nnls(np.stack(columns, 1) / losses[:, None], np.ones_like(losses))
         e, p, q = np.log(np.maximum(values, 1e-3 * losses.min()))
         logs = np.array([e, p, math.log(a), q, math.log(b)])
         logs[[place for place in fixed if place in (1, 3)]] = -60.0
@@ -220,7 +220,7 @@ def _starts(data: PointArrays, fixed: tuple[int, ...]) -> list[Vector]:
 def _solved(
     data: PointArrays, start: Vector, free: Sequence[int], more: Callable[[Law], float] | None = None
 ) -> Solved:
-    """Run least squares from a start; the residual `more`, if given, is included in the sum."""
+    """Run least squares from a start. `more` is an additional residual."""
 
     def whole(chosen: Vector) -> Law:
         logs = np.array(start)
@@ -232,14 +232,14 @@ def _solved(
         base = data.residuals(law)
         return base if more is None else np.append(base, more(law))
 
-    result = _scipy("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
+    result = scipy_module("optimize").least_squares(residuals, start[free], method="lm", max_nfev=2000)
     return Solved(whole(result.x), float(2 * result.cost))
 
 
 def _end(
     fit: LawFit, quantity: Callable[[Law], float], weight: float, middle: float, step: float, most: float
 ) -> float | None:
-    """Find the end of the interval in the direction of `step`: the sum of squares has grown by `most`."""
+    """Find the end of the interval in the direction of `step`, where the sum of squares has grown by `most`."""
     data, free = fit._data, range(len(NAMES))
     nearest = np.array(fit.law.logs)
 
@@ -265,7 +265,7 @@ def _end(
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Largest fitted size, predicted from the smaller ones."""
+    """Prediction of the largest fitted size from the smaller sizes."""
 
     predicted: Interval
     point: Point
@@ -278,7 +278,7 @@ class Rehearsal:
 
 
 def law_of(points: Sequence[Point]) -> tuple[LawFit | None, tuple[str, ...]]:
-    """Fit the law; None with the reasons if the points do not determine it."""
+    """Fit the law. Return None and the reasons if the points do not determine it."""
     reasons = []
     for name, values in (("sizes", {one.parameters for one in points}), ("budgets", {one.tokens for one in points})):
         if len(values) < LEAST_VALUES:
@@ -320,5 +320,6 @@ def shown(one: Interval, form: str = ".4g") -> str:
     return f"{one.value:{form}} [{low}, {high}]"
 
 
-def _scipy(name: str) -> Any:
+def scipy_module(name: str) -> Any:
+    """Import a module of scipy; raise UsageError with the install command if it is missing."""
     return optional(f"scipy.{name}", "study", "to fit a law needs")

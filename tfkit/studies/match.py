@@ -1,4 +1,4 @@
-"""Equal budgets: solve for the value of a key that gives an arm the parameters or FLOPs of the baseline."""
+"""Equal budgets: solve for the value of a key at which an arm has the parameters or FLOPs of the baseline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE = 0.02  # maximum relative difference of the counts
 
 @dataclass
 class Counter:
-    """Count of the matched quantity for a value of the key; None if the recipe is invalid."""
+    """The matched quantity as a function of the key's value; None for values that make the recipe invalid."""
 
     source: StudySource
     arm: Arm
@@ -33,7 +33,7 @@ class Counter:
         self.refusal: TfkitError | None = None
 
     def __call__(self, value: int) -> int | None:
-        """Return the count for that value."""
+        """Count the matched quantity for a value of the key."""
         if value not in self.known:
             try:
                 self.known[value] = self._count(self.source.recipe(self.arm.variants, self.values(value)))
@@ -84,7 +84,7 @@ def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: i
 
 
 def nearest_value(count_of: Callable[[int], int | None], target: int, start: int) -> int | None:
-    """Return the integer whose (increasing) count is nearest to `target`; None if none is valid."""
+    """Return the integer whose count is nearest to `target`, assuming that counts increase; None if none is valid."""
 
     def is_above(value: int) -> bool:
         right = _right(count_of, value)
@@ -101,5 +101,5 @@ def nearest_value(count_of: Callable[[int], int | None], target: int, start: int
 
 
 def _right(count_of: Callable[[int], int | None], first: int) -> int | None:
-    """Return the first valid value from `first` on; None if there is none nearby."""
+    """Return the smallest valid value that is at least `first`; None if the next few values are invalid."""
     return next((value for value in range(first, first + NEIGHBOURS + 1) if count_of(value) is not None), None)

@@ -1,4 +1,4 @@
-"""Training on a Ray cluster: each training is one task with its own process, on a node with free resources.
+"""Training on a Ray cluster: each run is one task, which starts a process on a node with free resources.
 
 All nodes must see the study's folder and the recipe's files at the same paths and have tfkit installed.
 """
@@ -24,7 +24,7 @@ def ray_module() -> Any:
 
 
 class RayCluster:
-    """Launcher of trainings as tasks of the cluster at RAY_ADDRESS, by default of a local cluster.
+    """Launcher of runs as tasks of the Ray cluster at RAY_ADDRESS, or of a local cluster if unset.
 
     A task gets an equal share of a node's CPUs, and one GPU if each node has one. Raises UsageError.
     """
@@ -46,7 +46,7 @@ class RayCluster:
         return RayJob(self.ray, self.task.remote(list(words), str(Path.cwd()), str(log), self.threads))
 
     def close(self) -> None:
-        """Leave the cluster as it is."""
+        """Do nothing: the cluster keeps running."""
 
 
 def share(cpus: Sequence[float], jobs: int) -> int:
@@ -57,7 +57,7 @@ def share(cpus: Sequence[float], jobs: int) -> int:
 
 
 class RayJob:
-    """Training as a Ray task."""
+    """A run as a Ray task."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self.ray, self.reference = ray, reference
@@ -85,7 +85,7 @@ class RayJob:
 
 
 def train(words: Sequence[str], folder: str, log: str, threads: int) -> int:
-    """Run the command in the starting folder of the study, within a task; return its exit status."""
+    """Run a command of tfkit in the folder that the study was started from, and return its exit status."""
     os.chdir(folder)
     process = started(words, Path(log), threads)
     try:

@@ -1,4 +1,4 @@
-"""The files of a report: a table of all runs, exact data, and a page in Markdown and HTML, which opens offline."""
+"""The files of a report: a table of all runs, exact data, and a page in Markdown and in self-contained HTML."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SCRIPT = Path(__file__).with_name("page.js")
 WORDS = (
     *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
     "differs in",
-)  # heads of columns that are aligned left
+)  # headers of left-aligned columns
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """Section of a page: lines, pictures with a caption, a table with the `kinds` of its rows' last cells, and code."""
+    """Section of a page: lines, captioned pictures, a table, and code. `kinds` style the last cell of each row."""
 
     title: str
     lines: Sequence[str] = ()
@@ -54,7 +54,7 @@ class PageSection:
 
 
 class ReportFiles(ABC):
-    """Results as files of these names."""
+    """A report that is written as several files."""
 
     CSV: ClassVar[str]
     JSON: ClassVar[str]
@@ -74,7 +74,7 @@ class ReportFiles(ABC):
 
     @abstractmethod
     def lead(self) -> Iterator[str]:
-        """Yield the lines below the title, the first one the most important."""
+        """Yield the lines below the title, the most important first."""
 
     @abstractmethod
     def sections(self) -> Iterator[PageSection]:
@@ -89,11 +89,11 @@ class ReportFiles(ABC):
         """Return the contents of the JSON file."""
 
     def more_files(self) -> Mapping[str, str]:
-        """Return the texts of further files by name."""
+        """Return the contents of additional files by name."""
         return {}
 
     def write(self, folder: Path) -> None:
-        """Write all files, the page last. Raises UsageError for a missing package before writing any."""
+        """Write all files, the page last. Raise UsageError for a missing package before anything is written."""
         check_packages()
         for name, text in self.more_files().items():
             write_text(folder / name, text)
@@ -120,14 +120,14 @@ class ReportFiles(ABC):
 
 
 def lists(groups: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[PageSection]:
-    """Yield a section of names and texts for each title with any."""
+    """Yield a two-column section for each title that has entries."""
     for title, pairs in groups.items():
         if rows := list(pairs):
             yield PageSection(title, heads=["", ""], rows=rows)
 
 
 def check_packages() -> None:
-    """Raise UsageError for packages that a report needs, before anything is trained."""
+    """Raise UsageError if a package that reports need is missing."""
     missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"a study needs the packages {', '.join(missing)}: {installing('study')}")

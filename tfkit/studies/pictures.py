@@ -13,7 +13,7 @@ from tfkit.studies.statistics import Comparison
 from tfkit.studies.tradeoffs import COSTS, Tradeoffs, cost_of
 from tfkit.studies.wording import KINDS, difference
 
-MANY = 5  # arms from which on only the band of the baseline is drawn
+MANY = 5  # with this many arms or more, only the baseline has a band
 Points = Mapping[tuple[int, int], float]  # values by seed and step
 
 
@@ -57,7 +57,7 @@ def forest(results: Results, measure: str) -> str:
 
 
 def _forest_rows(results: Results, measure: str) -> Iterator[ForestRow]:
-    """Yield the baseline's row, then the others from best to worst; those without a difference last."""
+    """Yield the row of the baseline, then the other rows from best to worst. Rows without a difference come last."""
     baseline, *arms = results.own
     noise, base = baseline.spread(measure), baseline.values(measure)
     own = [value - noise.mean for value in base.values() if value is not None and noise is not None]
@@ -73,7 +73,7 @@ def _forest_row(arm: ArmResult, base: Mapping[int, float | None], one: Compariso
     dots = [value - other for value, other in pairs if value is not None and other is not None]
     interval = None if one.low is None or one.high is None else (one.low, one.high)
     kind = KINDS.get(one.verdict, one.verdict)
-    verdict = "open" if one.problem else one.words()  # the table has the reason
+    verdict = "open" if one.problem else one.words()  # the reason is in the table
     return ForestRow(arm.name, dots, one.mean, interval, difference(one), verdict, kind)
 
 
@@ -132,7 +132,7 @@ def _lines(arms: Sequence[Points], steps: Collection[int], label: str, center: f
 
 
 def costs(results: Results, measure: str) -> str:
-    """Plot a measure by each cost, means with a cross of standard deviations; rings mark the Pareto front."""
+    """Plot a measure against each cost: means with standard deviations as crosses. Rings mark the Pareto front."""
     tradeoffs = Tradeoffs.of(results, measure)
     shown = [name for name in COSTS if name != "cache_bytes" or name in results.measure]
     known = [name for name in shown if any(cost_of(arm, name) and arm.spread(measure) for arm in results.own)]
@@ -169,5 +169,5 @@ def _panel(results: Results, tradeoffs: Tradeoffs, cost: str) -> str:
 
 
 def _edge(above: bool) -> tuple[str, str]:
-    """Return the place and the path of an arrow to a value outside the plot."""
+    """Return the position and path of an arrow that points to a value outside the plot."""
     return ("0", "M-6 9 0 0 6 9z") if above else ("100%", "M-6-9 0 0 6-9z")

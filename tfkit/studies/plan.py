@@ -17,18 +17,18 @@ from tfkit.training.progress import duration
 from tfkit.training.run_name import value_word
 
 RUNS = "runs"
-EXACT = ("parameters", "flops", "cache_bytes")  # measures that are equal for all seeds, not tested
+EXACT = ("parameters", "flops", "cache_bytes")  # measures without noise, which are not tested
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training: an arm, a seed, and the tuned values by key."""
+    """One run to train: its arm, seed, and tuned values by key."""
 
     arm: str
     seed: int
     tuned: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    probe: str = ""  # corpus of its probe; empty: trained on the study's own data
+    probe: str = ""  # corpus of the probe; empty for a run on the data of the study
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """Study ready to run; the contents of study.json.
+    """A study that is ready to run; the contents of study.json.
 
     `identity` is a hash of the baseline's recipe: a folder belongs to one study.
     """
@@ -68,17 +68,18 @@ class Plan:
     changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # differences of each arm from the baseline
     about: str = ""
     claims: tuple[PaperClaim, ...] = ()
-    equal_within: Mapping[str, float] = field(default_factory=dict)  # differences by measure that do not matter
-    worth: float | None = None  # of a study that looks at its results after each seed: the margin of the first measure
+    equal_within: Mapping[str, float] = field(default_factory=dict)  # margins of equality by measure
+    worth: float | None = None  # with looks: margin of equality on the first measure
     reuse: bool = False  # equal finished runs in other folders
     keep: Keep = "all"  # files of finished runs
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan
     changed: tuple[str, ...] = ()  # changes after results were seen
+    notes: tuple[str, ...] = ()  # warnings, printed with the plan
     format: int = FORMAT
 
     def arm(self, name: str) -> Arm:
-        """Return the arm of that name, or the equal arm that is trained for it."""
+        """Return the arm with this name, or the equal arm that is trained in its place."""
         arm = next(arm for arm in self.arms if arm.name == name)
         return self.arm(arm.same_as) if arm.same_as else arm
 
@@ -103,7 +104,7 @@ class Plan:
 
     @property
     def comparisons(self) -> int:
-        """Number of comparisons at most in a correction for all of them."""
+        """Maximum number of comparisons that Holm's correction may include."""
         names = {name: self.arm(name).name for name in (arm.name for arm in self.arms)}
         first = self.arms[0].name
         more = {(frozenset(names[side] for side in claim.sides), claim.on) for claim in self.claims}
@@ -116,7 +117,7 @@ class Plan:
         return {key: list(dict.fromkeys(values[key] for values in self.grid)) for key in self.grid[0]}
 
     def seconds(self, arm: Arm) -> float | None:
-        """Estimate the seconds of an arm's run by its FLOPs and steps; None without timing."""
+        """Estimate the duration of an arm's run from its FLOPs and steps; None without a timing."""
         if not self.timing.seconds_per_step:
             return None
         baseline = self.arms[0]
@@ -124,7 +125,7 @@ class Plan:
         return self.timing.overhead + self.timing.seconds_per_step * work * self.steps_of(arm)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return the heads and rows that describe the arms before training."""
+        """Return the header and rows of the table of planned arms."""
         solved = list(dict.fromkeys(key for arm in self.arms for key in arm.solved))
         keys = [key.rpartition(".")[2] for key in solved]
         cells = []
@@ -197,7 +198,7 @@ class Plan:
 def runs_of(
     plan: Plan, best: Mapping[str, Mapping[str, Any]], seeds: Mapping[str, Sequence[int]] | None = None
 ) -> Iterator[PlannedRun]:
-    """Yield all runs, seed by seed, of these seeds of each arm; only the tuning runs while tuning is incomplete."""
+    """Yield the tuning runs, then the runs of each tuned arm, seed by seed. `seeds` limits the seeds of each arm."""
     for arm in plan.trained:
         yield from plan.tuning(arm)
     for seed in plan.seeds:

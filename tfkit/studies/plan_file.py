@@ -39,7 +39,7 @@ def read_plan(folder: Path, kind: type[P]) -> P:
 
 
 def begun(folder: Path, plan: P) -> P | None:
-    """Return the earlier plan in the folder; None if there is none, or if it has another identity."""
+    """Return the earlier plan in a folder; None if it is missing or belongs to another study."""
     if not (folder / plan.FILE).is_file():
         return None
     before = read_plan(folder, type(plan))
@@ -47,7 +47,7 @@ def begun(folder: Path, plan: P) -> P | None:
 
 
 def check_free(folder: Path, plan: Plan) -> None:
-    """Raise RunError for a folder with other runs or other files."""
+    """Raise RunError if a folder holds the runs of another plan, or other files."""
     if (folder / plan.FILE).exists():
         other = plan.other(read_plan(folder, type(plan)))
         if other:
@@ -72,7 +72,7 @@ def keep_plan(folder: Path, plan: P) -> P:
 
 
 def _changes(folder: Path, before: Plan, after: Plan) -> Iterator[str]:
-    """Describe the differences of two plans if runs of the earlier one have ended."""
+    """Describe the differences between two plans if runs of the earlier plan have ended."""
     board = Board(before, folder)
     ended = sum(board.state(run) != "waiting" for run in board.runs())
     sides = [

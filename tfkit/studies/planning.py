@@ -28,8 +28,8 @@ def make_plan(
 ) -> Plan:
     """Plan the study of a recipe; `timed` trains the baseline for some steps to estimate the time.
 
-    `report` receives progress messages. Raises RecipeError with all faults of all arms, UsageError for a budget that no
-    value matches.
+    `report` receives progress messages. Raise RecipeError with the faults of all arms, and UsageError for a budget that
+    cannot be matched.
     """
     planner = _planner(source, report)
     arms, probes = planner.checked()
@@ -43,7 +43,7 @@ def make_plan(
 def check_study(source: StudySource) -> int:
     """Return the number of variants of a recipe's study; raise RecipeError with the faults of all variants.
 
-    The first examples of data that only a variant uses are read too.
+    Also read the first examples of data that only a variant uses.
     """
     planner = _planner(source, lambda text: None)
     arms, _ = planner.checked()
@@ -79,14 +79,14 @@ class _Planner:
 
     @property
     def start(self) -> dict[str, Any]:
-        """Start value of the key to solve for; empty if there is none."""
+        """Start value of the key to solve for; empty without such a key."""
         match = self.study.match
         if match is None or match.what in ("tokens", "seconds"):
             return {}
         return {match.key: start_value(self.baseline, match)}
 
     def checked(self) -> tuple[list[Arm], dict[str, dict[str, Any]]]:
-        """Return the arms, and the overrides of each probe; raise RecipeError with all faults of both."""
+        """Return the arms and the overrides of each probe. Raise RecipeError with the faults of all of them."""
         faults: list[Fault] = []
         arms = [Arm(BASELINE, self.study.base_variants, self.study.base_values)]
         probes: dict[str, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ class _Planner:
         return arms, probes
 
     def _too_few(self, plan: Plan) -> list[Fault]:
-        """Return the fault of looks that can decide nothing."""
+        """Return a fault if there are too few seeds for any look to decide."""
         least = least_pairs(LEVEL / max(1, plan.comparisons))
         text = f"{len(plan.seeds)} seeds cannot decide any of {counted(plan.comparisons, 'comparison')}"
         fault = self.recipe.fault("study.seeds.up_to", f"{text}; give {least} or more")
@@ -141,7 +141,7 @@ class _Planner:
         )
 
     def check_files(self, arms: Sequence[Arm]) -> None:
-        """Raise RecipeError for missing files and runs that some variant reads."""
+        """Raise RecipeError if a file or run that a variant reads is missing."""
         missing: dict[str, Fault] = {}
         for arm in arms:
             for fault in self.source.recipe(arm.variants, arm.all_values(self.start)).missing_files():
@@ -165,7 +165,7 @@ class _Planner:
             raise RecipeError(by_place(faults))
 
     def counted(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Return the arms with their parameters and FLOPs, and with the solved value if they are matched."""
+        """Return the arms with their parameters, FLOPs and, if matched, the solved value."""
         counted = [arms[0].counted(self.source)]
         for place, arm in enumerate(arms[1:], start=2):
             self.report(f"counting variant {place:,} of {len(arms):,}")
@@ -181,7 +181,7 @@ class _Planner:
         return matched(self.source, arm, match, first, start[match.key])
 
     def _faults(self, arm: Arm, values: Mapping[str, Any], at: str) -> list[Fault]:
-        """Return the faults of an arm with these values, placed in the study."""
+        """Return the faults of an arm with these values, located at key `at` of the study."""
         try:
             self.source.recipe(arm.variants, arm.all_values(values))
         except RecipeError as error:
@@ -233,7 +233,7 @@ class _Planner:
 
 
 def _check_sets(source: StudySource, study: Study) -> None:
-    """Raise UsageError for a --set of a key that the study sets."""
+    """Raise UsageError if --set names a key that the study sets."""
     solved = [study.match.key] if study.match is not None else []
     for text in source.sets:
         key = text.partition("=")[0].strip()
@@ -242,7 +242,7 @@ def _check_sets(source: StudySource, study: Study) -> None:
 
 
 def _check_names(plan: Plan) -> None:
-    """Raise UsageError for runs with the same folder name."""
+    """Raise UsageError if two runs would have the same folder name."""
     names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
     if len(set(names)) < len(names):
         raise UsageError("study.tune: two values have the same folder name; write them differently")

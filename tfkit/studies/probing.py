@@ -1,4 +1,4 @@
-"""Conversion of a study's recipe to a probe: the same architecture on generated pairs."""
+"""Probes of a study: its architecture, trained on generated pairs of prompt and answer."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def probes_of(recipe: Recipe, baseline: Recipe, study: Study) -> dict[str, dict[
 
 
 def metric_of(probe: str) -> str:
-    """Return the metric of a probe."""
+    """Return the name of the metric that a probe is scored by."""
     part = REGISTRY.get("corpus", probe)
     return part.metric if issubclass(part, Probe) else "exact_match"
 
 
 def _problems(baseline: Recipe, probe: ProbeMeasure, values: dict[str, Any]) -> Iterator[str]:
-    """Yield problems of a probe with a recipe."""
+    """Yield the reasons why a recipe cannot be trained on a probe."""
     if baseline.blueprint().decoder is None:
         yield "a probe is answered by a decoder, and this model has none"
     if "split" in probe.options:

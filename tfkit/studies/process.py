@@ -1,4 +1,4 @@
-"""The command line of a run, and a process for it."""
+"""The command line of a run, and the process that executes it."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Job(Protocol):
         """Wait for the end and return the exit status."""
 
     def interrupt(self) -> None:
-        """Send SIGINT, upon which the training saves and stops; a no-op if it has ended."""
+        """Send SIGINT, which makes the training save and stop. Do nothing if it has ended."""
 
 
 class Launcher(Protocol):
-    """Launcher of the trainings of a study."""
+    """Launcher of the runs of a study."""
 
     def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
-        """Start a command line of tfkit with its output in `log`."""
+        """Start a tfkit command, with output to `log`."""
 
     def close(self) -> None:
         """Release the launcher's own processes. Running trainings continue."""
@@ -64,7 +64,7 @@ class Launcher(Protocol):
 
 @dataclass
 class LocalJob:
-    """Training in a local process."""
+    """A run in a local process."""
 
     process: subprocess.Popen[bytes]
     problem: str = ""
@@ -81,7 +81,7 @@ class LocalJob:
 
 
 class Here:
-    """Launcher of trainings on this machine, forked from a warm parent on Linux."""
+    """Launcher of runs on this machine. On Linux, runs are forked from a warm parent."""
 
     def __init__(self) -> None:
         self._parent: ForkServer | None = None
@@ -99,12 +99,12 @@ class Here:
 
 
 def can_fork() -> bool:
-    """True if a process with the imports of a training can be forked: on Linux."""
+    """True if runs can be forked from a warm parent, which is only done on Linux."""
     return sys.platform == "linux"
 
 
 class ForkServer:
-    """Client of the warm parent (studies/warm.py): its pipes, and the jobs that began and ended."""
+    """Client of the warm parent (studies/warm.py), with the jobs that have started and ended."""
 
     def __init__(self, threads: int | None) -> None:
         self.threads = threads
@@ -122,13 +122,13 @@ class ForkServer:
         self._jobs, self._rest = 0, b""
 
     def start(self, words: Sequence[str], log: Path) -> int:
-        """Request a training and return the number of its job."""
+        """Request a run and return its job number."""
         self._jobs += 1
         self.request({"job": self._jobs, "words": list(words), "log": str(log.absolute())})
         return self._jobs
 
     def request(self, request: Mapping[str, object]) -> None:
-        """Send a request; one without a command line interrupts the job."""
+        """Send a request. A request without a command line interrupts its job."""
         try:
             if self.process.stdin is not None:
                 self.process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -137,7 +137,7 @@ class ForkServer:
             self.is_lost = True
 
     def read(self, seconds: float = 0.0) -> None:
-        """Read all pending answers, after waiting up to `seconds` for the first."""
+        """Read all pending answers. Wait up to `seconds` for the first answer."""
         pipe = self.process.stdout
         while pipe is not None and not self.is_lost and select.select([pipe], [], [], seconds)[0]:
             block = os.read(pipe.fileno(), 65536)
@@ -158,7 +158,7 @@ class ForkServer:
 
 @dataclass
 class ForkedJob:
-    """Training forked from a warm parent. If the parent is lost before it begins, it is started without one."""
+    """A run forked from a warm parent, or started as a new process if the parent dies before forking it."""
 
     parent: ForkServer
     job: int
@@ -196,13 +196,13 @@ class ForkedJob:
         time.sleep(seconds)
         try:
             os.kill(self.parent.began[self.job], 0)
-        except ProcessLookupError:  # its exit status is unknown; its folder says if it is done
+        except ProcessLookupError:  # the exit status is unknown; the state of the run is read from its folder
             self.parent.ended[self.job] = 1
         return self.parent.ended.get(self.job)
 
 
 def environment(threads: int | None) -> dict[str, str]:
-    """Return the environment of a training."""
+    """Return the environment variables of a run's process."""
     return {**os.environ, **({} if threads is None else dict.fromkeys(THREADS, str(threads)))}
 
 

@@ -1,4 +1,4 @@
-"""Provenance of a number: the runs, and the means of study variants, that it was rounded from."""
+"""Provenance of a printed number: the runs and study variants whose score rounds to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBER = re.compile(r"\s*([\w.\-]+)\s*=\s*([-+]?\d*\.?(\d*)(?:[eE][-+]?\d+)?)\s*
 
 @dataclass(frozen=True)
 class PrintedNumber:
-    """A measure with a number as it was printed: `valid.loss=1.865` stands for 1.8645 to 1.8655."""
+    """A measure and its printed value: `valid.loss=1.865` matches values from 1.8645 to 1.8655."""
 
     measure: str
     value: float
@@ -38,19 +38,19 @@ class PrintedNumber:
         return cls(match[1], value, 0.5 * 10.0 ** ((int(exponent[1]) if exponent else 0) - len(match[3])))
 
     def matches(self, value: object) -> bool:
-        """True if the value rounds to the number."""
+        """True if the value rounds to the printed number."""
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and abs(float(str(value)) - self.value) <= self.reach * (1 + 1e-9)
 
 
 def producers(runs: Sequence[RunRow], number: PrintedNumber) -> list[RunRow]:
-    """Return the runs with the number. Raise UsageError for a measure that no run has."""
+    """Return the runs that have the printed value. Raise UsageError for a measure that no run has."""
     check_key(runs, number.measure, f"--produced {number.measure}")
     return [row for row in runs if any(number.matches(value) for value in row.lookup(number.measure))]
 
 
 def means(runs: Sequence[RunRow], number: PrintedNumber) -> Iterator[str]:
-    """Describe the variants of the runs' studies whose mean, or difference from the baseline, is the number."""
+    """Describe the study variants whose mean, or difference from the baseline, rounds to the printed number."""
     for folder in dict.fromkeys(study for row in runs if (study := study_of_run(row.folder)) is not None):
         try:
             results = study_report(read_plan(folder, Plan), folder).results

@@ -72,7 +72,7 @@ CLAIM_COLUMNS = {
 
 @dataclass(frozen=True)
 class StudyReport(ReportFiles):
-    """Results with the differences of each arm, the environment, the text of the study, and the date of its plan."""
+    """Results of a study, with what differs in each arm, the environment, the recipe's text and the plan's date."""
 
     results: Results
     changes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class StudyReport(ReportFiles):
         return self.results.name
 
     def lead(self) -> Iterator[str]:
-        """Yield the question, the answer, its terms and a summary."""
+        """Yield the question, the answer, the meaning of its verdicts, and a summary."""
         if self.results.about:
             yield self.results.about
         noisy = self._noisy
@@ -146,7 +146,7 @@ class StudyReport(ReportFiles):
                 yield PageSection(f"{measure} while training", pictures=[draw], caption=CURVES)
 
     def _costs(self) -> PageSection:
-        """Return the section of costs: the first measure by each of them, and a table with their spreads."""
+        """Return the section of costs: plots of the first measure against each cost, and a table of costs."""
         known = [name for name in COSTS if any(cost_of(arm, name) for arm in self.results.own)]
         rows = [[arm.name, *(with_spread(name, cost_of(arm, name)) for name in known)] for arm in self.results.own]
         title = f"{self.results.measure[0]} against its cost"
@@ -165,7 +165,7 @@ class StudyReport(ReportFiles):
         return text + (f". The plan was made at {self.planned}." if self.planned else ".")
 
     def lists(self) -> dict[str, list[tuple[str, str]]]:
-        """Return what limits the verdicts, by title: changes of the plan, altered and failed runs, edges of tuning."""
+        """Return the reservations about the verdicts by title: changed plans, altered, reused and failed runs."""
         changed = [tuple(text.split(": ", 1)) for text in self.results.changed]
         groups = {
             "The plan was changed after results were seen": [(key, text) for key, text in changed],
@@ -205,7 +205,7 @@ class StudyReport(ReportFiles):
         )
 
     def noise_rows(self) -> Iterator[list[str]]:
-        """Yield the noise floor, a row for each measure."""
+        """Yield a row with the noise floor of each measure."""
         for measure, noise in self.results.noise.items():
             if noise is not None:
                 mean, sd, least, most = (
@@ -261,7 +261,7 @@ class StudyReport(ReportFiles):
         return csv_text(*self.runs())
 
     def runs(self) -> tuple[list[str], list[list[object]]]:
-        """Return the heads and a row for each run: arm, seed, state, folder, and all its scores."""
+        """Return the header and a row per run: its arm, seed, state, folder and scores."""
         cells = [(arm, cell) for arm in self.results.own for cell in arm.cells]
         names = list(dict.fromkeys(name for _, cell in cells for name in cell.scores))
         rows: list[list[object]] = [

@@ -1,4 +1,4 @@
-"""Measurements of a study's runs, or of any runs, and their comparison."""
+"""Scores of runs, grouped by arm, and comparisons of the arms."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Cell:
     tokens: int = 0  # read
 
     def has_lost(self, measure: str) -> bool:
-        """True if there is no value because the run, or its probe, diverged or failed."""
+        """True if the measure has no value because the run or its probe diverged or failed."""
         return self.state in LOST or measure in self.lost
 
     def examples_of(self, measure: str) -> int:
@@ -84,12 +84,12 @@ class ArmResult:
         return {"parameters": self.parameters, "flops": self.flops, "cache_bytes": self.cache_bytes}[measure]
 
     def values(self, measure: str) -> dict[int, float | None]:
-        """Return a measure by seed: None for runs that diverged or failed; missing runs are omitted."""
+        """Return a measure by seed, with None for diverged and failed runs and without unfinished runs."""
         ended = (cell for cell in self.cells if cell.has_lost(measure) or measure in cell.scores)
         return {cell.seed: None if cell.has_lost(measure) else cell.scores[measure] for cell in ended}
 
     def failed(self, measure: str) -> int:
-        """Count the runs that failed, or whose probe has no result."""
+        """Count the runs that have no value because they, or their probes, failed."""
         return sum(cell.has_lost(measure) and cell.state != "diverged" for cell in self.cells)
 
     def spread(self, measure: str) -> Spread | None:
@@ -99,7 +99,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """Claim and its verdict."""
+    """A claim with its comparison and verdict."""
 
     claim: PaperClaim
     comparison: Comparison
@@ -127,7 +127,7 @@ class Results:
 
     @property
     def at_the_edge(self) -> dict[str, str]:
-        """Tuned numbers by variant that are the least or the most of those tried: a better one may lie beyond."""
+        """Tuned values by variant that are the smallest or largest value tried; a better value may lie beyond."""
         numbers = {key: [one for one in values if isinstance(one, int | float)] for key, values in self.tune.items()}
         ends = {key: (min(tried), max(tried)) for key, tried in numbers.items() if len(tried) > 1}
         edges = {
@@ -138,7 +138,7 @@ class Results:
 
     @property
     def own(self) -> list[ArmResult]:
-        """Arms that do not equal an earlier one."""
+        """Arms with their own runs."""
         return [arm for arm in self.arms if not arm.same_as]
 
     @property
@@ -206,7 +206,7 @@ class Results:
 
 @dataclass(frozen=True)
 class StudyContext:
-    """Context of results: name, question and claims of a study, and the state of its plan."""
+    """Description of a study that its results are reported with: name, question, claims, and state of the plan."""
 
     name: str
     about: str = ""
@@ -258,7 +258,7 @@ def results_of(
 
 @dataclass(frozen=True)
 class Table:
-    """Values of a measure by arm and seed, with what all its comparisons share."""
+    """Values of a measure by arm and seed, with the scale and the pooled variance of its comparisons."""
 
     arms: Mapping[str, ArmResult]
     measure: str
@@ -269,7 +269,7 @@ class Table:
 
     @classmethod
     def of(cls, arms: Sequence[ArmResult], measure: str, context: StudyContext, rising: Sequence[str]) -> Table:
-        """Pool the variance of the arms that have a value for every seed of the first one."""
+        """Pool the variance of all arms that have a value for every seed of the first arm."""
         values = {arm.name: arm.values(measure) for arm in arms}
         seeds = [seed for seed, value in values[arms[0].name].items() if value is not None]
         whole = [name for name, own in values.items() if own.keys() == set(seeds) and None not in own.values()]

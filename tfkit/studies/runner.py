@@ -194,6 +194,8 @@ class Runner:
             history = self.board.history(run)
             step = "" if history is None or history.diverged is None else f" at step {history.diverged:,}"
             self.progress.events.append(f"{run.name}: diverged{step}")
+        elif is_trained(self.board.own_folder(run).path):  # one that a killed study left was faster to begin
+            self._report_waiting(run, held_by(self.board.own_folder(run).path))
         elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
             self._fail(run, worker.job.problem or self._why(run, worker.job.wait()))
 

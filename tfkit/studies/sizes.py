@@ -9,8 +9,8 @@ recipe's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint
@@ -24,6 +24,7 @@ WIDTHS = ("d_model", "d_ff")
 HEADS, GROUPS, LAYERS = "num_heads", "num_kv_heads", "num_layers"
 SCALED = (*WIDTHS, HEADS, GROUPS, LAYERS)
 UNITS = 8  # units of width in a recipe without heads
+BENT = 1.5  # factor of width by depth beyond which a size has another shape
 SHAPE = 1.0  # weight of a factor in h / l, relative to 1 for h * h * l: the law ignores shapes
 
 
@@ -35,6 +36,8 @@ class LadderSize:
     values: Mapping[str, Any] = field(default_factory=dict)
     parameters: int = 0
     flops: int = 0
+    heads: int = 0  # units of width
+    layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class SizeRule:
         return groups
 
     def candidates(self, target: float) -> Iterator[tuple[int, int]]:
-        """Yield numbers of heads and layers, the nearest in size and shape first."""
+        """Yield pairs of heads and layers, ordered by distance from the target in size and shape."""
 
         def distance(one: tuple[int, int]) -> float:
             heads, layers = one
@@ -170,7 +173,31 @@ def _named(size: LadderSize, heads: int, scaling: SizeRule) -> LadderSize:
     """Name a size by its width and layers, as in 96x3; with two stacks, as in 96x3+3."""
     layers = [size.values.get(key, value) for key, value in scaling.written.items() if key.endswith(f".{LAYERS}")]
     width = scaling.width * heads // scaling.units
-    return LadderSize(f"{width}x{'+'.join(map(str, layers))}", size.values, size.parameters, size.flops)
+    deepest = max(layers)
+    return replace(size, name=f"{width}x{'+'.join(map(str, layers))}", heads=heads, layers=deepest)
+
+
+def sizes_like(source: StudySource, variants: tuple[str, ...], sizes: Sequence[LadderSize]) -> tuple[LadderSize, ...]:
+    """Return a variant of a recipe at the sizes of the recipe; raise UsageError if it does not scale as the recipe."""
+    recipe, like = source.recipe(variants), []
+    scaling = scaling_of(recipe)
+    for size in sizes:
+        is_largest = size is sizes[-1]
+        values = {} if is_largest else scaling.values(size.heads, size.layers)
+        if values is None or (scaling.units, scaling.depth) != (sizes[-1].heads, sizes[-1].layers):
+            what = "has other heads or layers than the recipe, and a ladder scales both"
+            raise UsageError(f"--compare {variants[-1]}: {what}; compare it with tfkit study")
+        like.append(replace(_counted(source, variants, f"{variants[-1]}+{size.name}", values)))
+    return tuple(like)
+
+
+def shape_notes(sizes: Sequence[LadderSize]) -> tuple[str, ...]:
+    """Return a warning if the ratio of width to depth is not that of the recipe at all sizes."""
+    shapes = {size.name: size.heads / size.layers for size in sizes if size.layers}
+    ratios = {name: shape / shapes[sizes[-1].name] for name, shape in shapes.items()}
+    odd = [f"{ratio:.2g} times at {name}" for name, ratio in ratios.items() if not 1 / BENT < ratio < BENT]
+    text = f"the sizes change their shape: width by depth is, relative to {sizes[-1].name}, {', '.join(odd)}"
+    return (f"{text}; the law ignores shapes, so trust its prediction less",) if odd else ()
 
 
 def _counted(source: StudySource, variants: tuple[str, ...], name: str, values: Mapping[str, Any]) -> LadderSize:

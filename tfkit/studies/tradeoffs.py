@@ -1,4 +1,4 @@
-"""Costs of arms, and the Pareto front of a measure by its cost, with regard to the noise between seeds."""
+"""Costs of arms, and the Pareto front of a measure and a cost, considering the noise between seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COSTS = {
 
 
 def cost_of(arm: ArmResult, cost: str) -> Spread | None:
-    """Return the spread of a cost over the runs, of one value if it is exact; None if unknown."""
+    """Return the spread of a cost over the runs; None if unknown. An exact cost has a single value."""
     if cost in EXACT:
         return spread([float(arm.exact(cost))]) if arm.exact(cost) else None
     return arm.spread(cost)
@@ -40,7 +40,7 @@ class Tradeoffs:
         return cls(results.own, measure, measure in results.rising)
 
     def front(self, cost: str) -> set[str]:
-        """Return the arms that no other one beats.
+        """Return the arms that no other arm beats.
 
         One beats another if neither mean is worse and one of both is better beyond the noise: by the paired t test of
         these two arms at 5 %, without a correction. Exact costs have no noise.

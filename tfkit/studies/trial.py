@@ -19,7 +19,7 @@ from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.process import command_of, failure, started
 from tfkit.training.folder import METRICS
 
-STEPS = 12  # the first ones are slower, and excluded
+STEPS = 12  # the first steps are slower and are excluded
 WARM = 2
 SIGNALS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
@@ -50,7 +50,7 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         try:
             status = process.wait()
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # nothing of it is kept
+            os.killpg(process.pid, signal.SIGKILL)  # the trial folder is deleted
             process.wait()
             raise
         finally:
@@ -78,7 +78,7 @@ def _stop(number: int, _: object) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Remove remains of killed trials after an hour."""
+    """Remove folders that killed trials left more than an hour ago."""
     for path in folder.glob(".trial-*"):
         if time.time() - path.stat().st_mtime < 3600:
             continue

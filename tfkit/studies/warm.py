@@ -26,7 +26,7 @@ BEGAN, ENDED = "began", "ended"
 
 @dataclass
 class WarmParent:
-    """Fork server with its pipes and the job of each child."""
+    """Fork server: its pipes, and the job of each child process."""
 
     requests: int
     answers: int
@@ -34,7 +34,7 @@ class WarmParent:
 
     @classmethod
     def here(cls) -> WarmParent:
-        """Take over standard input and output, and replace them by the null device."""
+        """Use standard input and output as pipes, and redirect both to the null device."""
         requests, answers = os.dup(0), os.dup(1)
         empty = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1):
@@ -74,7 +74,7 @@ class WarmParent:
             for process in [process for process, own in self.jobs.items() if own == job]:
                 os.killpg(process, signal.SIGINT)
             return None
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # one that arrives before the child is ready waits
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # stays pending until the child is ready
         process = os.fork()
         if process == 0:
             os.setpgid(0, 0)
@@ -112,7 +112,7 @@ class WarmParent:
 
 
 def import_modules() -> None:
-    """Import the modules of a training without running anything."""
+    """Import the modules that training needs."""
     for name in MODULES:
         importlib.import_module(name)
     if importlib.util.find_spec("matplotlib") is not None:
@@ -129,7 +129,7 @@ def train(words: Sequence[str]) -> None:
 if __name__ == "__main__":
     parent = WarmParent.here()
     import_modules()
-    gc.freeze()  # no collection copies the pages that children share
+    gc.freeze()  # so that garbage collection does not copy pages shared with children
     command = parent.serve()
     if command is not None:
         train(command)

@@ -1,4 +1,4 @@
-"""Output of a running study: a live table on a terminal, else a line per event."""
+"""Progress display of a study: a live table on a terminal, otherwise a line per event."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def announce(plan: Plan, jobs: int, console: Console) -> None:
     heads, cells = plan.table()
     rows(console, cells, heads)
     console.print(Text(plan.summary(jobs)), soft_wrap=True)
+    for note in plan.notes:
+        console.print(Text(f"note: {printable(note)}"), soft_wrap=True)
 
 
 class Planning:
@@ -93,7 +95,7 @@ class Watcher:
 
 
 def _cell(progress: StudyProgress, run: PlannedRun) -> str:
-    """Summarize a run briefly: its first measure, its progress, or its state."""
+    """Return the first measure of a finished run, else its progress or state."""
     if run in progress.failed:
         return "failed"
     if any(worker.run == run for worker in progress.workers):

@@ -1,4 +1,4 @@
-"""Values, differences and verdicts as they are printed, on a page, a terminal or in LaTeX."""
+"""Formatting of values, differences and verdicts for pages, terminals and LaTeX."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def signed(measure: str, value: float | None) -> str:
 
 
 def with_spread(measure: str, spread: Spread | None) -> str:
-    """Format a mean with its standard deviation, if there are several runs, to two digits of the latter."""
+    """Format a mean with its standard deviation, rounded to two digits of the deviation."""
     if spread is None or not spread.sd:
         return "" if spread is None else number(measure, spread.mean)
     if measure in ("peak_memory", "seconds"):
@@ -76,7 +76,7 @@ def answer(results: Results, measure: str) -> str:
 
 
 def latex_table(results: Results) -> str:
-    """Return a LaTeX table (booktabs) of means and standard deviations; those better than the baseline are bold."""
+    """Return a LaTeX table (booktabs) of means and standard deviations, in bold where better than the baseline."""
     arrows = [" $\\uparrow$" if name in results.rising else " $\\downarrow$" for name in results.measure]
     heads = [f"{latex(name)}{arrow}" for name, arrow in zip(results.measure, arrows, strict=True)]
     rows = [" & ".join([latex(arm.name), *_latex_cells(results, arm)]) + r" \\" for arm in results.own]

@@ -47,7 +47,10 @@ def describe(device: torch.device) -> str:
 
 
 def check_memory(model: nn.Module, device: torch.device, parts: int = 1) -> None:
-    """Raise UsageError if one of `parts` of `model` (on `meta`) needs more memory than is free, without activations."""
+    """Raise UsageError if training `model` (on `meta`) needs more memory than is free, even without activations.
+
+    `parts` is the number of processes over which the weights are divided.
+    """
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     needed, free = (trained * TRAINED_BYTES + frozen * FROZEN_BYTES) // parts, free_memory(device)

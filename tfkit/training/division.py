@@ -111,7 +111,7 @@ class Division:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Allow evaluation within the block. All processes must call the model equally often."""
+        """Allow evaluation of the model within the block. All processes must call the model equally often."""
         yield
 
 
@@ -140,7 +140,7 @@ class Replicated(Division):
 
 
 class LossModule(nn.Module):
-    """Module whose forward computes the loss, because DistributedDataParallel wraps modules."""
+    """Module whose forward computes the loss, as torch's parallel wrappers require."""
 
     def __init__(self, trained: nn.Module, compute: Compute) -> None:
         super().__init__()
@@ -154,14 +154,14 @@ class LossModule(nn.Module):
 
 
 class Sharded(Division):
-    """FSDP2: each process holds a part of every weight and computes an equal share of the rows.
+    """Sharded data parallelism with FSDP2: each process holds a shard of every weight and computes a share of the rows.
 
-    The weights of a layer are gathered while it is computed, all others for the whole step. Gradients are summed after
-    each batch, so that no process keeps them whole.
+    The weights of a layer are gathered while the layer is computed; other weights stay gathered during the step.
+    Gradients are reduced after each batch, so that no process holds them whole.
     """
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team, device: str) -> None:
-        from torch.distributed.fsdp import fully_shard  # takes half a second
+        from torch.distributed.fsdp import fully_shard  # slow to import
 
         super().__init__(trained, compute, team)
         self.step = LossModule(trained, compute)
@@ -172,7 +172,7 @@ class Sharded(Division):
             unit.set_force_sum_reduction_for_comms(True)
             unit.set_gradient_divide_factor(1.0)
         self.root = units[-1]
-        for layer in layers:  # FSDP2 would copy the context, whose caches and observations all layers share
+        for layer in layers:  # hide the context from FSDP2, which would copy it, because layers share its caches
             layer.register_forward_pre_hook(lambda _, given: (given[0], lambda: given[1:]), prepend=True)
             layer.register_forward_pre_hook(lambda _, given: (given[0], *given[1]()))
 
@@ -192,7 +192,7 @@ class Sharded(Division):
 
 
 def units_of(trained: nn.Module) -> list[Layer]:
-    """Return the layers that share no weight with another module."""
+    """Return the layers that share no weights with other modules."""
     layers = [module for module in trained.modules() if isinstance(module, Layer)]
     within = {module for layer in layers for module in layer.modules()}
     others = [module.parameters(recurse=False) for module in trained.modules() if module not in within]
@@ -277,7 +277,7 @@ def check_division(task: Task, team: Team) -> None:
         return
     for name, weight in task.trained.named_parameters() if task.settings.parallel.shard else ():
         if weight.dim() == 0:
-            raise UsageError(f"train.parallel.shard: {name} has no axis to divide; give it the shape [1]")
+            raise UsageError(f"train.parallel.shard: {name} is a scalar and cannot be divided; give it the shape [1]")
     wide = _batch_wide(task, routers)
     if wide:
         pieces = 1 << (team.size - 1).bit_length()

@@ -149,7 +149,7 @@ class Trainer:
         return bool(progress.finished)
 
     def _divided(self) -> Division:
-        """Create the division that `train.parallel` selects. The optimizer takes over divided weights."""
+        """Divide batches over the processes and, with `train.parallel.shard`, weights and optimizer state too."""
         task, before = self.task, dict(self.task.trained.named_parameters())
         compute = computing(compiled(task), task.train, self.settings.precision, task.distillation)
         division = divided(task, compute, self.team)
@@ -158,7 +158,7 @@ class Trainer:
         return division
 
     def _whole(self, device: torch.device | str = "cpu") -> Task:
-        """Return the task with whole weights in process 0: a gathered copy on `device` if they are divided."""
+        """Return the task, in process 0 with a gathered copy of a sharded model. All processes must call this."""
         if not any(map(is_part, self.model.parameters())):
             return self.task
         weights = Weights.of(self.model)
@@ -184,7 +184,7 @@ class Trainer:
         return Snapshot.of(self.model, self.optimizer, self.progress, self.task.beside, self.callbacks.state())
 
     def _save_later(self) -> None:
-        """Gather a checkpoint. Process 0 writes it while training continues."""
+        """Gather a checkpoint from all processes. Process 0 writes it while training continues."""
         snapshot = self._snapshot().whole(self.team.leads)
         if self.team.leads:
             self.writer.write(snapshot)

@@ -1,4 +1,4 @@
-"""Divided tensors: torch's DTensor, split over the processes along the first axis."""
+"""Sharded tensors: torch's DTensor, of which each process holds a shard along the first axis."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-# importing DTensor takes half a second, so tensors are recognized by its methods
+# DTensor is not imported here, because the import takes half a second and most runs do not need it
 
 
 def is_part(tensor: Tensor) -> bool:
-    """True if the tensor is divided."""
+    """True if this tensor is sharded over processes."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this process's part of a tensor, which may be empty. Other tensors are returned unchanged."""
+    """Return this process's shard, which may be empty. Return other tensors unchanged."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Gather a divided tensor. All processes must call this. Other tensors are returned unchanged."""
+    """Gather a sharded tensor. All processes must call this. Return other tensors unchanged."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a copy of a whole tensor, divided like `like`."""
+    """Copy a whole tensor, sharded in the same way as `like`."""
     copy = torch.empty_like(like)
     if hasattr(like, "device_mesh"):
         parts = tensor.chunk(like.device_mesh.size())
@@ -39,7 +39,10 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def gathered(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
-    """Gather divided tensors one by one into main memory. All processes must call this; return {} unless `kept`."""
+    """Gather sharded tensors into main memory, one at a time. The result is empty unless `kept`.
+
+    All processes must call this.
+    """
     found = {}
     for name, tensor in tensors.items():
         one = whole(tensor)
@@ -49,10 +52,11 @@ def gathered(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
 
 
 def exchange(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], after: nn.Module) -> None:
-    """Replace the parameters of an optimizer by the divided ones of `after`, by name, and divide its state."""
-    if not any(map(is_part, after.parameters())):
-        return
-    fused = isinstance(optimizer, torch.optim.Adam)  # or AdamW: other fused kernels do not accept DTensors
+    """Replace an optimizer's parameters `before` with the sharded parameters of `after`, and shard its state.
+
+    Sharded tensors are supported only by the fused kernels of Adam, so other optimizers become unfused.
+    """
+    fused = isinstance(optimizer, torch.optim.Adam)  # and its subclass AdamW
     new = {id(before[name]): parameter for name, parameter in after.named_parameters()}
     for group in optimizer.param_groups:
         group["params"] = [new[id(one)] for one in group["params"]]
@@ -63,7 +67,7 @@ def exchange(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter
 
 
 def _divided(values: Mapping[str, object], parameter: nn.Parameter) -> dict[str, object]:
-    """Divide the tensors of an optimizer's state that have the shape of the parameter."""
+    """Shard the tensors of an optimizer's state that have the shape of the parameter."""
     return {
         name: part_of(value, parameter.detach())
         if isinstance(value, Tensor) and value.shape == parameter.shape

@@ -194,7 +194,7 @@ def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
         return
     checkpoints = _times(train.steps, train.checkpoint_every)
     if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
-        text = f"{train.keep.mean} checkpoints are to be averaged, but {train.steps} steps produce only {checkpoints}"
+        text = f"averages {train.keep.mean} checkpoints, but {train.steps} steps produce only {checkpoints}"
         yield Doubt("keep.mean", f"{text}; use a smaller mean or a smaller checkpoint_every", at="train")
     if data is None or data.valid is None:
         return
@@ -243,7 +243,7 @@ def _is_set(section: Train | Generate, name: str) -> bool:
 
 
 def _times(steps: int, every: int) -> int:
-    """Return how often an event occurs that happens every `every` steps and at the last step."""
+    """Return the number of events that happen every `every` steps and after the last step."""
     return -(-steps // every)
 
 
