@@ -387,7 +387,9 @@ def test_a_variant_is_worth_its_compute(tmp_path: Path, monkeypatch: pytest.Monk
     assert tfkit(*LINE, "--compare", "rms", folder=tmp_path).exit_code == 0 and Trained.began == []
 
 
+@pytest.mark.slow
 def test_the_rate_is_tuned_at_each_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced(monkeypatch)
     recipe(tmp_path)
     line = ("ladder", "tiny.yaml", "--sizes", 4, "--seeds", 2, "--tune", "train.schedule.lr=[0.01,0.02]")
     printed = tfkit(*line, folder=tmp_path)
