@@ -131,7 +131,7 @@ class TestLabels:
         ):
             tfkit.load_recipe(source)
         source = classes(tmp_path, heads={"other": {"type": "classifier", "num_classes": "labels"}})
-        with pytest.raises(RecipeError, match=r"model\.heads\.other\.num_classes: labels belong to model\.head"):
+        with pytest.raises(RecipeError, match=r"model\.heads\.other\.num_classes: only model\.head"):
             tfkit.load_recipe(source)
 
     def test_a_head_by_name(self, tmp_path: Path) -> None:

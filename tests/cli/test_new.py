@@ -67,7 +67,7 @@ def test_without_more_it_is_a_recipe_that_trains(here: Path) -> None:
     result = new("mine")
     assert result.stdout == "mine.yaml: derived from translate-numbers\nNext: tfkit train mine.yaml\n"
     assert (here / "mine.yaml").read_text() == (
-        "# translate-numbers; tfkit show mine.yaml prints all of it.\n"
+        "# translate-numbers; tfkit show mine.yaml prints the whole recipe.\n"
         "# Type: tfkit train mine.yaml\n"
         "tfkit: 1\n"
         "extends: translate-numbers\n"

@@ -612,7 +612,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("averages", "callback", Renamed, "model.decoder.embedding.tokens.weight, .* is not a parameter of the model"),
     ("callback_state", "callback", StartsAgain, "the state of a resumed callback differs"),
     ("rates", "schedule", Falls, "step 1 of 1 has the learning rate -"),
-    ("pure", "schedule", Counts, "when asked again"),
+    ("pure", "schedule", Counts, "in a second call"),
     (
         "reads",
         "metric",

@@ -474,7 +474,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("weights", "attention", Unwatched, "an observer of 'attention' receives no tensors"),
     ("weights", "attention", ShowsScores, "the sum of a row is off by 1"),
     ("config", "feedforward", Doubling, "is read as"),
-    ("seed", "feedforward", Seedless, "feedforward.weight differs between two models with one seed"),
+    ("seed", "feedforward", Seedless, "feedforward.weight differs between two models with the same seed"),
     ("initial", "init", Zeros, "is constant"),
     ("copies", "feedforward", Unpicklable, r"a model cannot be pickled: .*Unpicklable\.__init__\.<locals>\.<lambda>"),
     ("saving", "feedforward", OtherOnMeta, "a model on meta has different weights: decoder.layers.0.feedforward.spare"),

@@ -22,7 +22,7 @@ from tfkit.core.errors import UsageError
 from tfkit.functional.loss import cross_entropy
 from tfkit.generation import decoder as decoders
 from tfkit.generation.decoder import Copies, StepDecoder
-from tfkit.generation.products import Int8, Reordered
+from tfkit.generation.products import Int8, Reordered, check_quantized
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.generation.strategy import Greedy
@@ -311,6 +311,37 @@ def test_int8_is_close(name: str, rows: int) -> None:
     assert 0 < distance(steps(model, rows, "int8"), steps(model, rows, copied=False)) < BOUNDS.get(name, 0.1)
 
 
+@pytest.fixture
+def has_bfloat16() -> None:
+    try:
+        check_quantized(torch.zeros(1), "bfloat16")
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("name", [*LAYERS, "pair"])
+def test_bfloat16_is_closer_than_int8(has_bfloat16: None, name: str, rows: int) -> None:
+    model = pair() if name == "pair" else decoder(name)
+    exact = steps(model, rows, copied=False)
+    found = distance(steps(model, rows, "bfloat16"), exact)
+    assert 0 < found < BOUNDS.get(name, 0.02)
+
+
+def test_a_search_in_bfloat16_takes_half_the_bytes(has_bfloat16: None) -> None:
+    model = decoder()
+    kept = StepDecoder(model, "bfloat16")
+    assert len(best(model, [[1, 2, 3]], 4, decoder=kept)[0]) == 4
+    copied = [one for one in model.modules() if isinstance(one, nn.Linear)]
+    assert 0 < kept.bytes <= 2 * sum(one.weight.numel() for one in copied)
+
+
+def test_a_processor_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    with pytest.raises(UsageError, match=r"needs a processor that multiplies bfloat16 \(AVX512_BF16\); use int8"):
+        StepDecoder(decoder(), "bfloat16").current()
+
+
 def test_int8_of_a_row_hardly_depends_on_the_others() -> None:
     linear = nn.Linear(64, 32, bias=False)
     product = Int8(linear.weight.detach(), None)
@@ -360,7 +391,7 @@ def test_a_search_in_int8() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     model = decoder()
-    with pytest.raises(UsageError, match="quantize must be int8, got 'int4'"):
+    with pytest.raises(UsageError, match="quantize must be int8 or bfloat16, got 'int4'"):
         StepDecoder(model, "int4")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="needs a model in evaluation mode"):
         StepDecoder(model.train()).current()

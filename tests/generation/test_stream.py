@@ -94,6 +94,15 @@ def test_what_is_certain_stays(kind: str, data: st.DataObject) -> None:
         assert after.startswith(before), (shown, text)
 
 
+def test_a_special_token_between_two_bytes_does_not_show_half_a_character() -> None:
+    kind = {"type": "unigram", "vocab_size": 300, "byte_fallback": True}
+    tokenizer = Slot("tokenizer").validate(kind).build().fit(LINES)
+    first, second = (tokenizer.backend.token_to_id(f"<0x{byte:02X}>") for byte in (0x00, 0x80))
+    special = next(iter(tokenizer.special_ids.values()))
+    shown, text = pieces(Rules(tokenizer=tokenizer), tokenizer.encode("a"), [first, special, second])
+    assert all(text.startswith(one) for one in shown)
+
+
 def test_what_is_certain_is_not_held_back() -> None:
     letters = TOKENIZERS["character"]
     rules = rules_of(letters, {"type": "strings", "strings": ["ab", "bcd"]})

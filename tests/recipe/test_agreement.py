@@ -338,7 +338,7 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
     (
         DECODER,
         ("train.keep={mean: 2}",),
-        "train.keep.mean: 2 checkpoints are to be averaged, but 100 steps produce only 1;",
+        "train.keep.mean: averages 2 checkpoints, but 100 steps produce only 1;",
     ),
     (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: with 100 steps, the only validation is"),
     (

@@ -360,7 +360,8 @@ def test_an_objective_trains_the_head_that_the_model_answers_with(here):
     pair = GOOD.replace("type: decoder", "type: encoder_decoder")
     head = "{type: language_model, reads: encoder}"
     assert said(here, pair.replace("{type: language_model, tied: true}", head) + "objective: seq2seq\n") == [
-        "mine.yaml:16:39: model.head.reads: 'seq2seq' trains this head on the decoder; set reads to it, or remove reads"
+        "mine.yaml:16:39: model.head.reads: 'seq2seq' trains this head on the decoder; set reads: decoder, or "
+        "remove reads"
     ]
     load(here, pair.replace("{type: language_model, tied: true}", head.replace("encoder}", "decoder}")))
     load(here, pair.replace("{type: language_model, tied: true}", head))  # without an objective it is a model to call

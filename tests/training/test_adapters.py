@@ -113,7 +113,7 @@ def test_what_an_adapter_does_not_follow_is_refused(
 
 def test_adapting_random_weights_is_doubted(tmp_path: Path) -> None:
     loaded = small(tmp_path, adapter=LORA)
-    with pytest.warns(RecipeWarning, match="adapts a model with random weights"):
+    with pytest.warns(RecipeWarning, match="the model to adapt has random weights"):
         loaded.tell_warnings()
 
 

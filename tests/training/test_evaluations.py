@@ -52,7 +52,7 @@ def test_a_file_is_found_from_the_recipe_and_from_the_run(tmp_path: Path, monkey
         ({"a": {"data.valid": None}}, "train.evaluations.a: no data.valid or data.test to evaluate on"),
         (
             {"a": {"model.d_model": 4}},
-            "a: model.d_model: a trained model can only be evaluated with changed keys of data, obj",
+            "a: model.d_model: for a trained model, only keys of data, obj",
         ),
         ({"a": {"data.tokenizer": "byte"}}, "a: data.tokenizer: the model was trained with its data.tokenizer"),
         ({"a": {"objective.type": "seq2seq"}}, "a: objective.type: the model was trained with its objective.type"),

@@ -56,7 +56,12 @@ def test_the_largest_batch_fits_and_one_row_more_does_not(tmp_path: Path) -> Non
     for one in plan.layouts:
         more = one.rows // 4 - 1
         assert one.memory.total + more * one.row <= 10**6 < one.memory.total + (more + 1) * one.row
-    assert [one.recompute for one in plan.layouts] == [0, "all"]
+    assert [(one.recompute, one.shard) for one in plan.layouts] == [
+        (0, False),
+        ("all", False),
+        (0, True),
+        ("all", True),
+    ]
     assert plan.layouts[1].rows > plan.layouts[0].rows > 0
     assert plan.command == "torchrun --nnodes 1 --nproc-per-node 4 -m tfkit train recipe"
 
@@ -74,6 +79,18 @@ def test_the_line_recomputes_and_accumulates_where_it_must(tmp_path: Path) -> No
     assert plan.chosen is None and plan.command == ""
 
 
+def test_weights_are_divided_where_they_must_be(tmp_path: Path) -> None:
+    plan, task, _ = plan_of(tmp_path, "plain", devices=4)
+    whole, _, part, again = (one.memory for one in plan.layouts)
+    layers = [sum(weight.nbytes for weight in layer.parameters()) for layer in task.model.stack("decoder").layers]
+    assert part.optimizer == -(-whole.optimizer // 4)
+    assert part.weights == -(-whole.weights // 4) + whole.weights - sum(layers) + 2 * max(layers)
+    plan, *_ = plan_of(tmp_path, "plain", devices=4, room=again.total)
+    assert "--set train.recompute=all --set train.parallel.shard=true" in plan.command
+    assert not any(one.shard for one in plan_of(tmp_path, "plain", 4, parallel={"pieces": 4})[0].layouts)
+    assert all(one.shard for one in plan_of(tmp_path, "plain", 4, parallel={"shard": True})[0].layouts)
+
+
 def test_adapters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="planning does not support adapters"):
         plan_of(tmp_path, "decoder", adapter="lora")
@@ -86,6 +103,9 @@ def test_the_command_prints_a_plan() -> None:
     found = run("--devices", "16", "--memory", "1GB", "--length", "32")
     assert found.exit_code == 0 and "16 devices of 1.0 GB" in found.stdout
     assert "torchrun --nnodes 2 --nproc-per-node 8 -m tfkit train translate-numbers" in found.stdout
-    assert "Nothing fits: each device holds the whole model" in run("--memory", "1MB").stdout
+    assert (
+        "Nothing fits: with several --devices, train.parallel.shard divides the weights"
+        in run("--memory", "1MB").stdout
+    )
     wrong = run("--memory", "much")
     assert wrong.exit_code == 2 and "expected a size such as 80GB, 24GiB or 500MB, got 'much'" in wrong.stderr

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tfkit.core.errors import DataError, RecipeError
 from tfkit.core.registry import REGISTRY
@@ -279,3 +282,17 @@ def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], messag
 def test_options_that_make_no_examples_are_told_at_their_place(corpus: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load_recipe("names", overrides={"data.train": corpus, "data.valid": None, "objective": "completion"})
+
+
+def test_the_studies_measure_only_probes_that_are_solved() -> None:
+    folder = Path(__file__).parents[2] / "recipes"
+    section = (folder / "README.md").read_text(encoding="utf-8").partition("\n## Probes\n")[2]
+    solved = re.findall(r"(?m)^\| (\w[\w ]*) \| .* \| ([\d.]+) \| [\d.]+ \|", section.partition("do not solve")[0])
+    assert len(solved) == 7 and all(float(score) > 95 for _, score in solved)
+    names = {name.replace(" ", "_") for name, _ in solved}
+    measured = set()
+    for file in sorted((folder / "studies").glob("*.yaml")):
+        for measure in yaml.safe_load(file.read_text(encoding="utf-8")).get("study", {}).get("measure", ()):
+            probe = measure.get("probe") if isinstance(measure, dict) else None
+            measured |= {probe["type"] if isinstance(probe, dict) else probe} - {None}
+    assert measured and measured <= names

@@ -19,10 +19,11 @@ from tests.kills import forked
 from tests.training.small import RECIPE, small, trained
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.functional.dropout import Draws, drawing, dropout
-from tfkit.recipe.load import Recipe
+from tfkit.models import build_model
+from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training.callback import Training
 from tfkit.training.checkpoint import Checkpoints
-from tfkit.training.division import check_division, piece_of
+from tfkit.training.division import Piece, check_division, piece_of
 from tfkit.training.loop import Trainer
 from tfkit.training.processes import Team
 from tfkit.training.progress import Reporter
@@ -239,6 +240,27 @@ def test_pieces_draw_what_the_batch_draws(shape: tuple[int, ...]) -> None:
     assert torch.equal(torch.cat([drawn(0, 1), drawn(1, 3), drawn(4, 2)]), whole)
     assert not torch.equal(whole[:, 0], whole[:, 1])  # each call has draws of its own
     assert abs(float((whole == 0).float().mean()) - 0.4) < 0.1
+
+
+@pytest.mark.parametrize("time", [8, 150])
+@pytest.mark.parametrize("attention", ["longformer", "multi_head"])
+def test_pieces_draw_for_marked_tokens_what_the_batch_draws(attention: str, time: int) -> None:
+    layer = {**RECIPE["model"]["layer"], "attention": {"type": attention, "num_heads": 2, "dropout": 0.3}}
+    layer["mask"] = [{"type": "window", "size": 4}, "global_tokens"]
+    keys = {"type": "encoder", "vocab_size": 40, "max_length": time, "layer": layer}
+    model = build_model(load_recipe({"tfkit": 1, "model": {**RECIPE["model"], **keys}}).blueprint()).train()
+    ids = torch.arange(4 * time).view(4, time) % 40
+    marked = torch.tensor([[1], [1], [3], [2]]) > torch.arange(time)
+
+    def hidden(piece: Piece) -> torch.Tensor:
+        with drawing(piece.draws((1, 2))), torch.no_grad():
+            marks = piece.batch["marked"]
+            out: torch.Tensor = model(piece.batch["input_ids"], global_attention_mask=marks, with_heads=False).hidden
+            return out
+
+    batch = {"input_ids": ids, "marked": marked.long()}
+    halves = [hidden(piece_of(batch, number, 2)) for number in range(2)]
+    torch.testing.assert_close(torch.cat(halves), hidden(piece_of(batch, 0, 1)))
 
 
 def test_an_adapter_and_its_average_are_those_of_one_process(tmp_path: Path) -> None:

@@ -111,9 +111,9 @@ def test_what_is_held_in_memory_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="'span_corruption' holds the texts and tokens of all examples in memory"):
         small(tmp_path, {**wrong, "data.shards": True})
     of = [{"corpus": {"type": "docstrings"}}, {"corpus": {"type": "text", "files": str(tmp_path / "train.txt")}}]
-    with pytest.raises(RecipeError, match="'mixture' makes examples, which are held in memory"):
+    with pytest.raises(RecipeError, match="'mixture' generates its examples and holds them in memory"):
         small(tmp_path, {"data.train": {"type": "mixture", "of": of}, "data.shards": True})
-    with pytest.raises(RecipeError, match="'docstrings' makes examples, which are held in memory"):
+    with pytest.raises(RecipeError, match="'docstrings' generates its examples and holds them in memory"):
         small(tmp_path, {"data.train": {"type": "docstrings", "split": "train"}, "data.shards": True})
 
 

@@ -17,13 +17,18 @@ from tfkit.core.bounds import COUNT
 @click.option("--limit", type=Whole(COUNT), help="Evaluate only the first N examples.", metavar="N")
 @click.option(
     "--quantize",
-    type=click.Choice(["int8"]),
-    help="Quantize the weights to int8 first.",
+    type=click.Choice(["int8", "bfloat16"]),
+    help="Quantize the weights first.",
 )
 @DEVICE
 @sets_run
 def command(
-    run: str, split: str | None, limit: int | None, quantize: Literal["int8"] | None, device: str, reading: ReadOptions
+    run: str,
+    split: str | None,
+    limit: int | None,
+    quantize: Literal["int8", "bfloat16"] | None,
+    device: str,
+    reading: ReadOptions,
 ) -> None:
     """Print the metrics of RUN (a run folder), one per line, and save them in its evaluation.json.
 

@@ -89,7 +89,7 @@ class ReadOptions:
         return load_recipe(source, variant=self.variants, trust=self.trust, sets=self.sets, imports=self.imports)
 
     def run(self, folder: str, device: str, quantize: str | None = None) -> Run:
-        """Load the run in a folder. With int8, `auto` selects the CPU, the only supported device."""
+        """Load the run in a folder. With `quantize`, `auto` selects the CPU, the only supported device."""
         from tfkit.run import load_run
 
         where = "cpu" if device == "auto" and quantize is not None else device

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli.options import EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
-from tfkit.cli.terminal import echo, echo_json
+from tfkit.cli.terminal import echo, echo_json, working
 from tfkit.core.bounds import COUNT
 
 if TYPE_CHECKING:
@@ -36,14 +36,16 @@ def size(text: str) -> int:
 def command(recipe: str, devices: int, memory: int, length: int | None, as_json: bool, reading: ReadOptions) -> None:
     """Show the memory that training RECIPE (a shipped name or a path) takes on each device, and the largest batch.
 
-    Nothing is allocated or read: a training step runs on tensors without values. Each device holds the whole model.
+    Nothing is allocated or read: a training step runs on tensors without values. With several
+    devices, layouts of train.parallel.shard are shown too.
     Temporary tensors of kernels are not counted; they usually add a few percent.
     """
     from tfkit.training.planning import plan_training
 
     loaded = reading.recipe(recipe)
     loaded.tell_warnings()
-    plan = plan_training(loaded, devices, memory, length)
+    with working("tracing a training step"):
+        plan = plan_training(loaded, devices, memory, length)
     if as_json:
         echo_json(plan.as_data())
     else:
@@ -57,11 +59,14 @@ def _print(plan: TrainingPlan, note: str | None) -> None:
     echo(f"{plan.recipe.name}: {counted(plan.parameters, 'parameter')}, rows of {counted(plan.length, 'token')}")
     where = f"{counted(plan.devices, 'device')} of {_size(plan.room)}"
     echo(f"{settings.optimizer.part.part_name}, {settings.precision}, {where}")
-    fixed = plan.layouts[0].memory
-    for name, count in (("weights", fixed.weights), ("gradients", fixed.gradients), ("optimizer", fixed.optimizer)):
-        echo(f"{name:<12}{_size(count):>12}   on each device")
+    fixed = {one.shard: one.memory for one in plan.layouts}
+    for shard, memory in fixed.items():
+        echo(f"{'train.parallel.shard' if shard else 'whole weights'}, on each device")
+        counts = {"weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer}
+        for name, count in counts.items():
+            echo(f"  {name:<10}{_size(count):>12}")
     for one in plan.layouts:
-        echo(f"train.recompute: {one.recompute}")
+        echo(f"train.recompute: {one.recompute}{', train.parallel.shard: true' if one.shard else ''}")
         echo(f"{'  first row':<12}{_size(one.memory.activations):>12}   {_size(one.row)} for each further row")
         tokens = f"{counted(one.rows, 'row')} over all devices, {one.rows * plan.length:,} tokens"
         lacking = f"{_size(one.memory.total - plan.room)} too much for one row"
@@ -69,7 +74,10 @@ def _print(plan: TrainingPlan, note: str | None) -> None:
     if note is not None:
         echo(f"note: {note}")
     if plan.chosen is None:
-        echo("Nothing fits: each device holds the whole model, and train.parallel does not split the weights.")
+        more = (
+            "with several --devices, train.parallel.shard divides the weights" if plan.devices == 1 else "add devices"
+        )
+        echo(f"Nothing fits: {more}, or use a smaller model.")
     elif plan.command:
         echo(plan.command)
     else:

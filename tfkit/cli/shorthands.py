@@ -25,7 +25,11 @@ OPTIONS = (
     click.option("--n-best", type=Whole(TEXTS), metavar="N", help="Print N texts per prompt, best first."),
     click.option("--seed", type=Whole(SEED, 0), metavar="N", help="Seed of the random draws."),
     click.option("--batch-size", type=Whole(ROWS), metavar="N", help="Prompts per batch.  [default: 64]"),
-    click.option("--quantize", type=click.Choice(["int8"]), help="Compute with int8 weights: faster, less exact."),
+    click.option(
+        "--quantize",
+        type=click.Choice(["int8", "bfloat16"]),
+        help="Dtype of the weights: faster, less exact.",
+    ),
     click.option(
         "--max-new-tokens", type=Whole(COUNT), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
     ),

@@ -57,6 +57,6 @@ def check_gradients(case: Case) -> None:
         size = 0.0 if grad is None else float(grad.abs().max())
         expect(size == size and size != float("inf"), f"the gradient of {name} is not finite")
         if name not in inert:
-            expect(size > 1e-9 * largest, f"{name} has no gradient: it cannot change the output")
+            expect(size > 1e-9 * largest, f"{name} has no gradient, so it cannot change the output")
         elif isinstance(inert[name], case.part) and not case.variant and case.slot in SUBLAYERS:
             expect(size < 1e-6 * largest, f"{name} is declared inert, but it changes the output")

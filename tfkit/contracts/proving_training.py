@@ -135,7 +135,7 @@ def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[i
 
 
 def _batches(task: Task) -> tuple[list[Batch], Batch, list[list[int]]]:
-    """Return two batches, a batch with the rows of both, and the item indices; raise NotApplicable if that fails."""
+    """Return two batches, one with the rows of both, and the item indices; raise NotApplicable if none are found."""
     rows, items = task.objective.rows, task.train.items
     if len(items) < 2:
         raise NotApplicable("there is only one training row")

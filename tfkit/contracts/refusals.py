@@ -9,7 +9,7 @@ from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect
 from tfkit.core.trees import Options
 
-# capability -> layer keys that require it, and the slots of which they require it
+# capability -> layer keys that require it, and the slots whose parts then need it
 ASKING: dict[str, tuple[Options, tuple[str, ...]]] = {
     "rotation": ({"position": "rotary"}, ("attention",)),
     "bias": ({"position": "alibi"}, ("attention",)),

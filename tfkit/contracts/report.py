@@ -32,7 +32,7 @@ class Failure:
 class Outcome:
     """Result of a check: passed, failed, excepted or not run.
 
-    `because` is the failed check because of which it was not run; `excepted` is the reason why the part may fail it.
+    `because` names the failed check that prevented it from running; `excepted` is the reason why the part may fail it.
     """
 
     check: Check

@@ -34,14 +34,14 @@ def check_rates(case: Case) -> None:
 
 @contract("the learning rate of a step depends only on its number", "rates", slots=SCHEDULE, every_option=True)
 def check_pure(case: Case) -> None:
-    """Ask for the steps backwards, and ask a second schedule, as a resumed run does."""
+    """Compute the learning rates in reverse order, and with a second schedule, as a resumed run does."""
     schedule, total, d_model = case.config.build(), TOTALS[2], WIDTHS[0]
     lrs = rates(schedule, total, d_model)
     for step in range(total, 0, -1):
         again = schedule.lr(step, total, d_model)
         expect(
             again == lrs[step - 1],
-            f"step {step} has the learning rate {lrs[step - 1]:g} at first, and {again:g} when asked again",
+            f"step {step} has the learning rate {lrs[step - 1]:g} at first, and {again:g} in a second call",
         )
         resumed = case.config.build().lr(step, total, d_model)
         expect(resumed == lrs[step - 1], f"a run resumed at step {step} has {resumed:g}, not {lrs[step - 1]:g}")

@@ -22,7 +22,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 @contract("hidden states keep their shape and dtype in float32, bfloat16 and float64", "built", every_option=True)
 @torch.no_grad()
 def check_shapes(case: Case) -> None:
-    """Check that hidden states are [batch time d_model] in the dtype of the weights, and check the shape of logits."""
+    """Check that hidden states are [batch time d_model] in the dtype of the weights, and that logits match them."""
     ids = tokens(3, 7)
     exact: dict[str, Tensor] = {}
     for dtype in DTYPES:

@@ -22,7 +22,7 @@ log = logging.getLogger("tfkit")
 
 @dataclass(frozen=True)
 class Scores:
-    """Options of the scores softcap(query keyᵀ * scale) + bias, which are masked and passed to softmax and dropout.
+    """Options of attention scores: softcap(query keyᵀ * scale) + bias is masked, then softmax and dropout are applied.
 
     `sinks` [heads] are the scores of an extra key whose value is zero and which every query sees.
     """
@@ -47,7 +47,7 @@ def attend(
     band = band_of(mask, query.shape[0]) if bias is None else None
     if band is None:
         return _whole(query, key, value, mask, scores, bias)
-    whole = scores.dropout > 0 and is_drawing()  # a single call, so that dropout draws by row
+    whole = scores.dropout > 0 and is_drawing()  # a single chunk, so that draws are indexed by the row of the batch
     parts = band.parts(query, key, value, whole)
     out = band.tiles.joined([_whole(*part, scores) for part in parts], query.shape[0])
     if band.places is None or band.rows is None:
@@ -119,12 +119,12 @@ def _fused(
 def _drawn(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scores: Scores, is_causal: bool
 ) -> Tensor:
-    """Attend with the draws of `drawing`, in blocks of queries or in eager mode; no kernel accepts a dropout mask."""
+    """Attend with the draws of `drawing`, in blocks or in eager mode, because fused kernels accept no dropout mask."""
     group = query.shape[1] // key.shape[1]
     if group > 1:
         key, value = (repeat(x, "batch head key dim -> batch (head group) key dim", group=group) for x in (key, value))
     if _in_blocks(query, allowed, is_causal):
-        weights = query.new_empty(()).expand(*query.shape[:3], key.shape[2])  # their shape; nothing is allocated
+        weights = query.new_empty(()).expand(*query.shape[:3], key.shape[2])  # only the shape matters; not allocated
         keep = drawn_mask(weights, scores.dropout)
         if keep is not None:
             draw = Draw(scores.dropout, keep.flatten(0, 1))
@@ -138,7 +138,7 @@ def _drawn(
 
 
 def _in_blocks(query: Tensor, allowed: Tensor | None, is_causal: bool) -> bool:
-    """True if attention with dropout can run in blocks of queries, and is faster so."""
+    """True if attention with dropout can run in blocks of queries, and is faster that way."""
     return (
         is_faster(query.shape[2], is_causal)
         and query.device.type == "cpu"

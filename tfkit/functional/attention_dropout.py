@@ -1,7 +1,7 @@
-"""Attention with dropout, in blocks of queries: for long texts 0.3 to 0.7 of the time of the plain steps.
+"""Attention with dropout in blocks of queries, which takes 0.3 to 0.7 of the time of eager mode for long texts.
 
-The scores, the softmax and the dropout of a block stay in the processor's cache, and a causal block skips the keys that
-none of its queries can see. The backward pass stores two matrices per block instead of three.
+The scores, softmax and dropout of a block fit into the processor's cache, and causal blocks skip keys that none of
+their queries see. The backward pass stores two matrices per block, not three.
 """
 
 # Axes: rows (batch * heads), query, block (some of the queries), key, dim, value_dim.
@@ -16,28 +16,28 @@ from torch import Tensor
 
 from tfkit.functional.linear import AutogradContext
 
-BLOCK = 64  # queries
+BLOCK = 64  # queries per block
 
 
 class Draw(NamedTuple):
-    """Dropout rate, and the mask of the weights to keep [rows query key]."""
+    """Dropout rate, and the mask [rows query key] of the attention weights to keep."""
 
     rate: float
     keep: Tensor
 
 
 def is_faster(queries: int, is_causal: bool) -> bool:
-    """True for lengths at which blocks are faster than the plain steps."""
+    """True if attention in blocks is faster than eager mode for this number of queries."""
     return queries > (BLOCK if is_causal else 2 * BLOCK)
 
 
 def attend_with_dropout(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, draw: Draw, is_causal: bool
 ) -> Tensor:
-    """Return dropout(softmax(query keyᵀ)) value, [batch heads query value_dim], for scaled queries.
+    """Compute dropout(softmax(query keyᵀ)) value, [batch heads query value_dim], from scaled queries.
 
-    `allowed` [batch|1 heads|1 query|1 key] is True for visible keys, or a bias that needs no gradient. `is_causal`
-    hides later keys instead. All tensors are float32 on a CPU. The gradient can be taken once.
+    `allowed` [batch|1 heads|1 query|1 key] is a mask of visible keys, or a bias that needs no gradient. Alternatively,
+    `is_causal` hides later keys. All tensors are float32 on a CPU. Second derivatives are not supported.
     """
     rows = (x.flatten(0, 1) for x in (query, key, value))
     out: Tensor = _attend(*rows, allowed, draw, is_causal, query.shape[:2])  # [rows query value_dim]
@@ -85,7 +85,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, *kept = ctx.saved_tensors
         to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        mean = (grad * out).sum(dim=-1, keepdim=True)  # [rows query 1], of the gradients of a query's weights
+        mean = (grad * out).sum(dim=-1, keepdim=True)  # [rows query 1], mean gradient of each query's weights
         grad = grad * (1 / (1 - ctx.rate))
         blocks = _blocks(query.shape[1], key.shape[1], ctx.is_causal)
         for (block, keys), weights, dropped in zip(blocks, kept[::2], kept[1::2], strict=True):
@@ -101,14 +101,14 @@ _attend: Callable[..., Tensor] = _Attention.apply
 
 
 def _blocks(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of queries, each with the keys that they can see."""
+    """Yield each block of queries with the keys that it can see."""
     for start in range(0, queries, BLOCK):
         stop = min(start + BLOCK, queries)
         yield slice(start, stop), slice(0, min(stop, keys) if is_causal else keys)
 
 
 def _restrict(scores: Tensor, allowed: Tensor) -> None:
-    """Hide keys, or add a bias, in place: [batch heads block key]."""
+    """Hide keys in scores [batch heads block key], or add a bias, in place."""
     if allowed.dtype == torch.bool:
         scores.masked_fill_(~allowed, float("-inf"))
     else:

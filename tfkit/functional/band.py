@@ -12,6 +12,7 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from tfkit.core.context import Visibility, at, opened
+from tfkit.functional.dropout import draws_here
 
 SMALLEST = 64  # queries in a block; smaller products are inefficient
 PIECE = 1 << 21  # scores per head in a CPU kernel call, so that the mask fits into the cache
@@ -183,9 +184,12 @@ def _padded(x: Tensor, before: int, after: int) -> Tensor:
 def places_of(marked: Tensor) -> tuple[Tensor, Tensor]:
     """Return the positions [batch most] of the tokens marked in [batch time], and a mask of the valid positions.
 
-    Rows with fewer marked tokens than `most` are filled up with distinct unmarked positions.
+    Rows with fewer marked tokens than `most` are filled up with distinct unmarked positions. In a piece of a batch,
+    `most` is that of the whole batch.
     """
+    draws = draws_here()
     most = 1 if marked.device.type == "meta" else int(marked.sum(dim=1).max())
+    most = most if draws is None else max(most, draws.marked)
     places = marked.int().argsort(dim=1, descending=True, stable=True)[:, :most]
     return places, marked.gather(1, places)
 

@@ -22,18 +22,22 @@ from torch import Tensor, nn
 from tfkit.core.errors import UsageError
 
 LEVELS = 1 << 16
-CHUNK, CHUNKS = 1 << 16, 64  # words in a chunk, if that makes no more chunks
+CHUNK, CHUNKS = 1 << 16, 64  # words per chunk, unless that needs more chunks
 
 
 @dataclass
 class Draws:
-    """RNG state for a piece of a batch: the batch's key, the first row and target of the piece, and their numbers."""
+    """RNG state for a piece of a batch: the batch's key, the first row and target of the piece, and their numbers.
+
+    `marked` is the largest number of marked tokens in a row of the whole batch, which shapes of attention depend on.
+    """
 
     key: tuple[int, ...]
     row: int = 0
     rows: int = 1
     target: int = 0
     targets: int = 0
+    marked: int = 0
     calls: int = 0
 
     def first(self, x: Tensor) -> int:
@@ -118,7 +122,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def drawn_mask(x: Tensor, rate: float) -> Tensor | None:
-    """Return the mask of a call within `drawing`, True for elements to keep; None outside of it."""
+    """Return the mask of elements to keep in the next dropout call, or None outside of `drawing`."""
     if _REGION.calls is not None and (torch.compiler.is_compiling() or _REGION.thread == threading.get_ident()):
         _REGION.calls += 1
         numbered: Tensor = numbered_mask(x, rate, _REGION.calls)
@@ -145,7 +149,7 @@ def _(x: Tensor, rate: float, call: int) -> Tensor:
 
 
 def _mask_of_call(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
-    """Compare 16 bits of SplitMix64 per element with the rate, in chunks that stay in a processor's cache."""
+    """Compare 16 bits of SplitMix64 per element with the rate, in chunks that fit into the processor's cache."""
     start, skip = divmod(draws.first(x), 4)
     count, key = (skip + x.numel() + 3) // 4, draws.key_of(call)
     keep = torch.empty(4 * count, dtype=torch.bool, device=x.device)

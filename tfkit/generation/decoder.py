@@ -27,12 +27,22 @@ from tfkit.functional.linear import Linear
 from tfkit.functional.view import view
 from tfkit.generation.heads import join_heads, split_heads
 from tfkit.generation.layers import Kind, Layers, copied, joined
-from tfkit.generation.products import Int8, Joined, Packed, Product, Reordered, can_pack, can_reorder, check_int8
+from tfkit.generation.products import (
+    BFloat16,
+    Int8,
+    Joined,
+    Packed,
+    Product,
+    Reordered,
+    can_pack,
+    can_reorder,
+    check_quantized,
+)
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.models.stack import Stack
 
-Quantize = Literal["int8"]
+Quantize = Literal["int8", "bfloat16"]
 
 MOST_ROWS = 64  # with more rows, the plain weight is as fast
 LEAST = 1 << 20  # bytes of a weight from which on oneDNN's faster product outweighs its call overhead
@@ -76,7 +86,7 @@ class Copies:
     def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
         """Return the fastest kind of copy for each range of row counts; other counts use plain weights."""
         if self.quantize is not None:
-            return [(range(1, sys.maxsize), Int8)]
+            return [(range(1, sys.maxsize), Int8 if self.quantize == "int8" else BFloat16)]
         size = sum(linear.weight.nbytes for linear in linears)
         if size >= LEAST and can_reorder():
             return [(range(1, MOST_ROWS + 1), Reordered)]
@@ -136,7 +146,7 @@ class Copies:
 class StepDecoder:
     """A model in eval mode whose linear layers compute small batches with copies of their weights.
 
-    `quantize="int8"` uses int8 weights for any number of rows. Threads may share a decoder, and a model may have
+    `quantize` uses int8 or bfloat16 weights for any number of rows. Threads may share a decoder, and a model may have
     several decoders. Copies are built on demand, and rebuilt after the weights have changed.
     """
 
@@ -175,7 +185,7 @@ class StepDecoder:
         """Return the weight dtypes for which a copy is faster."""
         weight = next(self.model.parameters())
         if self.quantize is not None:
-            check_int8(weight)
+            check_quantized(weight, self.quantize)
             return FLOATS
         packs = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and (can_pack() or can_reorder())
         return (torch.float32,) if packs else ()

@@ -1,4 +1,4 @@
-"""Products of a few rows with a copied weight: in a kernel's native layout, concatenated, or in int8."""
+"""Products of a few rows with a copied weight: in a kernel's native layout, concatenated, in int8 or in bfloat16."""
 
 from __future__ import annotations
 
@@ -102,6 +102,21 @@ class Int8:
         return out.to(x.dtype)
 
 
+class BFloat16:
+    """A weight in bfloat16, in oneDNN's native layout. Inputs are rounded to bfloat16, sums are float32."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy: Tensor = REORDER(weight.bfloat16(), HINT)
+        self.bytes = 2 * weight.numel()
+        self.bias = bias
+        self.product = ONEDNN
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        out: Tensor = self.product(x.bfloat16(), self.copy, None, "none", [], "")
+        out = out.to(x.dtype)
+        return out if self.bias is None else out + self.bias
+
+
 def can_reorder() -> bool:
     """True if products with weights in oneDNN's layout are available and preferred on this processor."""
     return REORDER is not None and uses_onednn()
@@ -112,10 +127,24 @@ def can_pack() -> bool:
     return None not in (PACK, PACKED_PRODUCT) and bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
-def check_int8(weight: Tensor) -> None:
-    """Raise UsageError if int8 products are unavailable for the weight's device."""
+def check_quantized(weight: Tensor, quantize: str) -> None:
+    """Raise UsageError if products with quantized weights are unavailable on the weight's device."""
     if weight.device.type != "cpu":
-        raise UsageError(f"quantize: int8 runs only on a CPU, but this model is on {weight.device.type}")
+        raise UsageError(f"quantize: {quantize} runs only on a CPU, but this model is on {weight.device.type}")
+    if quantize == "bfloat16":
+        _check_bfloat16()
+    else:
+        _check_int8()
+
+
+def _check_bfloat16() -> None:
+    if None in (REORDER, ONEDNN) or not hasattr(torch.cpu, "get_capabilities"):
+        raise UsageError(f"quantize: bfloat16 needs kernels that this torch ({torch.__version__}) lacks; use int8")
+    if not torch.cpu.get_capabilities().get("avx512_bf16"):
+        raise UsageError("quantize: bfloat16 needs a processor that multiplies bfloat16 (AVX512_BF16); use int8")
+
+
+def _check_int8() -> None:
     here = hasattr(torch.backends, "quantized")
     engines = set(torch.backends.quantized.supported_engines) - {"none"} if here else set()
     if not engines or None in (PREPACK, INT8_PRODUCT, ROUND):

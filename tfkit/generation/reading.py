@@ -129,8 +129,8 @@ def _read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
 def _common(model: Model, text: PaddedRows) -> int:
     """Return the length of the common prefix to read separately, shorter than every row; 0 if not worthwhile.
 
-    The prefix then precedes the padding, so the stack must tolerate gaps, and the encodings of the prefix must not
-    depend on the length of the text.
+    Reading it first puts the padding after the prefix, so the stack must tolerate gaps. The encodings of the prefix
+    must not depend on the length of the text.
     """
     stack = last(model)
     if text.rows == 1 or model.blueprint.encoder is not None or (text.fill is not None and not stack.takes_gaps):

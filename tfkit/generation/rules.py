@@ -94,7 +94,7 @@ class Rules:
         Incomplete characters are held back.
         """
         kept = self.cut(ids)
-        while kept and self.tokenizer is not None and _is_byte(self.tokenizer, kept[-1]):
+        while kept and self.tokenizer is not None and _may_join_next(self.tokenizer, kept[-1]):
             kept.pop()
         text = self._decode(prompt, kept).rstrip(UNFINISHED)
         for rule in self.stop:
@@ -110,8 +110,10 @@ class Rules:
         return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(ids)
 
 
-def _is_byte(tokenizer: Tokenizer, id_: int) -> bool:
-    """True for byte-fallback tokens, which are decoded together with their neighbours."""
+def _may_join_next(tokenizer: Tokenizer, id_: int) -> bool:
+    """True for byte-fallback tokens, decoded together with the next, and for special tokens, which are skipped."""
+    if id_ in tokenizer.special_ids.values():
+        return True
     return id_ < tokenizer.vocab_size and BYTE.fullmatch(tokenizer.backend.id_to_token(id_) or "") is not None
 
 

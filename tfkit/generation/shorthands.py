@@ -27,8 +27,8 @@ class GenerateOptions(TypedDict, total=False):
     """Options of a call that override the recipe's `generate:`; None keeps the recipe's value.
 
     `strategy`, `logits` and `stop` are names, mappings with a type, or Configs. `batch_size` is the number of prompts
-    per batch. `quantize="int8"` computes with int8 weights. `temperature`, `top_k`, `top_p`, `num_beams` and `n_best`
-    are short options, applied on top of the strategy and the rules.
+    per batch. `quantize` computes with `"int8"` or `"bfloat16"` weights. `temperature`, `top_k`, `top_p`, `num_beams`
+    and `n_best` are short options, applied on top of the strategy and the rules.
     """
 
     strategy: Parts | None

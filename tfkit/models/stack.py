@@ -224,7 +224,7 @@ class Stack(nn.Module):
     def _check_past(self, state: DecodeState, facts: Facts) -> None:
         """Raise UsageError, leaving the state unchanged, if a longer text changes the positions of past tokens.
 
-        The length they were read with includes tokens that have been rewound since.
+        Rewound tokens count towards the length with which the past was read.
         """
         past = facts.span.past
         if facts.lengths is not None and past:

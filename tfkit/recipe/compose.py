@@ -101,7 +101,7 @@ def version_faults(root: Node) -> list[Fault]:
 
 
 def with_overrides(root: Node, values: Node | None, faults: list[Fault]) -> Node:
-    """Merge a mapping of dotted keys to values over a recipe's tree."""
+    """Merge a mapping from dotted keys to values into the tree of a recipe."""
     for key, node in values.entries.items() if values is not None else ():
         root = merge(root, nested(key, node.moved(key)), faults)
     return root
@@ -169,7 +169,7 @@ def _with_bases(root: Node, file: Path | None, shipped: Mapping[str, Path], faul
 
 
 def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> Path:
-    """Return the file named by `extends`; if it does not exist, raise RecipeError with this fault and `faults`."""
+    """Return the file named by `extends`; raise RecipeError, including the earlier `faults`, if it does not exist."""
     word = base.value
     if not isinstance(word, str):
         message = f"expected one shipped recipe or path, not {kind(base)}; a base may itself extend another"
@@ -206,7 +206,7 @@ def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault
 
 
 def _display_path(path: Path) -> Path:
-    """Return a path for display: normalized unless that changes the file, relative if in the working directory."""
+    """Return a path for display: normalized unless this would name another file, relative in the working directory."""
     tidy = Path(os.path.normpath(path))
     if os.path.realpath(tidy) != os.path.realpath(path):  # with a symlink, a/link/../b is not a/b
         tidy = path

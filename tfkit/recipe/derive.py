@@ -72,11 +72,11 @@ class Derived:
     def _command(self) -> str:
         arguments = [f"--variant {name}" for name in self.variants] + [f"--set {text}" for text in self.sets]
         changed = f", changed by {' '.join(' '.join(text.split()) for text in arguments)}" if arguments else ""
-        return f"{self.source}{changed}; tfkit show {self.file} prints all of it."
+        return f"{self.source}{changed}; tfkit show {self.file} prints the whole recipe."
 
 
 class Paths:
-    """Rewrites the file paths in a recipe; `root` is the whole recipe, in which the types of parts are looked up."""
+    """Rewriter of the file paths in a recipe; the types of parts are looked up in `root`, the whole recipe."""
 
     def __init__(self, root: Node, folder: Path) -> None:
         self.root = root
@@ -99,8 +99,7 @@ class Paths:
     def _moved(self, value: str, node: Node, path: str) -> str:
         """Make a path relative to the new recipe.
 
-        Kept as they are: corpus paths relative to `data.folder`, and files that a shipped recipe expects the user to
-        provide.
+        Corpus paths relative to `data.folder` are kept, and so are files that users of a shipped recipe must provide.
         """
         here = node.folder or Path()
         if os.path.isabs(value) or (os.path.realpath(here) in self._shipped and not os.path.isfile(here / value)):

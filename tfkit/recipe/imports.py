@@ -56,7 +56,7 @@ def import_parts(name: str | Path) -> ModuleType:
 
 
 def imported(name: str | Path) -> ImportedCode:
-    """Import like `import_parts`, and return the registered parts as well."""
+    """Like `import_parts`, but return the registered parts as well."""
     text = str(name)
     done = _file(Path(text)) if is_file(text) else _module(text)
     for slot, part_name, part, _ in done.entries:
@@ -175,7 +175,7 @@ class Importer:
     trust: bool = False
 
     def __post_init__(self) -> None:
-        self.done: dict[str, str] = {}  # identity -> name as for --import
+        self.done: dict[str, str] = {}  # canonical name -> argument of --import
         self._failed: set[str] = set()
 
     def import_all(self, names: Iterable[str | Path]) -> None:

@@ -83,7 +83,7 @@ class Recipe:
 
     def _repr_html_(self) -> str:
         with contextlib.suppress(RecipeError):  # the lines report the error
-            drawing = importlib.import_module("tfkit.reports.svg")  # by name: reports depend on this package
+            drawing = importlib.import_module("tfkit.reports.svg")  # reports import this package
             return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
 
@@ -110,7 +110,7 @@ class Recipe:
         return lines
 
     def tell_warnings(self) -> None:
-        """Issue the warnings as RecipeWarning, with the caller of `train` as their origin."""
+        """Issue the warnings as RecipeWarning, attributed to the caller of `train`."""
         for fault in self.warnings:
             warnings.warn(RecipeWarning(fault), stacklevel=4)  # skips this frame, `train` and its decorator
 
@@ -358,9 +358,9 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     )  # fmt: skip
     _resolve_model(recipe, faults, saved)
     agreement = Agreement(recipe.root, (), RecipeFacts(), faults)
-    if data is not None and data.folder is not None and not train.evaluations and not entries:  # those may set paths
+    if data is not None and data.folder is not None and not train.evaluations and not entries:  # they may set paths
         agreement.tell("", unused_folder(data))
-    if saved:  # checked when it was trained
+    if saved:  # the other checks were made when it was trained
         return recipe
     _check_agreement(recipe, faults)
     recipe = _evaluations(recipe, faults) if train.evaluations and not faults.errors else recipe

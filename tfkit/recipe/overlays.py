@@ -13,7 +13,7 @@ from tfkit.core.trees import Tree
 from tfkit.recipe.text.node import Node, inline, kind, shorten, under
 from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 
-# more sections, in addition to the keys declared as sections: mappings that are not parts and always merge by key
+# sections besides those in SECTIONS: mappings that are not parts and always merge by key
 _SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
 # mutually exclusive keys of a section: setting one removes the other
 _ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}

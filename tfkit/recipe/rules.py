@@ -29,17 +29,17 @@ SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 
 @dataclass(frozen=True)
 class CapabilityRule:
-    """Requirement: with `requirer` (a slot, or a fact of the recipe), parts in `slots` need `capability`."""
+    """A requirement: if `requirer` (a slot, or a fact of the recipe) is present, parts in `slots` need `capability`."""
 
     capability: str
     requirer: str
     slots: tuple[str, ...]
     applies: Callable[[PartLike], bool] = lambda part: (
         True
-    )  # True if this part of the requirer's slot has the requirement
+    )  # True if a part in the slot `requirer` has this requirement
 
     def refuses(self, candidate: PartLike) -> bool:
-        """True if the rule applies to the part's slot and the part, with its options if given, lacks the capability."""
+        """True if the part is in one of the slots and lacks the capability, considering its options if given."""
         part, config = part_of(candidate), candidate if isinstance(candidate, Config) else None
         return part.part_slot in self.slots and self.capability not in part.able(config)
 
@@ -83,7 +83,7 @@ RULES = (
 )
 
 
-FACTS = {rule.requirer: rule for rule in RULES if rule.requirer not in CATALOGUES}  # by fact of a recipe
+FACTS = {rule.requirer: rule for rule in RULES if rule.requirer not in CATALOGUES}  # rules by fact of the recipe
 
 
 def requirements_of(requirer: PartLike) -> list[CapabilityRule]:

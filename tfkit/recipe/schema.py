@@ -309,7 +309,7 @@ class VariantKeys:
         return children | ({"[^.]+": others} if isinstance(others, dict) else {ANY_KEY: {}} if others else {})
 
     def _mappings(self, schema: Schema) -> Iterator[str]:
-        """Yield the definitions that a value may refer to, for a part that of all options in its slot."""
+        """Yield the mapping definitions that a value may refer to; for a part, the one with all options of its slot."""
         for one in schema.get("anyOf", [schema]):
             name, _, option = one.get("$ref", "").removeprefix(REFERENCE).partition("/properties/")
             if option:

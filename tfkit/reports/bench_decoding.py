@@ -9,9 +9,11 @@ from typing import Any, get_args
 import torch
 from rich.console import Console
 
+from tfkit.core.errors import UsageError
 from tfkit.core.options import Slot
 from tfkit.core.trees import JsonObject, Tree
 from tfkit.generation.decoder import Quantize, StepDecoder
+from tfkit.generation.products import check_quantized
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
 from tfkit.models import Model
@@ -93,7 +95,8 @@ def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
-    own |= {f"{OWN} {name}": _own(model, work, name) for name in get_args(Quantize)}
+    for name in get_args(Quantize):
+        own[f"{OWN} {name}"] = _own(model, work, name) if _is_available(model, name) else None
     return own | {FLOOR: _floor(model, work)} | {name: peer(work) for name, peer in peers.items()}
 
 
@@ -133,6 +136,14 @@ def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
         find(strategy, prepare(model, prompts, work.new, sources=sources, decoder=decoder), work.batch)
 
     return call
+
+
+def _is_available(model: Model, quantize: Quantize) -> bool:
+    try:
+        check_quantized(next(model.parameters()), quantize)
+    except UsageError:
+        return False
+    return True
 
 
 def _floor(model: Model, work: Work) -> Call:

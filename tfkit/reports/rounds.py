@@ -6,9 +6,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
+from tfkit.core.console import Console
 from tfkit.core.errors import UsageError
 from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject

@@ -258,7 +258,7 @@ class Run(StoredRun):
 
         `split` may also name one of `train.evaluations`. The metrics are `train.metrics`, or else the default metrics
         of the objective, such as accuracy or BLEU. The scores are saved in evaluation.json, unless the weights are
-        quantized (`quantize="int8"`) or the run was loaded with `sets`. Issue a TfkitWarning if they cannot be saved.
+        quantized or the run was loaded with `sets`. Issue a TfkitWarning if they cannot be saved.
         """
         if split in self.recipe.train.evaluations:
             return self._evaluate_named(str(split), limit, quantize)
@@ -382,11 +382,11 @@ def load_run(
 
 
 def _why_missing(folder: RunFolder, name: str) -> str:
-    """Explain why a run has no weights, if known."""
+    """Explain why a file of a run is missing, or return ""."""
     if folder.holds_run and name in folder.removed:
         return ": a study deleted it (study.keep: scores); train the run again to use its weights"
     unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
-    return ", since training kept no weights yet" if unfinished else ""
+    return ": training has not saved any weights yet" if unfinished else ""
 
 
 def evaluate(

@@ -106,7 +106,7 @@ def check_replaceable(target: Path) -> None:
     """Raise RunError if a folder cannot be renamed to NAME.old."""
     try:
         here = Path.cwd().resolve()
-    except OSError:  # deleted
+    except OSError:  # the current folder was deleted
         here = None
     if here is not None and (here == target or target in here.parents):
         raise RunError(f"{target}: is the current folder, which would be replaced; change to another folder first")

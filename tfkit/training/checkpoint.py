@@ -262,7 +262,7 @@ class Snapshot:
         return self._with(*map(_copies, self.files(), into))
 
     def whole(self, kept: bool) -> Snapshot:
-        """Gather tensors that are divided over processes, which all call this; empty unless `kept`."""
+        """Gather sharded tensors; all processes must call this. The result is empty unless `kept`."""
         return self._with(*(gathered(tensors, kept) for tensors in self.files()))
 
     def _with(

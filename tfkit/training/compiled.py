@@ -1,4 +1,4 @@
-"""`train.compile`: training steps through torch.compile."""
+"""`train.compile`: training with torch.compile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compiling() -> Iterator[None]:
 
 
 def check_compile(task: Task) -> None:
-    """Raise RecipeError if `train.compile` is set and nothing on this machine compiles."""
+    """Raise RecipeError if `train.compile` is set but a required C++ compiler is missing."""
     compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
     if task.settings.compile and task.train.device.type == "cpu" and not any(compilers):
         text = "CPU kernels require a C++ compiler, such as g++, and none is installed; leave it out"

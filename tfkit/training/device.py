@@ -47,7 +47,10 @@ def describe(device: torch.device) -> str:
 
 
 def check_memory(model: nn.Module, device: torch.device, parts: int = 1) -> None:
-    """Raise UsageError if training `model` (on `meta`), in that many parts, exceeds memory without activations."""
+    """Raise UsageError if training `model` (on `meta`) needs more memory than is free, even without activations.
+
+    `parts` is the number of processes over which the weights are divided.
+    """
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     needed, free = (trained * TRAINED_BYTES + frozen * FROZEN_BYTES) // parts, free_memory(device)
@@ -56,6 +59,5 @@ def check_memory(model: nn.Module, device: torch.device, parts: int = 1) -> None
         raise UsageError(
             f"training {trained + frozen:,} parameters needs {gigabytes(needed)} without activations "
             f"({TRAINED_BYTES} bytes each: weight, gradient, two moments{divided}), and {device} has {gigabytes(free)} "
-            "free; "
-            "use a smaller model or a larger machine"
+            "free; use a smaller model or a larger machine"
         )

@@ -43,10 +43,12 @@ class Piece:
     row: int = 0
     target: int = 0
     empty: bool = False
+    marked: int = 0  # most marked tokens in a row of the whole batch
 
     def draws(self, key: tuple[int, ...]) -> Draws:
         """Return the dropout RNG state for this piece of the batch identified by `key`."""
-        return Draws(key, self.row, len(side_of(self.batch)), self.target, len(self.batch.get("predicted", ())))
+        rows, targets = len(side_of(self.batch)), len(self.batch.get("predicted", ()))
+        return Draws(key, self.row, rows, self.target, targets, self.marked)
 
 
 def side_of(batch: Batch) -> Tensor:
@@ -72,7 +74,8 @@ def piece_of(batch: Batch, index: int, count: int) -> Piece:
         found["predicted"] = places[chosen] - start * width
         first = int((places < start * width).sum())
     found |= {name: _rows(name, tensor, rows, slice(start, stop)) for name, tensor in rest.items()}
-    return Piece(found, start, first, empty)
+    marked = int(batch["marked"].sum(dim=1).max()) if "marked" in batch else 0
+    return Piece(found, start, first, empty, marked)
 
 
 def _rows(name: str, tensor: Tensor, rows: int, kept: slice) -> Tensor:
@@ -108,7 +111,7 @@ class Division:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Let the model be called for evaluation within the block, by all processes equally often."""
+        """Allow evaluation of the model within the block. All processes must call the model equally often."""
         yield
 
 
@@ -137,7 +140,7 @@ class Replicated(Division):
 
 
 class LossModule(nn.Module):
-    """Module whose forward computes the loss, because DistributedDataParallel wraps modules."""
+    """Module whose forward computes the loss, as torch's parallel wrappers require."""
 
     def __init__(self, trained: nn.Module, compute: Compute) -> None:
         super().__init__()
@@ -151,14 +154,14 @@ class LossModule(nn.Module):
 
 
 class Sharded(Division):
-    """A part of every weight in each process, by torch's FSDP2; the rows are divided equally.
+    """Sharded data parallelism with FSDP2: each process holds a shard of every weight and computes a share of the rows.
 
-    The weights of a layer are whole while it is computed, all others during the step. Gradients are summed for each
-    batch, so that they are never kept whole.
+    The weights of a layer are gathered while the layer is computed; other weights stay gathered during the step.
+    Gradients are reduced after each batch, so that no process holds them whole.
     """
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team, device: str) -> None:
-        from torch.distributed.fsdp import fully_shard  # takes half a second
+        from torch.distributed.fsdp import fully_shard  # slow to import
 
         super().__init__(trained, compute, team)
         self.step = LossModule(trained, compute)
@@ -169,7 +172,7 @@ class Sharded(Division):
             unit.set_force_sum_reduction_for_comms(True)
             unit.set_gradient_divide_factor(1.0)
         self.root = units[-1]
-        for layer in layers:  # FSDP2 would copy the context, whose caches and observations all layers share
+        for layer in layers:  # hide the context from FSDP2, which would copy it, because layers share its caches
             layer.register_forward_pre_hook(lambda _, given: (given[0], lambda: given[1:]), prepend=True)
             layer.register_forward_pre_hook(lambda _, given: (given[0], *given[1]()))
 
@@ -189,7 +192,7 @@ class Sharded(Division):
 
 
 def units_of(trained: nn.Module) -> list[Layer]:
-    """Return the layers that share no weight with a module outside of them."""
+    """Return the layers that share no weights with other modules."""
     layers = [module for module in trained.modules() if isinstance(module, Layer)]
     within = {module for layer in layers for module in layer.modules()}
     others = [module.parameters(recurse=False) for module in trained.modules() if module not in within]
@@ -274,7 +277,7 @@ def check_division(task: Task, team: Team) -> None:
         return
     for name, weight in task.trained.named_parameters() if task.settings.parallel.shard else ():
         if weight.dim() == 0:
-            raise UsageError(f"train.parallel.shard: {name} has no axis to divide; give it the shape [1]")
+            raise UsageError(f"train.parallel.shard: {name} is a scalar and cannot be divided; give it the shape [1]")
     wide = _batch_wide(task, routers)
     if wide:
         pieces = 1 << (team.size - 1).bit_length()
@@ -295,14 +298,12 @@ def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
 
 
 def divided(task: Task, compute: Compute, team: Team) -> Division:
-    """Return the division for `train.parallel` and the processes of the run."""
+    """Choose the division from `train.parallel` and the number of processes."""
     parallel, trained = task.settings.parallel, task.trained
     if parallel.pieces is not None:
         return InPieces(trained, compute, team, parallel.pieces)
     if team.size == 1:
         return Division(trained, compute)
-    return (
-        Sharded(trained, compute, team, task.train.device.type)
-        if parallel.shard
-        else Replicated(trained, compute, team)
-    )
+    if parallel.shard:
+        return Sharded(trained, compute, team, task.train.device.type)
+    return Replicated(trained, compute, team)

@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return the list of resumptions, extended by this one: step, time, device and changed versions."""
+    """Return the list of resumptions with a new entry: step, time, device and changed versions."""
     other = {name: now[name] for name in versions() if now[name] != before.get(name)}
     again = {"step": step, "started": now["started"], "device": now["device"], "threads": now["threads"], **other}
     resumed = before.get("resumed")
@@ -52,7 +52,7 @@ def resumption(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> 
 
 @cache
 def _code() -> str:
-    """Return the beginning of a hash of all modules of tfkit, which tells versions under development apart."""
+    """Return an abbreviated hash of tfkit's source, which distinguishes versions under development."""
     root, digest = Path(tfkit.__file__).parent, hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         digest.update(f"{file.relative_to(root).as_posix()}\n".encode() + file.read_bytes())

@@ -32,7 +32,7 @@ CARD = "README.md"  # written by tfkit or by the user; see training/card.py
 QUANTIZED = "quantized"  # dtype of the quantized weights
 QUANTIZED_FROM = "quantized_from"  # path, scores and size of the original run, and the new size
 IMPORTED, NOTES = "imported", "notes"  # source of an imported model, and what the import lost
-REMOVED = "removed"  # names of files deleted after training, as study.keep says
+REMOVED = "removed"  # names of files that a study deleted after training (study.keep)
 # files written by tfkit; all others are the user's
 OURS = (
     *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ADAPTER, METRICS, LOG),
@@ -72,7 +72,7 @@ class RunFolder:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """Names of the files that a study deleted from this finished run. Raise RunError if unreadable."""
+        """Names of the files that a study deleted from this finished run. Raise RunError if they cannot be read."""
         names = self.known.get(REMOVED)
         return tuple(map(str, names)) if isinstance(names, list) else ()
 

@@ -26,7 +26,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Part(BaseModel):
-    """Base class of the models in run.json. Keys of later versions are ignored."""
+    """Base class of the records in run.json. Unknown keys are ignored, because later versions may add some."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 

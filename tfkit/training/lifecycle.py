@@ -1,4 +1,4 @@
-"""The course of a run, from its first file to the final weights: start, resume or restart."""
+"""Start, resumption and completion of a run, from the first file to the final weights."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def follow(recipe: Recipe, callbacks: Sequence[object] = ()) -> RunFolder:
     """Train alongside process 0, starting from its checkpoint and writing nothing. Return the run folder."""
     place, goes_on = team().shared(lambda: ("", False))
     folder = RunFolder(Path(place))
-    if not goes_on:  # finished
+    if not goes_on:  # already finished
         return folder
     with seeded(recipe.train.seed), Silence() as silent, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # process 0 warns

@@ -149,7 +149,7 @@ class Trainer:
         return bool(progress.finished)
 
     def _divided(self) -> Division:
-        """Divide batches over the processes, and weights and optimizer if `train.parallel.shard` is set."""
+        """Divide batches over the processes and, with `train.parallel.shard`, weights and optimizer state too."""
         task, before = self.task, dict(self.task.trained.named_parameters())
         compute = computing(compiled(task), task.train, self.settings.precision, task.distillation)
         division = divided(task, compute, self.team)
@@ -158,7 +158,7 @@ class Trainer:
         return division
 
     def _whole(self, device: torch.device | str = "cpu") -> Task:
-        """Return the task for process 0, with a whole copy of a model that is divided over the processes."""
+        """Return the task, in process 0 with a gathered copy of a sharded model. All processes must call this."""
         if not any(map(is_part, self.model.parameters())):
             return self.task
         weights = Weights.of(self.model)
@@ -184,7 +184,7 @@ class Trainer:
         return Snapshot.of(self.model, self.optimizer, self.progress, self.task.beside, self.callbacks.state())
 
     def _save_later(self) -> None:
-        """Gather a checkpoint, and write it in process 0 while training continues."""
+        """Gather a checkpoint from all processes. Process 0 writes it while training continues."""
         snapshot = self._snapshot().whole(self.team.leads)
         if self.team.leads:
             self.writer.write(snapshot)
@@ -286,7 +286,7 @@ class Trainer:
         return value > best if self.settings.validate.higher_is_better else value < best
 
     def _check_weights(self) -> None:
-        """Raise NotFinite if weights are NaN or infinite."""
+        """Raise NotFinite if weights contain NaN or infinite values."""
         tensors = {name: local(tensor) for name, tensor in Weights.of(self.task.trained).tensors.items()}
         found = set(not_finite(tensors))
         wrong = self.team.gathered(torch.tensor([name in found for name in tensors])).any(0)

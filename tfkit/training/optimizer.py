@@ -274,7 +274,7 @@ def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -
             raise ValueError(_unknown(f"{kind.__name__} has no option", name, known))
     try:
         kind([nn.Parameter(torch.zeros(2, 2))], lr=1e-3, **options)  # type: ignore[call-arg]
-    except Exception as error:  # classes raise different exceptions
+    except Exception as error:  # each class raises its own exceptions
         raise ValueError(f"{kind.__name__} rejects its options: {error}") from None
 
 

@@ -13,8 +13,9 @@ from tfkit.core.facts import Longest
 from tfkit.models import Model, build_model
 from tfkit.models.sample import meta_inputs
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.section_rules import longest_example
+from tfkit.recipe.settings.section_rules import longest_example, undivided
 from tfkit.recipe.settings.sections import Train
+from tfkit.training.division import units_of
 from tfkit.training.initial import freeze
 from tfkit.training.memory import Memory, activations_of, state_of
 from tfkit.training.objective.base import token_loss
@@ -26,9 +27,10 @@ DEVICE = torch.device("cpu")  # GPU kernels save about as much
 
 @dataclass(frozen=True)
 class Layout:
-    """A setting of `train.recompute` with its memory per device and its largest batch."""
+    """Settings of `train.recompute` and `train.parallel.shard` with the memory per device and the largest batch."""
 
     recompute: int | str
+    shard: bool
     memory: Memory  # with the activations of one row on each device
     row: int  # bytes per additional row
     rows: int  # rows of the largest batch, summed over all devices; 0 if not even one row fits
@@ -47,7 +49,7 @@ class TrainingPlan:
 
     @property
     def chosen(self) -> Layout | None:
-        """The layout with the least recomputation that fits the recipe's batch, or else at least one row."""
+        """The first layout that fits the recipe's batch, or else at least one row; whole weights come first."""
         whole = [one for one in self.layouts if one.rows * self.length >= self.tokens]
         return next(iter(whole or [one for one in self.layouts if one.rows]), None)
 
@@ -66,6 +68,7 @@ class TrainingPlan:
         line = f"torchrun --nnodes {nodes} --nproc-per-node {self.devices // nodes} -m tfkit train {self.recipe.name}"
         line = line if self.devices > 1 else f"tfkit train {self.recipe.name}"
         sets = [] if self.chosen.recompute == 0 else [f"train.recompute={self.chosen.recompute}"]
+        sets += ["train.parallel.shard=true"] if self.chosen.shard and not self.recipe.train.parallel.shard else []
         batch, parts = self.recipe.data.batch, -(-self.tokens // (self.chosen.rows * self.length))
         if parts > 1:
             key, value = ("tokens", batch.tokens) if batch.tokens else ("size", batch.size or 1)
@@ -87,15 +90,35 @@ def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = 
     model = build_model(blueprint, device="meta")
     freeze(model, settings.freeze)
     count = sum(weight.numel() for weight in model.parameters())
-    fixed, length = state_of(model, settings), length or _length(recipe, blueprint)
+    length = length or _length(recipe, blueprint)
+    fixed = _states(model, settings, devices)
     layouts = []
-    for recompute in dict.fromkeys([settings.recompute, "all"]):
+    for recompute in dict.fromkeys([settings.recompute, settings.recompute if settings.compile else "all"]):
         one = settings.model_copy(update={"recompute": recompute})
         kept, two = (_activations(blueprint, one, length, rows) for rows in (1, 2))
-        memory, row = replace(fixed, activations=kept), two - kept
-        rows = 0 if memory.total > room else 1 + (room - memory.total) // max(1, row)
-        layouts.append(Layout(recompute, memory, row, rows * devices))
+        for shard, state in fixed.items():
+            memory, row = replace(state, activations=kept), two - kept
+            rows = 0 if memory.total > room else 1 + (room - memory.total) // max(1, row)
+            layouts.append(Layout(recompute, shard, memory, row, rows * devices))
+    layouts.sort(key=lambda layout: layout.shard)
     return TrainingPlan(recipe, count, length, devices, room, tuple(layouts))
+
+
+def _states(model: Model, settings: Train, devices: int) -> dict[bool, Memory]:
+    """Return the memory of one device without activations, of whole weights and of divided ones, if possible.
+
+    Divided ones include what a step gathers: all weights and gradients outside of the layers, two layers of weights,
+    of which one is computed and one on its way, and the gradients of one.
+    """
+    whole = state_of(model, settings)
+    if devices == 1 or next(undivided(settings), ""):
+        return {False: whole}
+    layers = [sum(weight.nbytes for weight in layer.parameters()) for layer in units_of(model)]
+    outside, largest = whole.weights - sum(layers), max(layers, default=0)
+    gathered = Memory(outside + 2 * largest, outside + largest, 0)
+    parts = [-(-part // devices) for part in (whole.weights, whole.gradients, whole.optimizer)]
+    divided = Memory(parts[0] + gathered.weights, parts[1] + gathered.gradients, parts[2])
+    return {True: divided} if settings.parallel.shard else {False: whole, True: divided}
 
 
 def _length(recipe: Recipe, blueprint: Blueprint) -> int:

@@ -21,7 +21,13 @@ from tfkit.training.interrupt import Interrupts
 
 WAIT = timedelta(hours=12)  # others wait while process 0 validates and writes; a dead process is noticed at once
 GRACE = 2.0  # seconds before other processes exit, so that torchrun reports the one that failed first
-LOST = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe")  # in messages of torch.distributed
+LOST = (
+    "gloo",
+    "nccl",
+    "connection closed",
+    "connection reset",
+    "broken pipe",
+)  # found in messages of torch.distributed if a process is gone
 Value = TypeVar("Value")
 
 
@@ -67,7 +73,7 @@ def team() -> Team:
 
 
 def parts_of(settings: Train) -> int:
-    """Return the number of processes that the weights are divided over."""
+    """Return the number of processes over which the weights are divided."""
     return team().size if settings.parallel.shard else 1
 
 

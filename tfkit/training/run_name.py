@@ -55,7 +55,7 @@ def value_word(key: str, value: Any) -> str:
     if isinstance(value, (int, float)):
         return "s" + str(value) if key == "seed" else f"{_cleaned(key)}{value}"
     if isinstance(value, str):
-        word = _cleaned(value.rstrip("/").rpartition("/")[2])  # of paths, the last component
+        word = _cleaned(value.rstrip("/").rpartition("/")[2])  # paths are reduced to their last component
         if word != value and word[:1].isalpha() and len(word) <= 24:
             return f"{word}_{_digest(value)}"
         return word if word[:1].isalpha() and len(word) <= 24 else f"{_cleaned(key)}_{_digest(value)}"

@@ -280,7 +280,7 @@ def longest_example(blueprint: Blueprint, data: Data) -> int | None:
 def _model(
     blueprint: Blueprint, settings: Train, device: torch.device, tokenizer: Tokenizer, reporter: Reporter, initial: bool
 ) -> Model:
-    place = "cpu" if parts_of(settings) > 1 else device  # parts are cut in main memory, and moved
+    place = "cpu" if parts_of(settings) > 1 else device  # shards are cut in main memory, then moved
     model = build_model(blueprint, device=place, seed=settings.seed)
     if initial:
         fill_vectors(model, tokenizer, reporter)

@@ -1,4 +1,4 @@
-"""Tensors of which each process holds a part: torch's DTensor, divided along the first axis."""
+"""Sharded tensors: torch's DTensor, of which each process holds a shard along the first axis."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-# the class is not imported here: that takes half a second, and most processes never see one
+# DTensor is not imported here, because the import takes half a second and most runs do not need it
 
 
 def is_part(tensor: Tensor) -> bool:
-    """True if other processes hold the rest of the tensor."""
+    """True if this tensor is sharded over processes."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the part of this process, which may be empty; a whole tensor as it is."""
+    """Return this process's shard, which may be empty. Return other tensors unchanged."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole tensor; all processes call this together."""
+    """Gather a sharded tensor. All processes must call this. Return other tensors unchanged."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a copy of a whole tensor, divided as `like` is."""
+    """Copy a whole tensor, sharded in the same way as `like`."""
     copy = torch.empty_like(like)
     if hasattr(like, "device_mesh"):
         parts = tensor.chunk(like.device_mesh.size())
@@ -39,7 +39,10 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def gathered(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
-    """Return whole tensors in main memory, gathered one at a time by all processes; empty unless `kept`."""
+    """Gather sharded tensors into main memory, one at a time. The result is empty unless `kept`.
+
+    All processes must call this.
+    """
     found = {}
     for name, tensor in tensors.items():
         one = whole(tensor)
@@ -49,22 +52,22 @@ def gathered(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
 
 
 def exchange(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], after: nn.Module) -> None:
-    """Let an optimizer update the parameters of `after`, which were those of `before`, from the same state.
+    """Replace an optimizer's parameters `before` with the sharded parameters of `after`, and shard its state.
 
-    Of torch's fused kernels only those of Adam take divided tensors.
+    Sharded tensors are supported only by the fused kernels of Adam, so other optimizers become unfused.
     """
     fused = isinstance(optimizer, torch.optim.Adam)  # and its subclass AdamW
     new = {id(before[name]): parameter for name, parameter in after.named_parameters()}
     for group in optimizer.param_groups:
         group["params"] = [new[id(one)] for one in group["params"]]
-        if group.get("fused") and not fused and any(map(is_part, group["params"])):
+        if "fused" in group and not fused:
             group["fused"] = False
     for one, values in [(one, optimizer.state.pop(one)) for one in list(optimizer.state)]:
         optimizer.state[new[id(one)]] = _divided(values, new[id(one)])
 
 
 def _divided(values: Mapping[str, object], parameter: nn.Parameter) -> dict[str, object]:
-    """Divide those tensors of an optimizer's state that have a number for each of the parameter."""
+    """Shard the tensors of an optimizer's state that have the shape of the parameter."""
     return {
         name: part_of(value, parameter.detach())
         if isinstance(value, Tensor) and value.shape == parameter.shape

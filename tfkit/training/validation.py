@@ -45,7 +45,7 @@ def total_loss(
         # not inference_mode, because tensors that parts cache must remain usable in training
         with torch.no_grad(), autocast(feed.device, precision):
             for place, first in enumerate(range(0, len(plan), team.size)):
-                batch = min(first + team.rank, len(plan) - 1)  # sharded weights are gathered equally often by all
+                batch = min(first + team.rank, len(plan) - 1)  # repeated, so that all processes gather equally often
                 loss = feed.objective.loss(model, feed.make(0, batch, plan[batch]), training=False)
                 if batch == first + team.rank:
                     sums[place] = torch.tensor((loss.total.item(), loss.count), dtype=torch.float64)

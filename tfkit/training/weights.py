@@ -75,7 +75,7 @@ class Weights:
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that tied tensors share."""
+    """Return a key that is equal for tied tensors."""
     if is_part(tensor):  # its storage may be empty
         return (id(tensor),)
     return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()

@@ -103,7 +103,7 @@ class Yarn(Scaling):
     )
     mscale: PositiveFloat | None = Field(None, description="weight of ln(factor) in the factor on queries and keys")
     mscale_all_dim: PositiveFloat | None = Field(
-        None, description="weight of ln(factor) in the factor on all scores; divides the factor from mscale"
+        None, description="weight of ln(factor) in a factor on all scores, which divides the factor from mscale"
     )
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
+from tfkit.core.console import Console
 from tfkit.core.machine import machine
 from tfkit.core.options import Slot
 from tfkit.core.trees import JsonObject

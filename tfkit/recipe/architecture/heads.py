@@ -70,7 +70,7 @@ class HeadResolver:
 
     def _check_table(self, config: HeadFacts.Config | None, plan: StackPlan, node: Node) -> None:
         """Check that a tied head, or a head that searches for a token, is on a stack that embeds token ids."""
-        embedding = node_at(self.stacks[plan.side], "embedding")  # an invalid one counts as a table
+        embedding = node_at(self.stacks[plan.side], "embedding")  # an invalid embedding counts as a table
         if embedding is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None):
             if config is not None and config.is_tied() and plan.embedding is not None:
                 width = plan.embedding.table_width(plan.shape())

@@ -92,7 +92,7 @@ class LayerResolver:
         return node
 
     def plan(self, node: Node) -> LayerPlan | None:
-        """Return the plan of a complete layer node, or None with its faults added."""
+        """Return the plan of a complete layer node, or None after a fault."""
         before = len(self.faults.errors)
         keys = mapping(node)
         masks = layer_masks(self.stack, keys)

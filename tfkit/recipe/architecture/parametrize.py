@@ -103,7 +103,7 @@ class Parametrizer:
     def _stack(
         self, plan: StackPlan, base: StackPlan, blueprint: Blueprint, chosen: Parametrization
     ) -> tuple[StackPlan, StackPlan]:
-        """Return the stack and its base with layers in corresponding order: layers distinct in one are so in both."""
+        """Return the stack and its base with matching layers: layers that differ in one are separate in both."""
         branch = chosen.depth_ratio(blueprint, plan.side) ** -chosen.depth_exponent
         numbers: dict[tuple[int, int], int] = {}
         layers: list[tuple[LayerPlan, Sizes]] = []

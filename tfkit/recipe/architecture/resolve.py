@@ -46,7 +46,7 @@ class ModelResolver:
         self.partial: Blueprint | None = None  # what could be resolved despite faults
 
     def resolve(self) -> Blueprint | None:
-        """Return the Blueprint, or None if there are faults."""
+        """Return the Blueprint, or None if faults prevent it."""
         kind = self._topology()
         if kind is None:
             return None

@@ -186,8 +186,8 @@ class Contradictions:
             text = f"objective '{objective.part.part_name}' needs a {what} of type {types}; {has}"
             self.faults.add(written or self._near("model"), text)
         elif written and head and is_shipped(objective.part) and self.blueprint.read_by(head) is not last:
-            text = f"'{objective.part.part_name}' trains this head on the {last.side}; set reads to it, or remove reads"
-            self.faults.add(at(written, "reads") or written, text)
+            text = f"'{objective.part.part_name}' trains this head on the {last.side}"
+            self.faults.add(at(written, "reads") or written, f"{text}; set reads: {last.side}, or remove reads")
 
     def check_labels(self, nodes: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
         """Check that `num_classes: labels` is only in the head that an objective with labels trains."""

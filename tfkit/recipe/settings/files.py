@@ -64,7 +64,7 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
 
 
 def _place(root: Node, node: Node, path: str) -> Place:
-    """Return the place that sets the folder of a path: `data.folder` for a corpus of a shipped recipe, else `node`."""
+    """Return the place to report for a missing file: `data.folder` for a corpus of a shipped recipe, else `node`'s."""
     base, rest = locate(root, FOLDER)
     is_moved = path.startswith(CORPORA) and node.place.is_shipped and not rest and isinstance(base.value, str)
     return base.place if is_moved else node.place

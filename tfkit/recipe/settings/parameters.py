@@ -214,4 +214,4 @@ def _nothing(group: ParameterGroup, parameters: Sequence[Parameter]) -> str:
         [f"a name matching {', '.join(group.names)}"] * bool(group.names) + [f"kind {group.kind}"] * bool(group.kind)
     )
     kinds = ", ".join(dict.fromkeys(parameter.slot for parameter in parameters))
-    return f"no parameter has {what}; an example of a name is {parameters[0].names[0]}, and available slots are {kinds}"
+    return f"no parameter has {what}; names look like {parameters[0].names[0]}, and the slots are {kinds}"

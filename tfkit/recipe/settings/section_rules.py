@@ -109,10 +109,10 @@ def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: 
 
 
 def computing_problems(train: Train, blueprint: Blueprint | None) -> Iterator[Problem]:
-    """Yield the first reason against each way to compute a step."""
+    """Yield the first conflict of train.compile and of train.parallel.shard, and too many recomputed layers."""
     if train.compile and (reason := next(_uncompiled(train, blueprint), "")):
         yield Problem("compile", f"{reason}; leave it out", at="train")
-    if train.parallel.shard and (reason := next(_undivided(train), "")):
+    if train.parallel.shard and (reason := next(undivided(train), "")):
         yield Problem("parallel.shard", reason, at="train")
     if blueprint is not None and train.recompute and train.recompute != "all":
         deepest = max(plan.num_layers for plan in blueprint.stacks())
@@ -134,7 +134,8 @@ def _uncompiled(train: Train, blueprint: Blueprint | None) -> Iterator[str]:
         yield "shapes in a graph cannot depend on routing, so every expert would be computed for every token"
 
 
-def _undivided(train: Train) -> Iterator[str]:
+def undivided(train: Train) -> Iterator[str]:
+    """Yield the reasons why weights cannot be divided over processes."""
     if train.parallel.pieces is not None:
         yield "gradients are summed by layers, not in the order of train.parallel.pieces; leave one of them out"
     if train.compile:
@@ -193,7 +194,7 @@ def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
         return
     checkpoints = _times(train.steps, train.checkpoint_every)
     if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
-        text = f"{train.keep.mean} checkpoints are to be averaged, but {train.steps} steps produce only {checkpoints}"
+        text = f"averages {train.keep.mean} checkpoints, but {train.steps} steps produce only {checkpoints}"
         yield Doubt("keep.mean", f"{text}; use a smaller mean or a smaller checkpoint_every", at="train")
     if data is None or data.valid is None:
         return
@@ -242,7 +243,7 @@ def _is_set(section: Train | Generate, name: str) -> bool:
 
 
 def _times(steps: int, every: int) -> int:
-    """Return how often an event occurs that happens every `every` steps and at the last step."""
+    """Return the number of events that happen every `every` steps and after the last step."""
     return -(-steps // every)
 
 

@@ -39,7 +39,7 @@ def value_problem(key: str) -> str:
     """Return the reason why an evaluation of a trained model cannot override `key`, or ""."""
     section, dot, _ = key.partition(".")
     if not dot or section not in SECTIONS:
-        return f"a trained model can only be evaluated with changed keys of {', '.join(SECTIONS)}"
+        return f"for a trained model, only keys of {', '.join(SECTIONS)} can be changed"
     fixed = next((name for name in MADE if key == name or key.startswith(f"{name}.")), None)
     return "" if fixed is None else f"the model was trained with its {fixed}"
 
@@ -400,7 +400,7 @@ class Train(Validated):
 
     @property
     def initial(self) -> InitFrom | None:
-        """`init_from` as an InitFrom, also if only a run folder is set."""
+        """`init_from` converted to an InitFrom."""
         return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 

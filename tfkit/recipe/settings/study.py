@@ -161,11 +161,11 @@ class Study(Section):
         (), description="claims of papers to test on the runs"
     )
     reuse: bool = Field(
-        True, description="take equal finished runs from runs/ and from neighbouring studies instead of training again"
+        True, description="use equal finished runs in runs/ and in neighbouring studies instead of training them again"
     )
     keep: Keep = Field(
         "all",
-        description="files kept of each finished run: scores: no weights and checkpoints; weights: no checkpoints",
+        description="files kept of each finished run; scores: no weights or checkpoints; weights: no checkpoints",
     )
 
     @property

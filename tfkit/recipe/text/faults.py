@@ -1,4 +1,4 @@
-"""Collection of faults with their places, including Pydantic's errors, which are located by key instead."""
+"""Collection of faults with their places, also from Pydantic's errors, which only name keys."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Faults:
         parent, _, name = node.path.rpartition(".")
         meant = key_for(name, parent, known)
         near = nearest(name, list(known))
-        cut = near is not None and near.startswith(name)  # metric for metrics
+        cut = near is not None and near.startswith(name)  # a prefix, such as metric for metrics
         suggestion = near if meant is None or (cut and "." in meant) else meant or None
         hint = f"available: {', '.join(sorted(known))}" if known else "none is supported here"
         listing = "" if suggestion else f"; {hint}"

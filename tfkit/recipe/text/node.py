@@ -87,7 +87,7 @@ class Node:
         return replace(self, value=value, path=path, key_place=key_place or self.key_place)
 
     def over(self, base: Node) -> Node:
-        """Return a copy that replaces `base`, in addition to the values that it has already replaced."""
+        """Return a copy that records `base` as the oldest value it replaces."""
         return replace(self, under=base if self.under is None else self.under.over(base))
 
     def came(self, via: str) -> Node:

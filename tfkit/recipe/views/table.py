@@ -30,7 +30,7 @@ from tfkit.recipe.views.runs import places
 
 COMPOSING = ("extends", "variants")
 AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # stack keys shown as written; layers have the resolved values
-OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys that resolved.yaml sets differently
+OF_LAYERS = ("mask", "layer", "layers", "pattern")  # stack keys that have a different form in resolved.yaml
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class RecipeTable:
             return lambda index: True
         if kind.isdecimal():
             return int(kind).__eq__
-        if kind in mapping(self.resolver.texts[side].keys.get("layers")):  # itself: not per layer
+        if kind in mapping(self.resolver.texts[side].keys.get("layers")):  # the kind itself is shown as written
             return lambda index: deeper and kind in entries[index].kinds
         numbers = set(kind_names(plan).get(kind, ()))
         return lambda index: plan.order[index] in numbers

@@ -163,7 +163,7 @@ def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
     """Compute the length of the longest common subsequence."""
     best = [0] * (len(other) + 1)
     for word in one:
-        before = 0  # previous row, previous column
+        before = 0  # value of the previous row and column
         for place, target in enumerate(other, 1):
             here = best[place]
             best[place] = before + 1 if word == target else max(here, best[place - 1])
