@@ -85,8 +85,8 @@ def test_edited_runs_are_named_and_trained_again(copy: Path) -> None:
     assert sorted(Trained.began) == ["wide-s0", "wide-s1"]
     text = " ".join(printed.stdout.split())
     assert "first/runs/wide-s0/run.json: has changed since it was written" in text
-    assert "wide-s0 is not taken from it" in text
-    assert "first/runs/wide-s1: has no SHA256SUMS; wide-s1 is not taken from it" in text
+    assert "so it is not reused for wide-s0" in text
+    assert "first/runs/wide-s1: has no SHA256SUMS, so it is not reused for wide-s1" in text
 
 
 def test_a_taken_run_that_changes_is_no_evidence_and_then_trained(copy: Path) -> None:

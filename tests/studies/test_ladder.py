@@ -200,7 +200,7 @@ def test_a_size_that_failed_is_told_and_the_largest_waits(tmp_path: Path, monkey
     printed = tfkit(*LINE, folder=tmp_path)
     assert printed.exit_code == 1
     assert "4x1-4-s0: failed: the disk is full" in printed.stdout
-    assert "no prediction yet: mend what failed, and type the same line again" in printed.stdout
+    assert "no prediction yet: fix the failed runs, and repeat the command" in printed.stdout
     assert not any(name.startswith(LARGEST) for name in Trained.began)
     Trained.failing = ""
     assert tfkit(*LINE, folder=tmp_path).exit_code == 0
@@ -212,7 +212,7 @@ def test_losses_that_tell_no_law_are_told_and_the_largest_is_not_trained(tmp_pat
     printed = tfkit(*LINE, folder=tmp_path)
     assert printed.exit_code == 1
     assert "no law: the loss does not fall with the parameters beyond the noise: it is " in printed.stdout
-    assert "the largest size is not trained, since nothing predicts it" in printed.stdout
+    assert "the largest size is not trained, as nothing predicts it" in printed.stdout
     assert not any(name.startswith(LARGEST) for name in Trained.began)
     folder = tmp_path / "ladders" / "tiny"
     assert not (folder / "prediction.json").exists()

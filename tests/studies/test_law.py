@@ -127,7 +127,7 @@ def test_too_few_points_are_told() -> None:
         "the runs have 2 sizes; a law needs 3",
         "there are 6 mean losses; a law of 5 numbers needs 7",
     )
-    with pytest.raises(UsageError, match="5 points do not determine them"):
+    with pytest.raises(UsageError, match="5 points are too few"):
         fitted(points[:5])
     fit, why = law_of([Point(one.parameters, one.tokens, 0.0) for one in points])
     assert (fit, why) == (None, ("a loss is 0, and the law needs its logarithm",))

@@ -232,7 +232,7 @@ def test_what_no_study_can_be_read_from_is_refused(folder: Path, monkeypatch: py
         api.study({"study": {}})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="jobs must be a whole number from 1 to 1,024, got 0"):
         api.study("which.yaml", jobs=0)
-    with pytest.raises(UsageError, match="holds a study, which is read as it is; omit out and sets"):
+    with pytest.raises(UsageError, match="is the folder of a study and is only read; omit out and sets"):
         api.study(folder, out="elsewhere")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match="data frames need the package pandas: pip install"):

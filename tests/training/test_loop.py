@@ -329,7 +329,7 @@ def test_freeze_takes_the_patterns_of_groups_and_init_from(tmp_path: Path) -> No
 
 def test_freezing_nothing_is_an_error(tmp_path: Path) -> None:
     model = prepare(recipe(tmp_path), Reporter(False)).model
-    with pytest.raises(UsageError, match=r"begins with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):
+    with pytest.raises(UsageError, match=r"starts with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):
         freeze(model, ["encoder.layer.0"])
     with pytest.raises(RecipeError, match=r"train\.freeze\[0\]: no parameter name starts with 'nothing'"):
         recipe(tmp_path, freeze=["nothing"])

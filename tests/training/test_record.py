@@ -325,7 +325,7 @@ def test_weights_that_are_gone_are_written_again_and_it_is_told(run: Path, capsy
 
 def test_a_damaged_record_is_told_and_written_anew(run: Path) -> None:
     (run / SUMS).write_text("nonsense\n")
-    with pytest.raises(RunError, match=r"SHA256SUMS:1: not a SHA-256"):
+    with pytest.raises(RunError, match=r"SHA256SUMS:1: expected a SHA-256"):
         load_run(run)
     with pytest.warns(TfkitWarning):
         load_run(run, accept_changes=True)

@@ -55,7 +55,7 @@ class Catalogue:
                 problem = _edited(folder)
                 if not problem:
                     return folder
-                self.edited.append(f"{problem}; {run.name} is not taken from it")
+                self.edited.append(f"{problem}, so it is not reused for {run.name}")
         return None
 
     @cached_property

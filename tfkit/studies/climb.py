@@ -37,12 +37,12 @@ class Climb:
         if not self._trained(*(arm for arm in self.plan.arms if arm not in last)):
             return "stopped"
         if self.failed:
-            return self._conclude("no prediction yet: mend what failed, and type the same line again", "failed")
+            return self._conclude("no prediction yet: fix the failed runs, and repeat the command", "failed")
         results = ladder_results(self.plan, self.folder)
         if results.fit is None:
             for reason in results.reasons:
                 self.say(f"no law: {reason}")
-            problem = "" if results.forecast else "the largest size is not trained, since nothing predicts it"
+            problem = "" if results.forecast else "the largest size is not trained, as nothing predicts it"
             return self._conclude(problem, "failed")
         forecast = foreseen(self.plan, self.folder, results.fit, results.variants)
         self.say(f"{forecast.size}: predicted {shown(forecast.predicted)}, written to {self.folder / FORECAST}")

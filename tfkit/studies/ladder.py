@@ -232,7 +232,7 @@ def _check(source: StudySource, recipe: Recipe, options: LadderOptions) -> None:
     """Raise UsageError for a recipe without a validation loss, or a --set of a key that the ladder sets."""
     if recipe.data is None or recipe.objective is None:
         missing = "data" if recipe.data is None else "objective"
-        raise UsageError(f"{recipe.name}: a ladder trains its sizes, and this recipe has no `{missing}:`")
+        raise UsageError(f"{recipe.name}: has no `{missing}:` section, which a ladder needs; add one")
     if recipe.data.valid is None:
         raise UsageError(f"{recipe.name}: data.valid: is missing; the law is fitted to the loss on it")
     if options.budgets < LEAST_BUDGETS:

@@ -2,11 +2,11 @@
 
 N is the number of parameters in the layers, D the number of tokens read.
 
-The fit minimizes the squared differences of log losses from several starts. An interval contains the values that, as
-one more observation or as a constraint, raise the sum of squares by at most the 95 % quantile of an F test: for a
-linear law this equals Student's interval, and it needs no linear approximation. The variance is that of the points
-about the law, including the noise of seeds and the misfit of the law; a bootstrap of a dozen points would give
-intervals that are too narrow.
+The fit minimizes the squared differences of log losses from several starts. An interval contains the values that, when
+imposed as a constraint or added as another observation, raise the sum of squares by no more than the 95 % quantile of
+the F distribution allows. For a linear law, this is the usual t interval; no linear approximation is needed. The
+variance is that of the points about the law, including the noise of seeds and the misfit of the law; a bootstrap of a
+dozen points would give intervals that are too narrow.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class PointArrays:
 def fitted(points: Sequence[Point]) -> LawFit:
     """Fit the law by least squares; raise UsageError for fewer points than parameters."""
     if len(points) <= len(NAMES):
-        few = f"{len(points)} points do not determine them and their intervals"
-        raise UsageError(f"the law has {len(NAMES)} numbers; {few}")
+        few = f"{len(points)} points are too few to fit them with intervals; add sizes or budgets"
+        raise UsageError(f"the law has {len(NAMES)} parameters; {few}")
     best = _best(PointArrays.of(points))
     return LawFit(best.law, tuple(points), best.squares)
 

@@ -1,4 +1,4 @@
-"""Plots as inline SVG that fill the width of a page: places are percentages, texts and strokes keep their size."""
+"""Plots as inline SVG that fill the width of a page. Positions are percentages; texts and strokes keep their size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from html import escape
 from tfkit.core.output import printable
 
 FARTHEST = 5.0
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # between two ticks, times a power of ten
-UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))  # of values from ten of them on
-COLOURS, DASHES = 8, ("", "6 3", "2 2")  # the colours are variables of the page: --c0 to --c7
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # steps between ticks, times a power of ten
+UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))  # outliers are only hidden among at least ten values
+COLOURS, DASHES = 8, ("", "6 3", "2 2")  # colors are CSS variables of the page, --c0 to --c7
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def text(words: str) -> str:
 
 
 def style_of(place: int) -> str:
-    """Return the colour and dashes of the arm at this place; the baseline has the colour of text."""
+    """Return the color and dashes of the arm with this index. The baseline has the text color."""
     if place == 0:
         return "--c: var(--ink)"
     colour, dash = (place - 1) % COLOURS, DASHES[(place - 1) // COLOURS % len(DASHES)]

@@ -119,10 +119,10 @@ class Results:
     claims: tuple[ClaimResult, ...] = ()
     seeds: tuple[int, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
-    altered: Mapping[str, str] = field(default_factory=dict)  # why the files of these runs are not trusted
+    altered: Mapping[str, str] = field(default_factory=dict)  # reasons why files are not trusted, by run
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
-    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
-    worth: float | None = None  # margin of the first measure in a study that looks at its results after each seed
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
+    worth: float | None = None  # equivalence margin of the first measure in a sequential study
     reused: Mapping[str, str] = field(default_factory=dict)  # folders of the runs that were trained elsewhere
 
     @property
@@ -216,8 +216,8 @@ class StudyContext:
     altered: Mapping[str, str] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     planned: bool = False  # verdicts wait for all runs
-    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried for each variant, by key
-    worth: float | None = None  # margin of the first measure in a study with looks
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
+    worth: float | None = None  # equivalence margin of the first measure in a sequential study
     reused: Mapping[str, str] = field(default_factory=dict)  # folders of the runs that were trained elsewhere
 
 
@@ -288,7 +288,7 @@ class Table:
     def compared(self, name: str, against: str) -> Comparison:
         """Compare two arms."""
         arm, other = self.arms[name], self.arms[against]
-        if self.scale.looks:  # the seeds until one of them was decided
+        if self.scale.looks:  # the seeds before one of the two was decided
             seeds = {cell.seed for cell in arm.cells} & {cell.seed for cell in other.cells}
             arm, other = (replace(one, cells=tuple(c for c in one.cells if c.seed in seeds)) for one in (arm, other))
         pool = self.pool
@@ -341,7 +341,7 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 
 
 def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
-    """Return the results of each arm, and by name why the files of runs are not trusted."""
+    """Return the results of each arm, and the reasons why files are not trusted, by run."""
     board = Board(plan, folder)
     best, seeds = board.best(), board.seeds()
     altered: dict[str, str] = {}
@@ -354,7 +354,7 @@ def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[li
         altered |= {name: why for name, why in tuning.items() if why}
         made_of = " ".join([*arm.variants, *(f"{key}={value}" for key, value in arm.values.items())])
         cells = tuple(_cell(board, run, failed, altered) for run in runs)
-        if any(tuning.values()):  # its values were chosen by an altered run
+        if any(tuning.values()):  # an altered run decided its tuned values
             cells = tuple(replace(cell, state="altered", scores={}) for cell in cells)
         arms.append(
             ArmResult(

@@ -46,11 +46,11 @@ class RunRow:
 
     folder: Path
     values: Mapping[str, Any]
-    problem: str = ""  # why it cannot be read
+    problem: str = ""  # reason why it cannot be read
 
     @cached_property
     def settings(self) -> dict[str, list[Any]]:
-        """Values of resolved.yaml by dotted key, several for keys within a list; a part is also its type."""
+        """Return the values of resolved.yaml by dotted key, several for keys in lists. A part counts as its type."""
         try:
             root, _ = read(self.folder / RESOLVED)
         except RunError:
@@ -63,7 +63,8 @@ class RunRow:
     def lookup(self, key: str) -> list[Any]:
         """Return the values of a column, or of the outermost settings whose dotted key equals or ends in `key`.
 
-        Thus `norm` is that of the layers, not one within an attention; `none` is dropped unless all are none.
+        For example, `norm` selects the norm of the layers, not one within an attention. Values `none` are dropped,
+        unless all are.
         """
         if key in self.values:
             return [] if self.values[key] is None else [self.values[key]]
@@ -79,7 +80,7 @@ class RunRow:
 
 
 def runs_in(folders: Sequence[Path]) -> list[RunRow]:
-    """Return the runs in these folders, at any depth, and the folders that are runs, sorted by name."""
+    """Return all runs in these folders at any depth, or the folders themselves if they are runs, sorted by name."""
     runs = {folder: None for place in folders for folder in sorted(run_folders(place))}
     return [_row(folder) for folder in runs]
 
@@ -163,7 +164,7 @@ def _of_progress(progress: Progress | None) -> dict[str, Any]:
 
 
 def scores_of(folder: RunFolder) -> dict[str, Any]:
-    """Return the scores of evaluation.json, as `test.bleu`; valid.loss is left to the training."""
+    """Return the scores of evaluation.json, as `test.bleu`; valid.loss is omitted, because it comes from training."""
     file = folder / EVALUATION
     evaluation = read_json(file) if file.is_file() else {}
     if not isinstance(evaluation, dict):
@@ -229,21 +230,21 @@ class Condition:
         return cls(match[1], match[2], value, text)
 
     def holds(self, row: RunRow) -> bool:
-        """True if any value of the run satisfies it; for `!=`, if all do."""
+        """True if any value of the run satisfies the condition; for `!=`, if all values do."""
         answers = [self._compared(value) for value in row.lookup(self.key)]
         return all(answers) if self.sign == "!=" else any(answers)
 
     def _compared(self, value: Any) -> bool:
-        if isinstance(value, bool) is not isinstance(self.value, bool):  # true is not 1
+        if isinstance(value, bool) is not isinstance(self.value, bool):  # in Python, True == 1
             return self.sign == "!="
         try:
             return OPERATORS[self.sign](value, self.value)
-        except TypeError:  # words and numbers have no order
+        except TypeError:  # a word cannot be compared with a number
             return False
 
 
 def selected(runs: Sequence[RunRow], conditions: Iterable[str], by: str | None, reverse: bool) -> list[RunRow]:
-    """Return the runs satisfying all conditions, sorted by a key; those without it last. Raises UsageError."""
+    """Return the runs that satisfy all conditions, sorted by a key, those without the key last."""
     filters = [Condition.of(text) for text in conditions]
     for key, option in [(one.key, f"--where {one.text}") for one in filters] + ([(by, f"--sort {by}")] if by else []):
         check_key(runs, key, option)

@@ -1,4 +1,4 @@
-"""Execution of a study's trainings in separate processes, until all are done or a signal stops it."""
+"""Execution of a study's runs in separate processes, until all are done or a signal arrives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 
 @dataclass
 class Worker:
-    """Running training: its job, and the claim that excludes other processes."""
+    """A run in progress: its job, and the lock that excludes other processes."""
 
     run: PlannedRun
     job: Job
@@ -136,7 +136,7 @@ class Runner:
                 self._fail(run, str(error))
                 continue
             folder = self.board.own_folder(run).path
-            if claim is None or is_trained(folder):  # a killed study may have left a training
+            if claim is None or is_trained(folder):  # a killed study may have left a run in progress
                 elsewhere = True
                 self._report_waiting(run, held_by(folder))
                 if claim is not None:
@@ -165,7 +165,7 @@ class Runner:
         arm = self.board.plan.arm(run.arm)
         why = self.board.stranger(run)
         if not why and not unchanged(self.source, self.board.plan, arm):
-            why = f"the recipe of '{arm.name}' has changed since the study was planned; type the same line again"
+            why = f"the recipe of '{arm.name}' has changed since the study was planned; repeat the command"
         if why:
             claim.release()
             self._fail(run, why)
@@ -194,7 +194,7 @@ class Runner:
             history = self.board.history(run)
             step = "" if history is None or history.diverged is None else f" at step {history.diverged:,}"
             self.progress.events.append(f"{run.name}: diverged{step}")
-        elif is_trained(self.board.own_folder(run).path):  # one that a killed study left was faster to begin
+        elif is_trained(self.board.own_folder(run).path):  # a process left by a killed study may have locked it first
             self._report_waiting(run, held_by(self.board.own_folder(run).path))
         elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
             self._fail(run, worker.job.problem or self._why(run, worker.job.wait()))
@@ -210,7 +210,7 @@ class Runner:
 
     def _why(self, run: PlannedRun, status: int) -> str:
         if status < 0:
-            return f"its process was ended by signal {-status} ({signal.Signals(-status).name})"
+            return f"its process was killed by signal {-status} ({signal.Signals(-status).name})"
         if status == 0:
             return f"ended well, but {self.board.run_folder(run) / RUN} does not say so"
         return failure(self.folder / LOGS / f"{run.name}.txt")

@@ -1,6 +1,6 @@
 """Paired comparisons over seeds: a pooled variance, Holm's correction, power, and a verdict in words.
 
-The functions on arrays also accept leading axes, so that a test can simulate thousands of studies at once.
+Functions on arrays accept leading batch axes, so that a test can simulate thousands of studies at once.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from tfkit.core.extras import optional
 from tfkit.recipe.settings.study import COSTS
 
-DIGITS = 4  # of a printed score
+DIGITS = 4  # significant digits of a printed score
 LEVEL = 0.05  # family-wise error of a study
 POWER = 0.8
-PRIOR = 2.0  # variance of the difference in standard deviations, in the mixture of sequential tests
+PRIOR = 2.0  # prior variance of the standardized difference in the sequential test
 EQUAL = 1e-9  # relative rounding tolerance
-POINTS = 400  # of the distribution that power is integrated over
-MOST_SEEDS = 1000  # considered for the power of a larger study
-OUTLYING, LARGER, PAIR_LARGER = 1e-4, 0.05, 0.1  # p of the F tests that keep a spread out of the pool
+POINTS = 400  # number of points in the numerical integration of power
+MOST_SEEDS = 1000  # largest number of seeds considered in power calculations
+OUTLYING, LARGER, PAIR_LARGER = 1e-4, 0.05, 0.1  # F-test level at which an arm is excluded from the pool
 FINEST = 100_000  # examples up to which the step of a score is recognized from its values
-MOST_RANKED = 60  # runs for which the rank sum test is exact
+MOST_RANKED = 60  # largest number of runs for the exact rank sum test
 Array = NDArray[np.float64]
 Verdict = Literal["better", "worse", "within the noise", "equal", "open", "diverged"]
 
@@ -60,7 +60,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Scale:
-    """Properties of a measure: the step between two scores, its direction, and the margin of equality.
+    """Properties of a measure: its resolution (smallest step between scores), direction and equivalence margin.
 
     `looks` is True for a study that looks at its results after each seed.
     """
@@ -76,10 +76,10 @@ class Comparison:
     """Comparison of an arm with another on one measure, paired by seed: `mean` is the mean of arm minus other.
 
     `p` is that of the paired t test, `p_holm` after Holm's correction (Holm 1979) over all comparisons of the study.
-    `low` and `high` bound the interval: all intervals of a study hold at once with 95 %. Runs that diverged or failed
-    rank last, and p is that of the exact rank sum test (`by_rank`). Identical differences have no p.
-    `seen` is the smallest difference that has 80 % power, `seeds` the number of seeds that gives the observed one
-    80 % power. `problem` is why no verdict is given.
+    `low` and `high` bound the interval: the intervals of a study have a simultaneous coverage of 95 %. Runs that
+    diverged or failed rank last, and p is that of the exact rank sum test (`by_rank`). If all differences are
+    identical, there is no p. `seen` is the smallest difference that has 80 % power, `seeds` the number of seeds that
+    gives the observed one 80 % power. `problem` is the reason why there is no verdict.
     """
 
     arm: str
@@ -90,12 +90,12 @@ class Comparison:
     mean: float | None = None
     error: float | None = None  # standard error of the mean
     freedom: int = 0
-    pooled: int = 0  # arms that share the variance; 0 for the pair's own
+    pooled: int = 0  # number of arms in the pooled variance; 0 if not pooled
     low: float | None = None
     high: float | None = None
     p: float | None = None
     p_holm: float | None = None
-    anytime: bool = False  # p and interval hold at any number of pairs
+    anytime: bool = False  # p and interval are valid at any number of pairs
     by_rank: bool = False
     ahead: bool = False  # by_rank: the arm has the better mean rank
     seen: float | None = None
@@ -149,7 +149,7 @@ def pooled(values: Array, floor: float = 0.0) -> Pool:
     """Pool the variance of arms [..., arms, seeds] about additive effects of arm and seed.
 
     Arms whose variance is far larger than that of the others (p of an F test under OUTLYING) are left out.
-    `floor` is the minimum standard deviation of a difference that an arm's spread is held against.
+    `floor` is the minimum standard deviation of a difference, used when comparing the spreads of arms.
     """
     seeds, inside = values.shape[-1], np.ones(values.shape[:-1])
     fisher = _scipy_stats().f
@@ -174,9 +174,9 @@ def pooled(values: Array, floor: float = 0.0) -> Pool:
 def standard_error(differences: Array, pool: Pool | None, fits: Any, floor: float = 0.0) -> tuple[Any, Any, Any]:
     """Return the standard error of mean differences [..., seeds], its degrees of freedom, and whether it is pooled.
 
-    The pool is used if both arms are in it (`fits`) and their differences do not vary more than it says. Otherwise
-    the error is the larger one of both, with the pair's own degrees of freedom. `floor` is the minimum standard
-    deviation of the differences.
+    The pooled variance is used if both arms fit the pool (`fits`) and their differences do not vary more than it
+    predicts. Otherwise, the error is the larger of the pooled and the pair's own, with the pair's degrees of freedom.
+    `floor` is the minimum standard deviation of the differences.
     """
     seeds = differences.shape[-1]
     variance = differences.var(-1, ddof=1)
@@ -205,10 +205,10 @@ def compared(
     scale: Scale = Scale(),
     pool: Pool | None = None,
 ) -> Comparison:
-    """Compare two arms by seed; None is a run that diverged or failed, missing seeds are omitted.
+    """Compare two arms by seed. None marks a run that diverged or failed; missing seeds are omitted.
 
     The standard deviation of the differences is at least a step of the measure, and half a unit of the last printed
-    digit. `pool` has fits[0] for the arm and fits[1] for the other.
+    digit. `pool.fits` has an entry for each of the two arms.
     """
     seeds = [seed for seed in values if values[seed] is not None and reference.get(seed) is not None]
     differences = np.array([float(values[seed] or 0.0) - float(reference[seed] or 0.0) for seed in seeds])
@@ -262,7 +262,7 @@ def least_pairs(level: float) -> int:
 
 
 def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], rising: bool) -> tuple[float, bool]:
-    """Return the exact two-sided p of the rank sum test (Wilcoxon 1945), and if the first side ranks ahead.
+    """Return the exact two-sided p of the rank sum test (Wilcoxon 1945), and True if the first side ranks better.
 
     None ranks last.
     """
@@ -270,8 +270,8 @@ def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], 
     if len(values) > MOST_RANKED:
         found = _scipy_stats().mannwhitneyu(values[: len(ours)], values[len(ours) :], method="asymptotic")
         return float(found.pvalue), float(found.statistic) * 2 < len(ours) * len(theirs)
-    ranks = np.rint(2 * _scipy_stats().rankdata(values)).astype(int)  # twice, so that ties have whole ranks
-    ways = np.zeros((len(ours) + 1, int(ranks.sum()) + 1))  # by number of runs and sum of their ranks
+    ranks = np.rint(2 * _scipy_stats().rankdata(values)).astype(int)  # doubled, so that ranks of ties are integers
+    ways = np.zeros((len(ours) + 1, int(ranks.sum()) + 1))  # number of ways, by number of runs and sum of their ranks
     ways[0, 0] = 1.0
     for rank in ranks:
         ways[1:, rank:] += ways[:-1, :-rank]
@@ -317,7 +317,7 @@ def is_decided(one: Comparison, tests: int) -> bool:
 def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Comparison]:
     """Apply Holm's correction over all comparisons; add intervals, power and verdicts.
 
-    For `rising` measures larger is better.
+    For measures in `rising`, larger is better.
     """
     adjusted = holm([one.p for one in comparisons])
     tests = sum(one.p is not None for one in comparisons)
@@ -346,7 +346,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def claim_verdict(one: Comparison, rising: bool) -> Literal["held", "not held", "open"]:
-    """Return "held" if the arm's value is the smaller one beyond the noise; a diverged run has the worst value."""
+    """Return "held" if the arm's value is significantly smaller. Diverged runs have the worst value."""
     if one.better is None or one.problem:
         return "open"
     return "held" if one.better != rising else "not held"
@@ -366,7 +366,7 @@ def _verdict(one: Comparison) -> Verdict:
 
 
 def _with_interval(one: Comparison, level: float) -> Comparison:
-    """Add the interval at this level; it ends at 0 where only a later step of Holm's procedure excludes 0."""
+    """Add the interval at this level. It ends at 0 if 0 is only excluded by a later step of Holm's procedure."""
     mean, error = one.mean or 0.0, one.error or 0.0
     if one.anytime:
         reach = float(anytime_reach(error, one.n, level))
@@ -401,7 +401,8 @@ def _with_power(one: Comparison, level: float) -> Comparison:
 def _shift(freedom: int, level: float) -> float:
     """Return the true difference in standard errors that a two-sided t test finds with 80 % power."""
     stats, points = _scipy_stats(), (np.arange(POINTS) + 0.5) / POINTS
-    errors = np.sqrt(stats.chi2.ppf(points, freedom) / freedom)  # quantiles of estimated by true standard error
+    # quantiles of the ratio of the estimated to the true standard error
+    errors = np.sqrt(stats.chi2.ppf(points, freedom) / freedom)
     bounds = float(stats.t.isf(level / 2, freedom)) * errors
     low, high = 0.0, float(bounds.max()) + 10.0
     normal = optional("scipy.special", "study", "intervals need").ndtr

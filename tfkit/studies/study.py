@@ -106,12 +106,12 @@ def study(
     arguments, RunError for a folder with other files, and Interrupted after Ctrl-C: the next call continues.
     """
     if not isinstance(source, str | Path):
-        raise UsageError("tfkit.study takes a name or path: each run is trained in a process that reads the file")
+        raise UsageError("tfkit.study needs a name or path, because the process of each run reads the file")
     if type(jobs) is not int or not 1 <= jobs <= JOBS.most:
         raise UsageError(f"jobs must be a whole number from 1 to {JOBS.most:,}, got {jobs!r}")
     if (Path(source) / Plan.FILE).is_file():
         if out is not None or sets:
-            raise UsageError(f"{source}: holds a study, which is read as it is; omit out and sets")
+            raise UsageError(f"{source}: is the folder of a study and is only read; omit out and sets")
         return StudyRun(Path(source), study_report(read_plan(Path(source), Plan), Path(source)))
     check_packages()
     read = StudySource(str(source), tuple(sets), tuple(map(str, imports)), trust)
