@@ -356,7 +356,7 @@ def test_an_environment_that_cannot_be_read_is_named(run: Path) -> None:
             with pytest.raises(RunError, match=rf"environment\.json: {why}"):
                 trained(small(run.parent), run, **{how: True})
     (run / "environment.json").unlink()
-    with pytest.raises(RunError, match="not empty and not a run of tfkit"):
+    with pytest.raises(RunError, match="not empty and not a tfkit run"):
         trained(small(run.parent), run, resume=True)
 
 

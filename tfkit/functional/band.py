@@ -125,7 +125,7 @@ class Band:
     def _visible(self, mask: Visibility, batch: int) -> Tensor:
         """Return the mask [batch tile block width], with marked keys moved to the end."""
         query, key = self.tiles.places(mask.span.device)
-        count = self._at_once(mask.span.device, self.tiles.width)  # in chunks, because integer positions take memory
+        count = self._at_once(mask.span.device, self.tiles.width)  # chunked to limit memory: positions are integers
         pieces = zip(torch.split(query, count, dim=1), torch.split(key, count, dim=1), strict=True)
         visible = torch.cat([mask.among(*piece) for piece in pieces], dim=1).expand(batch, -1, -1, -1)
         marked = mask.marked()

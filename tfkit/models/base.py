@@ -27,9 +27,9 @@ class ModelOutput:
     """Output of a model; None for logits, states and losses that were not computed."""
 
     logits: Tensor | None = None  # of `head`
-    hidden: Tensor | None = None  # [batch time d_model] of the last stack
-    memory: Tensor | None = None  # of the encoder: [batch source d_model], or [batch 1 width] for last states
-    heads: dict[str, Tensor] = field(default_factory=dict)  # of `heads`, by name
+    hidden: Tensor | None = None  # output of the last stack [batch time d_model]
+    memory: Tensor | None = None  # output of the encoder: [batch source d_model], or [batch 1 width] for last states
+    heads: dict[str, Tensor] = field(default_factory=dict)  # outputs of `heads`, by name
     auxiliary_loss: Tensor | None = None  # sum over all sublayers
     observed: dict[str, Tensor] = field(
         default_factory=dict

@@ -77,7 +77,7 @@ def used_kinds(plan: StackPlan) -> list[int]:
 
 @dataclass(frozen=True)
 class WeightSets:
-    """Counter for the weights of shared parts, of which each pattern entry has one set.
+    """Counter for the weights of shared parts; each pattern entry has one set of weights.
 
     If `per_layer` splits an entry into several kinds, its set is counted with the first kind.
     """

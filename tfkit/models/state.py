@@ -16,7 +16,7 @@ from tfkit.models.layer import LayerState
 class DecodeState:
     """Data kept between decoding calls: the states of all sublayers, and properties of the tokens so far.
 
-    For layer i, `names[i]` are the names of parts in messages, and `memories[i]` the sublayers that attend to the
+    For layer i, `names[i]` are the names of parts for messages, and `memories[i]` the sublayers that attend to the
     memory, whose states do not grow.
     """
 

@@ -187,7 +187,10 @@ class Lora(Adapter):
                     known = ", ".join(dict.fromkeys(within)) or some(linear)
                     yield Problem("on", f"no linear layer is called '{name}'; available: {known}")
             if tied := _tied(model, projections(model, self.on)):
-                yield Problem("on", f"{some(tied)} is tied to another weight, which would change too; leave it out")
+                yield Problem(
+                    "on",
+                    f"{some(tied)} shares its weight with another module, which would change too; leave it out of `on`",
+                )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -11,8 +11,8 @@ import numpy as np
 Ids = np.ndarray[Any, np.dtype[Any]]  # integer token ids
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-TRAIN_LIMIT = 2_000_000  # maximum tokens to fit an n-gram model, which takes a few seconds
-VALID_LIMIT = 500_000  # maximum tokens to evaluate it
+TRAIN_LIMIT = 2_000_000  # maximum tokens for fitting an n-gram model, which takes a few seconds
+VALID_LIMIT = 500_000  # maximum tokens for evaluating the model
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def ngram_baseline(
 
 
 def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None:
-    """Return the loss of add-one smoothed unigrams and the accuracy of the most frequent token, or None if empty."""
+    """Return the loss of add-one smoothed unigrams and the accuracy of the most frequent token; None if empty."""
     if not len(valid):
         return None
     counts = np.bincount(train, minlength=vocab_size) + 1
@@ -92,7 +92,7 @@ class Level:
     left: Floats
 
     def blend(self, context: Ids, found: Ids, shorter: Floats) -> Floats:
-        """Interpolate: max(count(h w) - discount, 0) / count(h) + left(h) p(w | shorter h). Index -1 is unseen."""
+        """Interpolate: max(count(h w) - discount, 0) / count(h) + left(h) p(w | shorter h). Index -1: unseen."""
         known = (context >= 0) & (self.totals[context] > 0)
         own = np.where(found >= 0, self.counts[found] - self.discounts[found], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -167,6 +167,6 @@ def _discounts(counts: Floats) -> tuple[float, float, float, float]:
     share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     plain = (0.0, share, share, share)
     if not (n1 and n2 and n3 and n4):
-        return plain  # too few for separate discounts
+        return plain  # too few n-grams for separate discounts
     modified = (0.0, share, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
     return modified if min(modified[1:]) > 0 else plain

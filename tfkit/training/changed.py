@@ -43,7 +43,7 @@ def _hash_of(file: str, size: int, changed: int) -> str:
 
 
 def teacher_hashes(train: Train) -> Hashes:
-    """Return the SHA-256 of the teacher's weights and recipe, as far as they exist."""
+    """Return the SHA-256 of those of the teacher's weights and recipe that exist."""
     if train.teacher is None:
         return {}
     files = [Path(train.teacher.run) / name for name in (WEIGHTS, RESOLVED)]
@@ -57,7 +57,7 @@ def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]
 
 
 def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
-    """Map each changed file to the sections that read it (train, valid, tokenizer). Ignore files without a hash."""
+    """Map each changed file to the sections that read it (train, valid, tokenizer). Skip files without a hash."""
     found: dict[str, list[str]] = {}
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None

@@ -54,4 +54,4 @@ def _check(path: Path, is_folder: bool) -> None:
     if path.is_symlink():
         raise RunError(f"{path}: is a link, so tfkit would write outside the run; replace it with its target")
     if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
-        raise RunError(f"{path}: tfkit writes a {'folder' if is_folder else 'regular file'} here; move this one away")
+        raise RunError(f"{path}: not a {'folder' if is_folder else 'regular file'}, as required here; move it away")

@@ -203,7 +203,7 @@ def _resumed(
     trainer.restore(checkpoint)
     record.appending(folder)
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
-        trainer.progress.best = None  # was measured on other examples
+        trainer.progress.best = None  # the score was measured on other examples
         trainer.save()
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)

@@ -98,7 +98,7 @@ class Trainer:
         self.checkpoints.go_on_from(path, self.reporter.say)
         others = (before.best_by, before.averaged) != (progress.best_by, progress.averaged)
         if others or (before.keeps_best and not progress.keeps_best):
-            progress.best = None  # the best weights were not saved, or were selected by another score
+            progress.best = None  # the best weights were not saved, or were selected by another metric
         progress.keeps_best, progress.best_by = before.keeps_best, before.best_by
         progress.averaged = before.averaged
         progress.finished = self._finished() or self._stopped_before(progress.finished)

@@ -29,7 +29,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.parameters import hidden_matrices
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
-LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # do not change the update
+LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # options that do not change the update
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -208,7 +208,7 @@ class Muon(Optimizer):
 
 
 REFUSED = {
-    "LBFGS": "it evaluates the loss several times per step, which the training loop does not support",
+    "LBFGS": "it evaluates the loss more than once per step, which the training loop does not support",
     "SparseAdam": "it requires sparse gradients, which no part of tfkit produces",
     "Muon": "it accepts only matrices; `type: muon` uses AdamW for other parameters",
 }

@@ -32,7 +32,7 @@ class ReadingRows(Rows):
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.template: Frame | None = None  # of an imported tokenizer; None: derived from the special tokens
+        self.template: Frame | None = None  # template of an imported tokenizer; None: derived from the special tokens
 
     @property
     def _frame(self) -> Frame:
@@ -188,7 +188,9 @@ def room_in(frame: Frame, longest: int) -> int:
     """Return the number of text tokens that fit in a row between start and end. Raise DataError if it is below 2."""
     free = longest - frame.around
     if free < 2:
-        raise DataError(f"rows of {longest} tokens are too short for a text between start and end; allow more")
+        raise DataError(
+            f"rows of {longest} tokens are too short for a text between start and end token; allow longer rows"
+        )
     return free
 
 
@@ -216,7 +218,7 @@ def is_text(example: Example) -> bool:
 
 
 def texts_of(example: Example) -> dict[str, str]:
-    """Return the input fields of an example, which predictions repeat."""
+    """Return the input fields of an example, which its prediction includes."""
     return {field: example[field] for field in ("vectors", "text", "second") if field in example}
 
 
@@ -261,10 +263,10 @@ def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
 
 
 def read_again(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """Return the text as decoder input, shifted after the start token (Lewis et al. 2019: BART)."""
+    """Return the text as decoder input, shifted right by the start token (Lewis et al. 2019: BART)."""
     ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
     if start is None:
-        raise UsageError("the decoder starts with model.special_ids.start, which the recipe does not set")
+        raise UsageError("the recipe does not set model.special_ids.start, the decoder's first token")
     again = {"decoder_input_ids": torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)}
     # position t of the decoder represents token t, so the masks are equal
     return again | ({"decoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {})

@@ -30,7 +30,7 @@ class SpanRows(ReadingRows):
     fields = ("question", "context", "answer")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` (question and context) with the token masks `inside` (context) and `answer`.
+        """Return items with `text` (question and context) with the token masks `inside` (context) and `answer`.
 
         Examples and windows that do not contain the answer are dropped.
         """
@@ -65,7 +65,9 @@ class SpanRows(ReadingRows):
             extra = self._frame.around + len(self._frame.between)
             room = len(ids) if longest is None else longest - extra - len(question)
             if room < 2:
-                text = f"a question of {len(question)} tokens leaves no space for its context in {longest} tokens"
+                text = (
+                    f"a question of {len(question)} tokens leaves no room for its context in a row of {longest} tokens"
+                )
                 raise ExampleError(number + 1, text)
             for start in range(0, max(1, len(ids) - room // 2), max(1, room // 2)) if room < len(ids) else (0,):
                 piece = np.asarray(ids[start : start + room], dtype=np.int32)
