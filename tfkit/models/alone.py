@@ -117,7 +117,7 @@ def _several(slot: str, value: object, kind: type[One]) -> list[One]:
 
 
 def callable_alone(part: One) -> One:
-    """Let a part also be called with tensors and the keywords of `context`, as well as by a model."""
+    """Let a part be called with tensors and the keyword arguments of `context`, as well as by a model."""
     for kind, adapt in ADAPTED.items():
         if isinstance(part, kind):
             part.register_forward_pre_hook(adapt, with_kwargs=True)

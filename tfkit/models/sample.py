@@ -1,4 +1,4 @@
-"""Samples of models, which contain each distinct layer exactly twice, to measure a deep model's cost on few layers.
+"""Samples: models with each distinct layer exactly twice, to measure a deep model's cost on few layers.
 
 The second copy has the marginal cost of a layer; the first also includes work that is done once per forward pass
 (masks, shared biases).

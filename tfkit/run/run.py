@@ -300,7 +300,7 @@ class Run(StoredRun):
         return other
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
-        """Return outputs and references for the first `count` examples, or [] if the model does not translate."""
+        """Return outputs and references of the first `count` examples; [] unless the model maps sources to targets."""
         if not count or not self.writes or split not in dict(self._data.splits()):
             return []
         return self._scorer.samples(self._examples(split)[:count])

@@ -120,8 +120,8 @@ def save(
     """Save a model from a custom training loop as a run in the folder `out`.
 
     `tokenizer` may be None if the recipe has no `data:`; the run then works on ids. `labels` are the class names of a
-    classifier in the order of the logits. `force` renames an existing run to NAME.old. Other keyword arguments are those
-    of load_recipe. Write nothing and raise UsageError if the model does not match the recipe, or RunError if the
+    classifier in the order of the logits. `force` renames an existing run to NAME.old. Other keyword arguments are
+    those of load_recipe. Write nothing and raise UsageError if the model does not match the recipe, or RunError if the
     folder is occupied.
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)

@@ -171,7 +171,7 @@ class Lora(Adapter):
         rank: PositiveInt = Field(8, description="rank of each update")
         alpha: PositiveFloat = Field(16.0, description="each update is multiplied by alpha / rank")
         on: Annotated[Names, Field(min_length=1)] = Field(
-            ON, description="modules within each layer, by the last part of their name, or patterns of full names"
+            ON, description="modules in each layer, given by the last part of their name or by patterns of full names"
         )
         dropout: DropoutRate = Field(0.0, description="dropout on the input of each update")
 

@@ -68,7 +68,7 @@ class ItemColumn(Sequence[Ids]):
 
 
 def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
-    """Keep every n-th row, for about `limit` tokens in total. Truncate a single row."""
+    """Keep every n-th row, for about `limit` tokens in total. If there is only one row, truncate it."""
     size = rows.size if isinstance(rows, ItemColumn) else sum(len(row) for row in rows)
     if size <= limit:
         return rows
@@ -142,7 +142,7 @@ class KneserNey:
         return result
 
     def _laid_out(self, rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Concatenate rows, with boundary symbols so that contexts do not overlap. Return tokens and target mask."""
+        """Concatenate rows, with boundary symbols so that no context spans two rows. Return tokens and target mask."""
         edge = np.full(self.order - 1, self.vocab_size, dtype=np.int64)
         tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(part for row in rows for part in (edge, row))])
         target = np.ones(len(tokens), dtype=np.bool_)
@@ -162,7 +162,7 @@ def _level(keys: Ids, counts: Floats, contexts: int, symbols: int) -> Level:
 
 
 def _discounts(counts: Floats) -> tuple[float, float, float, float]:
-    """Return the discounts for counts 0, 1, 2 and 3+, estimated from how many n-grams occur 1 to 4 times."""
+    """Return the discounts for counts 0, 1, 2 and 3+, estimated from the numbers of n-grams that occur 1 to 4 times."""
     n1, n2, n3, n4 = (float((counts == number).sum()) for number in (1, 2, 3, 4))
     share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     plain = (0.0, share, share, share)

@@ -20,7 +20,7 @@ from tfkit.training.folder import RESOLVED, WEIGHTS
 
 DATA = "data"  # key in environment.json
 TEACHER = "teacher"  # key of the teacher's files
-EXAMPLES = "examples"  # key of corpora without files
+EXAMPLES = "examples"  # key of corpora that are not read from files
 Hashes = dict[str, dict[str, str]]  # train, valid, tokenizer -> file or EXAMPLES -> SHA-256
 
 
@@ -80,7 +80,7 @@ def moved(before: Any, now: Hashes) -> dict[str, str]:
 
 
 def _files(data: Data) -> dict[str, tuple[str, ...]]:
-    """Return the data files of each section, omitting sections that are not read from files."""
+    """Return the data files of each section, omitting sections whose data are not read from files."""
     read = {name: _read_by(getattr(data, name)) for name in ("train", "valid", "tokenizer")}
     return {name: files for name, files in read.items() if files and all(os.path.isfile(file) for file in files)}
 

@@ -130,7 +130,7 @@ class Checkpoints:
                 os.replace(newer, aside)
             except OSError as error:
                 raise RunError(f"{newer}: cannot be renamed: {error.strerror or error}") from None
-            say(f"{newer}: set aside as {aside.name}; {checkpoint.name} is used")
+            say(f"{newer}: set aside as {aside.name}; {checkpoint.name} is used instead")
 
     def save(
         self,
@@ -220,7 +220,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def is_removable(checkpoint: Path) -> bool:
-    """True if a folder contains only checkpoint files, so that it may be removed."""
+    """True if a folder contains only checkpoint files and may therefore be removed."""
     return not checkpoint.is_symlink() and all(
         path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
         for path in checkpoint.iterdir()
@@ -300,7 +300,7 @@ def _copies(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[s
 
 
 def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Clone tensors that share memory with an earlier tensor, because safetensors refuses shared memory."""
+    """Clone tensors that share memory with an earlier tensor, because safetensors rejects them."""
     seen: set[int] = set()
     distinct = {}
     for name, tensor in tensors.items():

@@ -134,7 +134,7 @@ def one_training() -> Iterator[None]:
     if not _training.acquire(blocking=False):
         raise UsageError(
             "another thread of this process is training, and all threads share the random number generators; "
-            "train one after the other, or in separate processes"
+            "train the runs one after the other, or in separate processes"
         )
     try:
         yield

@@ -11,7 +11,7 @@ from tfkit.storage.files import remove_leftovers
 from tfkit.training.checkpoint import FILES
 from tfkit.training.folder import CARD, CHECKPOINTS, OURS
 
-_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # name of a checkpoint while it is written
+_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # name of a checkpoint while it is being written
 _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # complete, damaged or unfinished
 
 

@@ -36,7 +36,7 @@ def write_curves(folder: RunFolder) -> None:
 
 
 def curves(records: Sequence[Record], title: str) -> str:
-    """Plot the records of a run as SVG, with one panel per quantity and the validation loss over the training loss."""
+    """Plot a run's records as SVG, one panel per quantity. The validation loss is drawn over the training loss."""
     measured = list(dict.fromkeys(name for record in records for name in record if name.startswith("valid.")))
     panels = {**PANELS, **{name: name for name in measured if name != "valid.loss"}}
     rows = math.ceil(len(panels) / 2)

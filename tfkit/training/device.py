@@ -40,7 +40,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 
 def describe(device: torch.device) -> str:
-    """Return the device with its GPU name or thread count."""
+    """Describe the device with its GPU name or thread count."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({torch.get_num_threads()} threads)"

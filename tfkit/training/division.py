@@ -24,7 +24,11 @@ from tfkit.training.objective import Batch, Loss
 from tfkit.training.processes import Team
 from tfkit.training.setup import Task
 
-SIDES = ("decoder_input_ids", "input_ids", "inputs_embeds")  # the first one present in a batch predicts the targets
+SIDES = (
+    "decoder_input_ids",
+    "input_ids",
+    "inputs_embeds",
+)  # the first of these in a batch is the one that predicts the targets
 BY_TARGET = ("labels", "draws")  # tensors with one row per entry of `predicted`
 
 Compute = Callable[[Batch], Loss]
@@ -172,7 +176,9 @@ class Sharded(Division):
             unit.set_force_sum_reduction_for_comms(True)
             unit.set_gradient_divide_factor(1.0)
         self.root = units[-1]
-        for layer in layers:  # hide the context from FSDP2, which would copy it, because layers share its caches
+        for (
+            layer
+        ) in layers:  # hide the context from FSDP2, which would copy it: its caches must be shared by all layers
             layer.register_forward_pre_hook(lambda _, given: (given[0], lambda: given[1:]), prepend=True)
             layer.register_forward_pre_hook(lambda _, given: (given[0], *given[1]()))
 

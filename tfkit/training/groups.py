@@ -22,7 +22,7 @@ SHOWN = 6  # maximum number of groups listed individually
 
 @dataclass(frozen=True)
 class Share:
-    """Factors of a parameter for learning rate, weight decay and eps. `weight_decay` overrides the optimizer's."""
+    """Factors on a parameter's learning rate, weight decay and eps. `weight_decay` overrides the optimizer's."""
 
     rate: float = 1.0
     weight_decay: float | None = None

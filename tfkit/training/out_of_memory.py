@@ -24,7 +24,7 @@ MOMENTS = 2  # state values per parameter in most optimizers
 
 
 class OutOfMemory(TfkitError):
-    """A training step exceeds memory. The message suggests settings that fit."""
+    """A training step needs more memory than is available. The message suggests settings that fit."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

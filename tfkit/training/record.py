@@ -57,7 +57,7 @@ def check(folder: RunFolder, names: Iterable[str]) -> None:
 def check_resumed(folder: RunFolder) -> None:
     """Raise RunError if a file that resumption depends on has changed.
 
-    Missing weights are no error: training writes them again.
+    Missing weights are not an error, because training writes them again.
     """
     check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
     check_existing(folder, WEIGHTS)

@@ -61,7 +61,7 @@ def save_run(
 
 
 def _check_given(model: object, recipe: Recipe, tokenizer: object) -> None:
-    """Raise UsageError for a model without weights, or for a missing or foreign tokenizer."""
+    """Raise UsageError for a model without weights, or for a tokenizer that is missing or not tfkit's."""
     if not isinstance(model, Model):
         children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
         inside = "".join(f"; pass its .{name}" for name, child in children.items() if isinstance(child, Model))

@@ -45,7 +45,10 @@ class Schedule(ScheduleFacts):
 
 
 class Decay(Schedule):
-    """Linear warmup to `lr` over `warmup` steps, then decay to `final` at the last step. Subclasses set the shape."""
+    """Linear warmup to `lr` over `warmup` steps, then decay to `final` at the last step.
+
+    Subclasses define the shape of the decay.
+    """
 
     class Config(Schedule.Config):
         """Options of schedules with a known last step."""

@@ -174,7 +174,7 @@ def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
 
 @register("metric", "grammatical")
 class Grammatical(TextMetric):
-    """100 * (outputs that complete their source to a sentence of the corpus `lano`) / (number of outputs).
+    """100 * (outputs that turn their source into a sentence of the corpus `lano`) / (number of outputs).
 
     References are ignored. The options must equal those of the corpus (Allen-Zhu and Li 2023, arXiv 2305.13673).
     """

@@ -268,7 +268,7 @@ def _cut(texts: TokenIds, room: int | None) -> tuple[Ids, Ids]:
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
-    """Return tokens with their text, id and probability."""
+    """Return the text, id and probability of each token."""
     texts = (tokenizer.decode([id_]).strip() or tokenizer.readable_token(id_) for id_ in ids)
     named = zip(texts, ids, probabilities, strict=True)
     return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

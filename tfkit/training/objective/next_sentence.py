@@ -46,7 +46,7 @@ class NextSentenceRows(MaskedRows):
         return items
 
     def _free(self, longest: int) -> int:
-        """Return the number of text tokens that a pair may have in a row of `longest`."""
+        """Return the number of text tokens that a pair may have in a row of `longest` tokens."""
         free = longest - len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         if free < 2:
             raise DataError(f"rows of {longest} tokens are too short for two texts; allow longer rows")

@@ -52,7 +52,7 @@ class ReadingRows(Rows):
         return [*self._frame.before, *ids, *self._frame.after]
 
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> Sequence[Item]:
-        """Return items without targets, with at least one token each. Log how many texts are truncated."""
+        """Return items without targets, with at least one token each. Log the number of truncated texts."""
         if self.plan is not None:
             return self.vectors(examples)
         self.bind(tokenizer)
@@ -77,7 +77,7 @@ class ReadingRows(Rows):
 
 
 class ReadingAnswers(Answers):
-    """Base class of answers computed by a head over a text."""
+    """Base class of answers computed by a head from a text."""
 
     objective: Reading
     rows: ReadingRows
@@ -208,7 +208,7 @@ def joined(*pieces: Sequence[int] | Ids) -> Ids:
 
 
 def alone(id_: int) -> Item:
-    """Create an item for an empty text without special tokens."""
+    """Create an item of a single token, for an empty text that gets no special tokens."""
     return {"text": np.asarray([id_], dtype=np.int32), "marked": np.ones(1, dtype=np.int32)}
 
 

@@ -40,7 +40,7 @@ class TokenFacts:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenFacts:
-        """Extract the facts of a tokenizer."""
+        """Extract these properties from a tokenizer."""
         return cls(dict(tokenizer.special_ids), tokenizer.vocab_size)
 
     @property

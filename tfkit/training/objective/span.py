@@ -99,7 +99,7 @@ class AnswerSpans(ReadingAnswers):
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Return the `answer` to each question with its character offsets `begin` and `end` in the context.
 
-        `probability` is relative to the spans of one window. The answer to an empty context is empty.
+        `probability` is normalized over the spans of one window. The answer to an empty context is empty.
         """
         windows = list(self.rows._windows(examples, tokenizer, model.blueprint.last.max_length))
         per_window = self._logits(model, [item for _, item, _, _ in windows])
@@ -168,7 +168,7 @@ def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
 
 
 def best_span(logits: Tensor, longest: int) -> tuple[float, int, int, float]:
-    """Return score, start, end and probability of the best span of `logits` [time 2], at most `longest` tokens."""
+    """Return score, start, end and probability of the best span of `logits` [time 2] with at most `longest` tokens."""
     begins, ends = logits.double().unbind(dim=1)
     scores = begins[:, None] + ends[None, :]  # [begin end]
     allowed = torch.ones_like(scores, dtype=torch.bool).triu() & torch.ones_like(scores, dtype=torch.bool).tril(
