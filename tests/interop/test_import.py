@@ -428,7 +428,7 @@ def test_an_import_is_on_record(llama: Path, tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_are_told(llama: Path, tmp_path: Path) -> None:
     with_tensor(llama, "model.layers.0.mlp.up_proj.weight", lambda tensor: tensor.index_fill(0, torch.tensor(0), 1e6))
     name = r"decoder\.layers\.0\.feedforward\.up\.weight"
-    with pytest.warns(TfkitWarning, match=rf"llama: 1 of \d+ tensors hold NaN or infinite numbers: {name}"):
+    with pytest.warns(TfkitWarning, match=rf"llama: 1 of \d+ tensors contain NaN or infinite values: {name}"):
         import_model(str(llama), tmp_path / "half", dtype="float16")  # in which 1e6 is infinite
     import_model(str(llama), tmp_path / "run")
     with pytest.warns(TfkitWarning, match=rf"half/model\.safetensors: 1 of \d+ tensors hold NaN .*: {name}"):

@@ -96,7 +96,7 @@ class Model(ModelFacts, nn.Module):
 
     @property
     def head_of_last(self) -> nn.Module:
-        """Head that reads the last stack, as losses and generation need. Raise UsageError if there is none."""
+        """Head that reads the last stack, as losses and generation require. Raise UsageError if there is none."""
         if self.head is None:
             raise UsageError("this model has no head that predicts tokens; add one, such as head: language_model")
         side = self.blueprint.last.side

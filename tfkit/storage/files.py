@@ -54,7 +54,7 @@ def _check_replaceable(path: Path) -> None:
     """Raise RunError if a path is not a regular file. Replacing a device would remove it from the system."""
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):  # a new file, or an error that writing reports
+    except (FileNotFoundError, NotADirectoryError):  # a new file, or an error that is reported when writing
         return
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         why = error.strerror if isinstance(error, OSError) else error

@@ -17,7 +17,7 @@ from tfkit.storage.files import read_bytes
 from tfkit.training.folder import CURVES, METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
-LEAST = 20  # minimum number of steps to draw
+LEAST = 20  # minimum number of steps for a plot
 POINTS = 400  # maximum points per line; more are averaged in groups
 PANELS = {"loss": "loss, nats", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
 Record = Mapping[str, Any]

@@ -185,7 +185,7 @@ def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) ->
 
 
 def room_in(frame: Frame, longest: int) -> int:
-    """Return the number of text tokens that fit in a row between start and end. Raise DataError if it is below 2."""
+    """Return the number of text tokens that fit in a row between start and end. Raise DataError if fewer than 2 fit."""
     free = longest - frame.around
     if free < 2:
         raise DataError(
