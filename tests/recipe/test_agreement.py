@@ -186,7 +186,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         "model.embedding.mask_id: is 3, but the tokenizer's mask",
     ),
     # what the model reads
-    (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' provides"),
+    (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' trains on"),
     (
         LABELS,
         ("model.embedding=features",),

@@ -290,7 +290,7 @@ def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
     else:
         (run / name).unlink()
         (run / name).mkdir()
-    with pytest.raises(RunError, match=rf"{name}: tfkit writes a (folder|regular file) here"):
+    with pytest.raises(RunError, match=rf"{name}: not a (folder|regular file), as required here"):
         trained(small(run.parent, steps=5), run, resume=True)
     trained(small(run.parent, **SMALL), run, force=True)
 

@@ -260,7 +260,7 @@ class TestCausalLm:
     def test_wrong_input(self, caplog):
         with pytest.raises(UsageError, match=r"set objective\.block"):
             part(CausalLm).rows.prepare(TEXTS, tokenizer(), None)
-        with pytest.raises(UsageError, match=r"objective\.block is 32, but .* allows 16 tokens"):
+        with pytest.raises(UsageError, match=r"objective\.block is 32, but .* allows at most 16 tokens"):
             part(CausalLm, block=32).rows.prepare(TEXTS, tokenizer(), 16)
         with pytest.raises(DataError, match="requires at least two tokens, got 1"):
             part(CausalLm).rows.prepare([{"text": "a"}, {"text": ""}], tokenizer(), 16)

@@ -91,7 +91,10 @@ def test_without_a_tokenizer_it_works_on_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"d_model": 16}, r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), \[20, 8\] \(float32\) in the"),
+        (
+            {"d_model": 16},
+            r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), but \[20, 8\] \(float32\) in the",
+        ),
         ({"num_layers": 2}, r"decoder.layers.1.[a-z.]+ is in the model but not in the recipe"),
         ({"head": {"type": "language_model", "tied": False}}, r"model.head.tied: False in the model, True in"),
         ({"layer": {**IDS["model"]["layer"], "residual": "pre_norm"}}, r"is in the model but not in the recipe"),

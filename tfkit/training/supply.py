@@ -22,7 +22,7 @@ from tfkit.training.needs import NEEDS, Need, installed_version
 
 
 def downloaded_run(address: str) -> Path:
-    """Download a run from the hub. Raise UsageError, DataError, or RunError if the repository is not a run."""
+    """Download a run from the hub. Raise UsageError or DataError on failure, RunError if the repository is no run."""
     folder = downloaded(repository(address), (*PUBLISHED, SUMS, f"{KEPT}/*"), address)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():

@@ -68,7 +68,7 @@ class CausalRows(TextRows):
         return super().collate_packed(rows, length, rng)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Prepend the start token to a prefix. With joined texts, prepend the end token, but only if it is empty."""
+        """Prepend the start token to a prefix, or, with joined texts, the end token to an empty prefix."""
         first = self.tokens.special.get("start" if not self.config.join else "end")
         return list(ids) if first is None or (self.config.join and ids) else [first, *ids]
 

@@ -208,9 +208,8 @@ class Rows(RowsFacts):
             array = name.array[..., None] if pictures and name.array.ndim == 2 else name.array
             if pictures and items and array.shape != items[0]["vectors"].shape:
                 sizes = [list(one.shape) for one in (array, items[0]["vectors"])]
-                raise ExampleError(
-                    number, f"an image has shape {sizes[0]}, the first one {sizes[1]}; use a single size"
-                )
+                text = f"the image has shape {sizes[0]}, but the first one has {sizes[1]}"
+                raise ExampleError(number, f"{text}; use images of one size")
             try:
                 positions = length_of(plan, array.shape)
             except ValueError as error:
