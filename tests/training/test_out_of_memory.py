@@ -76,5 +76,5 @@ def test_what_fits_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "train.recompute: all" in demand.advice(again.total)
     assert demand.advice(memory.fixed) == "No smaller setting fits either; use a smaller model."
     monkeypatch.setattr(out_of_memory, "free_memory", lambda _: memory.gradients + memory.optimizer)
-    with pytest.raises(OutOfMemory, match=r"and cpu has 0.0 GiB"):
+    with pytest.raises(OutOfMemory, match=r"but cpu has 0.0 GiB"):
         out_of_memory.check_fits(task, 1)

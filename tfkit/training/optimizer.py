@@ -208,7 +208,7 @@ class Muon(Optimizer):
 
 
 REFUSED = {
-    "LBFGS": "it evaluates the loss more than once per step, which the training loop does not support",
+    "LBFGS": "it evaluates the loss several times per step, which the training loop does not support",
     "SparseAdam": "it requires sparse gradients, which no part of tfkit produces",
     "Muon": "it accepts only matrices; `type: muon` uses AdamW for other parameters",
 }

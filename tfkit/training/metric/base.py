@@ -14,6 +14,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.extras import optional
 from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveInt, as_tuple
+from tfkit.core.output import counted
 from tfkit.core.slots import MetricFacts
 
 
@@ -97,7 +98,7 @@ class TextMetric(Metric):
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
         """Compute the corpus-level score. Raise UsageError if there are no texts or their numbers differ."""
         if len(outputs) != len(references):
-            got = f"{len(outputs)} outputs and {len(references)} references"
+            got = f"{counted(len(outputs), 'output')} and {counted(len(references), 'reference')}"
             raise UsageError(f"{self.part_name} requires one reference per output, got {got}")
         if not outputs:
             raise UsageError(f"{self.part_name} has no outputs to compare")
