@@ -140,7 +140,7 @@ class Model(ModelFacts, nn.Module):
         return with_weights, without
 
     def finish(self, body: Body, with_heads: bool) -> ModelOutput:
-        """Return the output of a call from its hidden states, with the outputs of all heads if `with_heads`."""
+        """Return the output of a call from its hidden states, with the outputs of all heads if `with_heads` is set."""
         out = ModelOutput(hidden=body.hidden, memory=body.memory)
         collector = body.call.collector
         if collector.losses:

@@ -39,7 +39,8 @@ class Claim:
         except OSError as error:
             raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
         try:
-            check_free_or_run(folder)  # again: another process may have used it before the lock was acquired
+            # checked again, because another process may have used the folder before the lock was acquired
+            check_free_or_run(folder)
             self.replaces = not folder.is_free and not resume
             if not folder.is_free:
                 check_use(folder, resume, force)

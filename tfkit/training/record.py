@@ -72,7 +72,7 @@ def check_existing(folder: RunFolder, name: str) -> None:
 def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
     """Yield one message for each of these files that has changed.
 
-    After a killed process, the manifest lacks the files that grow during training; they are not checked.
+    If the process was killed, the manifest lacks the files that grow during training; they are not checked.
     """
     for name in names:
         if name in APPENDED and name not in checksums.trusted_sums(folder.path):

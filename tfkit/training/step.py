@@ -53,7 +53,8 @@ def accumulate(division: Division, feed: Feed, batches: Iterator[Made], count: i
     size = 0
     for left in reversed(range(count)):
         epoch, number, indices, batch, _ = next(batches)
-        # the number of targets is not known yet; the number of positions keeps gradients near their final scale
+        # the number of targets is not known yet; a division by the number of positions keeps gradients near their
+        # final scale
         size = size or side_of(batch).shape[:2].numel()
         losses += division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0)
         read += tokens_read(feed, batch, indices)
