@@ -345,7 +345,7 @@ def test_parts_registered_in_python_are_recorded_too(tmp_path: Path) -> None:
     (need,) = needs(run)
     assert (need["door"], need["name"], need["used"]) == ("python", __name__, {"norm": ["my_norm"]})
     forget()
-    with pytest.raises(RunError, match=r"needs norm 'my_norm', registered by .*: import it first, or pass"):
+    with pytest.raises(RunError, match=r"needs norm 'my_norm', registered by .*: import that module first, or pass"):
         tfkit.load_run(run, trust=True)
     file = tmp_path / "now_in_a_file.py"
     file.write_text(text_of("norm"))

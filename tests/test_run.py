@@ -355,7 +355,7 @@ def test_a_run_keeps_a_decoder_for_each_way_to_quantize(writer: Run) -> None:
 def test_ids_without_a_token_are_told_and_never_written(tmp_path: Path) -> None:
     run = silent(language(**{"model.vocab_size": 500, "train.steps": 1}), tmp_path / "x")
     size = run.tokenizer.vocab_size
-    told = f"{500 - size} of 500 ids are not tokens of the tokenizer and are never generated"
+    told = f"{500 - size} of the model's 500 token ids have no token in the tokenizer and are never generated"
     assert told in (run.folder / "train.log").read_text()
     drawn = run.candidates(["a"] * 4, 12, strategy="sample", seed=1)
     assert {id_ for (written,) in drawn for id_ in written.ids} <= set(range(size))

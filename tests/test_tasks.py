@@ -250,7 +250,7 @@ class TestInitFrom:
         source["data"]["tokenizer"] = {"type": "file", "path": str(classifier.folder / "tokenizer.json")}
         source["train"] = source["train"] | {"steps": 1, "init_from": str(classifier.folder)}
         source["train"]["schedule"] = {"type": "constant", "lr": 1e-12}
-        with pytest.raises(RunError, match=r"head\.dense\.weight \(the head in the run has another type\)"):
+        with pytest.raises(RunError, match=r"head\.dense\.weight \(the run's head has another type\)"):
             train(source, out=tmp_path / "run", progress=False)
         allowed = {"run": str(classifier.folder), "new": ["head.*"], "unused": ["head.*"]}
         source["train"]["init_from"] = allowed

@@ -111,9 +111,12 @@ def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
     ("sets", "said"),
     [
         (["data.tokenizer=word"], "data.tokenizer: 'classification' on vectors reads no text; remove the tokenizer"),
-        (["model.embedding=tokens", "model.vocab_size=9"], "data.train provides vectors; use features or patches"),
+        (
+            ["model.embedding=tokens", "model.vocab_size=9"],
+            "data.train contains vectors; use embedding: features or embedding: patches",
+        ),
         (["model.vocab_size=tokenizer"], "needs a data.tokenizer to take the size from"),
-        (["data.train=copying"], "reads vectors, but 'classification' provides token ids"),
+        (["data.train=copying"], "reads vectors, but 'classification' trains on token ids"),
         (["objective=masked_lm"], "'masked_lm' needs the fields text; this corpus has label, vectors"),
         (["data.train.file=y.npy"], "no such file: .*y.npy"),
     ],

@@ -255,7 +255,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     import_model(str(llama), run)
     result = command("import", gpt2, "--out", run)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{run}: contains a run of tfkit; --force replaces it" in result.stderr
+    assert f"{run}: contains a tfkit run; --force replaces it" in result.stderr
     (run / "mine.txt").write_text("kept")
     assert command("import", gpt2, "--out", run, "--force").exit_code == 0
     same_as_theirs(run, gpt2)
@@ -263,7 +263,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("kept")
-    with pytest.raises(RunError, match="not empty and not a run of tfkit"):
+    with pytest.raises(RunError, match="not empty and not a tfkit run"):
         import_model(str(gpt2), foreign, force=True)
 
 
@@ -428,7 +428,7 @@ def test_an_import_is_on_record(llama: Path, tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_are_told(llama: Path, tmp_path: Path) -> None:
     with_tensor(llama, "model.layers.0.mlp.up_proj.weight", lambda tensor: tensor.index_fill(0, torch.tensor(0), 1e6))
     name = r"decoder\.layers\.0\.feedforward\.up\.weight"
-    with pytest.warns(TfkitWarning, match=rf"llama: 1 of \d+ tensors hold NaN or infinite numbers: {name}"):
+    with pytest.warns(TfkitWarning, match=rf"llama: 1 of \d+ tensors contain NaN or infinite values: {name}"):
         import_model(str(llama), tmp_path / "half", dtype="float16")  # in which 1e6 is infinite
     import_model(str(llama), tmp_path / "run")
     with pytest.warns(TfkitWarning, match=rf"half/model\.safetensors: 1 of \d+ tensors hold NaN .*: {name}"):

@@ -136,7 +136,7 @@ def test_a_run_is_replaced_with_force_only_and_what_is_not_its_own_stays(place: 
     (place.root / "someone/other/config.json").write_text("{}")
     with pytest.raises(UsageError, match=r"hf://someone/other: is not empty and is not a tfkit run"):
         tfkit.push(run, "hf://someone/other", force=True)
-    with pytest.raises(RunError, match=r"hf://someone/other: not a run of tfkit: resolved\.yaml is missing"):
+    with pytest.raises(RunError, match=r"hf://someone/other: not a tfkit run: resolved\.yaml is missing"):
         tfkit.load_run("hf://someone/other")
 
 

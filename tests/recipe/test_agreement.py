@@ -111,7 +111,7 @@ def test_a_place_is_told_though_the_option_is_not_written() -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe("mine.yaml")
     assert str(caught.value) == (
-        "mine.yaml:19:12: objective.block: joined texts are split into rows; set block, the tokens per row, "
+        "mine.yaml:19:12: objective.block: joined texts are split into rows; set block, the number of tokens per row, "
         "or model.max_length"
     )
 
@@ -186,7 +186,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         "model.embedding.mask_id: is 3, but the tokenizer's mask",
     ),
     # what the model reads
-    (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' provides"),
+    (DECODER, ("model.embedding=none",), "model.embedding: the decoder reads vectors, but 'causal_lm' trains on"),
     (
         LABELS,
         ("model.embedding=features",),
@@ -195,7 +195,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         PAIR,
         ("model.encoder.embedding=features",),
-        "model.encoder.embedding: the encoder reads vectors, but 'seq2seq' provides token ids",
+        "model.encoder.embedding: the encoder reads vectors, but 'seq2seq' trains on token ids",
     ),
     # batches
     (DECODER, ("data.batch.pack=true", "objective.join=false"), "data.batch.length: packing needs a row length"),
@@ -204,11 +204,11 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
         ("data.batch.pack=true", "data.batch.length=8"),
         "data.batch.pack: blocks of joined texts are full and cannot be packed",
     ),
-    (DECODER, ("objective.block=17",), "objective.block: 17 exceeds the 16 tokens of model.max_length"),
+    (DECODER, ("objective.block=17",), "objective.block: 17 exceeds the limit of 16 tokens set by model.max_length"),
     (
         DECODER,
         ("objective.block=9", "data.batch.length=8"),
-        "objective.block: 9 exceeds the 8 tokens of data.batch.length",
+        "objective.block: 9 exceeds the limit of 8 tokens set by data.batch.length",
     ),
     (DECODER, ("objective={type: causal_lm, join: false, block: 8}",), "objective.block: with join: false each text"),
     (
@@ -218,7 +218,11 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (ENCODER, ("model.max_length=2",), "model.max_length: 'masked_lm' requires rows of at least 3 tokens"),
     (ENCODER, ("data.batch.length=2",), "data.batch.length: 'masked_lm' requires rows of at least 3 tokens"),
-    (ENCODER, ("data.batch={tokens: 2, size: none}",), "data.batch.tokens: a row of 'masked_lm' has at least 3 tokens"),
+    (
+        ENCODER,
+        ("data.batch={tokens: 2, size: none}",),
+        "data.batch.tokens: a batch must hold a row of 'masked_lm', which",
+    ),
     (PAIR, ("model.decoder.max_length=1",), "model.decoder.max_length: 'seq2seq' requires rows of at least 2 tokens"),
     # what is trained
     (
@@ -256,7 +260,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
     (
         ELECTRA,
         ("objective.generator.max_length=8",),
-        "objective.generator.max_length: the generator's maximum is 8",
+        "objective.generator.max_length: the generator accepts at most 8 tokens",
     ),
     (ELECTRA, ("objective.generator.embedding=none",), "objective.generator: embedding: a generator reads token ids"),
     (
@@ -333,7 +337,7 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
         "generate.max_new_tokens: has no effect: this model cannot generate text",
     ),
     (DECODER, ("generate.length_ratio=2",), "generate.length_ratio: has no effect: only an encoder_decoder"),
-    (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the warmup of 100 steps is not shorter"),
+    (DECODER, ("train.schedule.warmup=100",), "train.schedule.warmup: the warmup of 100 steps must be shorter"),
     (DECODER, ("train.schedule=inverse_square_root",), "train.schedule.warmup: the warmup of 4,000 steps"),
     (
         DECODER,

@@ -147,7 +147,7 @@ def test_what_is_no_lock_is_left_alone(tmp_path: Path) -> None:
 
     for kind in ("link", "hard link", "folder", "fifo", "mine\n", "1 here trained\n" * 100):
         put(kind)
-        with pytest.raises(RunError, match=r"run/\.lock: not a lock of tfkit"):
+        with pytest.raises(RunError, match=r"run/\.lock: not a tfkit lock"):
             FolderLock.take(folder, "trained")
         assert os.path.lexists(folder / ".lock") and outside.read_text() == "1 here trained\n"
         (folder / ".lock").rmdir() if kind == "folder" else (folder / ".lock").unlink()

@@ -318,11 +318,11 @@ def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
     (out / "runs" / "norm=rms_norm-s0" / "mine.txt").write_text("not a run")
     assert runner.run(lambda progress: None)
     assert [run.name for run in runner.progress.failed] == ["norm=rms_norm-s0"]
-    assert "not empty and not a run of tfkit" in next(iter(runner.progress.failed.values()))
+    assert "not empty and not a tfkit run" in next(iter(runner.progress.failed.values()))
     assert runner.board.state(PlannedRun("baseline", 0)) == "done"
     report = study_report(plan, out, {run.name: why for run, why in runner.progress.failed.items()})
     report.write(out)
-    assert "not empty and not a run of tfkit" in (out / "report.html").read_text()
+    assert "not empty and not a tfkit run" in (out / "report.html").read_text()
     assert report.results.comparisons[0].words() == "failed in 1 of 1"
     assert study_report(plan, out).results.as_data() == report.results.as_data()
 

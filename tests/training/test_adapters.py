@@ -95,7 +95,7 @@ def test_more_parameters_may_be_trained(base: Path) -> None:
             {},
             r"adapter\.on: no linear layer is called 'querry'; available: query, key, value, output",
         ),
-        ({"on": ["head.*"]}, {}, r"adapter\.on: head\.output is tied to another weight"),
+        ({"on": ["head.*"]}, {}, r"adapter\.on: head\.output shares its weight with another module"),
         ({"also": ["heads"]}, {}, r"adapter\.also\[0\]: no parameter name starts with 'heads'"),
         ({"rank": 0}, {}, r"adapter\.rank"),
         ({}, {"freeze": ["decoder"]}, r"train\.freeze: train\.adapter freezes the model"),

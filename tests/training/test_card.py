@@ -38,7 +38,7 @@ def test_a_card_says_costs_data_scores_and_curve(run: Run) -> None:
     assert f"vocab_size {run.blueprint.last.vocab_size}" in text  # not that of a recipe without its tokenizer
     assert f"{total.parameters:,} parameters. {total.flops_per_token:,} FLOPs per token" in text
     assert re.search(
-        r"^6 steps on \d+ tokens in \d+ s on cpu, [\d,]+ MiB at most\. Best validation loss: ", text, re.MULTILINE
+        r"^6 steps on \d+ tokens in \d+ s on cpu, peak memory [\d,]+ MiB\. Best validation loss: ", text, re.MULTILINE
     )
     digest = json.loads((run.folder / "environment.json").read_text())["data"]["train"]
     assert f"| train | train.txt | {next(iter(digest.values()))[:12]} |" in text

@@ -196,7 +196,7 @@ def test_checkpoints_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"optimizer\.safetensors: does not fit this optimizer"):
         restore(path, Tied(), torch.optim.Adam([nn.Parameter(torch.zeros(1))]))
     (path / "state.json").write_text('{"version": 7}')
-    with pytest.raises(RunError, match=r"state\.json: not a checkpoint of this version"):
+    with pytest.raises(RunError, match=r"state\.json: not a checkpoint that this version of tfkit can read"):
         restore(path, model, optimizer)
     (path / "state.json").write_text("{")
     with pytest.raises(RunError, match=r"state\.json: cannot be read"):
@@ -258,7 +258,7 @@ def made(folder: Path) -> tuple[Path, Tied, torch.optim.Optimizer]:
 
 
 ODD_PROGRESS = [
-    ({"step": 10**12}, r"progress\.step is 1,000,000,000,000, in a folder named step-00000001"),
+    ({"step": 10**12}, r"progress\.step is 1,000,000,000,000, but the folder is named step-00000001"),
     ({"step": -1}, r"progress\.step: Input should be greater than or equal to 0, got -1"),
     ({"step": "1"}, r"progress\.step: Input should be a valid integer, got '1'"),
     ({"tokens": None}, r"progress\.tokens: "),

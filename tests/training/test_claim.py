@@ -290,7 +290,7 @@ def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
     else:
         (run / name).unlink()
         (run / name).mkdir()
-    with pytest.raises(RunError, match=rf"{name}: tfkit writes a (folder|regular file) here"):
+    with pytest.raises(RunError, match=rf"{name}: not a (folder|regular file), as required here"):
         trained(small(run.parent, steps=5), run, resume=True)
     trained(small(run.parent, **SMALL), run, force=True)
 
@@ -356,7 +356,7 @@ def test_an_environment_that_cannot_be_read_is_named(run: Path) -> None:
             with pytest.raises(RunError, match=rf"environment\.json: {why}"):
                 trained(small(run.parent), run, **{how: True})
     (run / "environment.json").unlink()
-    with pytest.raises(RunError, match="not empty and not a run of tfkit"):
+    with pytest.raises(RunError, match="not empty and not a tfkit run"):
         trained(small(run.parent), run, resume=True)
 
 

@@ -71,7 +71,7 @@ def test_what_differs_is_refused_with_the_line_that_allows_it(tmp_path: Path) ->
     run = saved(tmp_path / "run", first := Small(layers=2, head="old"))
     model = Small(layers=3, head="head")
     assert refusal(model, run) == [
-        "train.init_from: RUN does not fit this model; the other 9 tensors do",
+        "train.init_from: RUN fits this model only in part: 9 tensors match, these do not",
         "  new in this model: layers.2.up.weight, layers.2.up.bias, layers.2.down.weight, layers.2.down.bias, "
         "head.weight",
         "  only in the run: old.weight",
@@ -86,7 +86,7 @@ def test_what_differs_is_refused_with_the_line_that_allows_it(tmp_path: Path) ->
 def test_another_shape_is_new(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", Small(width=3))
     lines = refusal(Small(width=6), run)
-    assert "layers.0.up.weight (shape [6, 4], in the run [3, 4])" in lines[1]
+    assert "layers.0.up.weight (shape [6, 4] here, [3, 4] in the run)" in lines[1]
     allowed = "new: [layers.0.up.*, layers.0.down.weight, layers.1.up.*, layers.1.down.weight]"
     assert lines[2:] == [f"  if intended: init_from: {{run: RUN, {allowed}}}"]
     assert "4 tensors kept, 6 new, 6 not used" in start(Small(width=6), run, new=["layers.*"])
@@ -132,7 +132,7 @@ def test_what_is_no_run_or_fits_nowhere(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"empty/model\.safetensors: no such file"):
         start(Small(), str(tmp_path / "empty"))
-    with pytest.raises(RunError, match=r"no tensor of .* fits this model by name and shape"):
+    with pytest.raises(RunError, match=r"no tensor in .* matches this model by name and shape"):
         start(nn.Linear(2, 2), saved(tmp_path / "run", Small()), new=["*"], unused=["*"])
 
 

@@ -123,7 +123,7 @@ def test_a_second_time_takes_another_name(run: Path) -> None:
 def test_missing_lines_are_told(run: Path) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text(lines[1])
-    assert [line.partition(": ")[2] for line in mend(RunFolder(run))] == ["lines of 1 of 2 steps are missing"]
+    assert [line.partition(": ")[2] for line in mend(RunFolder(run))] == ["the lines of 1 of 2 steps are missing"]
     (run / "metrics.jsonl").unlink()
     assert len(list(mend(RunFolder(run)))) == 1
 

@@ -35,7 +35,7 @@ def test_contract(name):
         assert -100 <= metric.score(outputs, references) < 100
         with pytest.raises(UsageError, match="is computed from texts, not from the loss"):
             metric.from_loss(1.0)
-        with pytest.raises(UsageError, match="each output with its reference: got 1 and 2"):
+        with pytest.raises(UsageError, match="requires one reference per output, got 1 output and 2 references"):
             metric.score(["a"], ["a", "b"])
         with pytest.raises(UsageError, match="has no outputs to compare"):
             metric.score([], [])

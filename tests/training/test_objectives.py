@@ -238,7 +238,7 @@ class TestCausalLm:
         assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 0]]
         assert batch["segment_ids"].tolist() == [[1] * 6 + [2] * 6 + [0, 0]]
         assert batch["predicted"].tolist() == list(range(12))
-        with pytest.raises(UsageError, match="12 tokens does not fit its length 11"):
+        with pytest.raises(UsageError, match="12 tokens exceeds its length of 11"):
             objective.rows.collate_packed([[items[1], items[1]]], 11, rng())
 
     def test_auxiliary_loss_counts_in_training_only(self):
@@ -260,7 +260,7 @@ class TestCausalLm:
     def test_wrong_input(self, caplog):
         with pytest.raises(UsageError, match=r"set objective\.block"):
             part(CausalLm).rows.prepare(TEXTS, tokenizer(), None)
-        with pytest.raises(UsageError, match=r"objective\.block is 32, but .* allows 16 tokens"):
+        with pytest.raises(UsageError, match=r"objective\.block is 32, but .* allows at most 16 tokens"):
             part(CausalLm, block=32).rows.prepare(TEXTS, tokenizer(), 16)
         with pytest.raises(DataError, match="requires at least two tokens, got 1"):
             part(CausalLm).rows.prepare([{"text": "a"}, {"text": ""}], tokenizer(), 16)
@@ -382,7 +382,7 @@ class TestMaskedLm:
         with pytest.raises(DataError, match="none of 2 examples can be used: the text is empty, or has only unknown"):
             part(MaskedLm).rows.prepare([{"text": ""}, {"text": "##"}], tokenizer(), None)
         assert "2 of 2 examples dropped" in caplog.text
-        with pytest.raises(ValidationError, match=r"add up to 1\.3; their maximum is 1"):
+        with pytest.raises(ValidationError, match=r"add up to 1\.3, but must not exceed 1 in total"):
             part(MaskedLm, mask_share=0.8, random_share=0.5)
         with pytest.raises(ValidationError):
             part(MaskedLm, probability=1.5)

@@ -60,7 +60,7 @@ def test_a_batch_larger_than_the_machine_is_refused_beforehand(tmp_path: Path) -
     values = {"model.max_length": 65_536, "data.batch": {"size": 1}, "objective.join": True}
     with pytest.raises(OutOfMemory, match=r"a batch of 1 row of 65,536 tokens .* activations \d+.* cpu has ") as caught:
         trained(small(tmp_path, values, evaluate_every=3), tmp_path / "run")
-    assert "Nothing smaller fits: use a smaller model." in str(caught.value)
+    assert "No smaller setting fits either; use a smaller model." in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -70,11 +70,11 @@ def test_what_fits_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     memory = demand.memory
     assert memory is not None and demand.is_small
     wanted = memory.fixed + memory.activations // 4
-    assert demand.advice(wanted).startswith("What fits: data.batch.size: 4 with train.accumulate: 4, ")
+    assert demand.advice(wanted).startswith("Settings that fit: data.batch.size: 4 with train.accumulate: 4, ")
     again = demand.with_settings(task.settings.model_copy(update={"recompute": "all"}))
     assert again is not None and again.total < memory.total
     assert "train.recompute: all" in demand.advice(again.total)
-    assert demand.advice(memory.fixed) == "Nothing smaller fits: use a smaller model."
+    assert demand.advice(memory.fixed) == "No smaller setting fits either; use a smaller model."
     monkeypatch.setattr(out_of_memory, "free_memory", lambda _: memory.gradients + memory.optimizer)
-    with pytest.raises(OutOfMemory, match=r"and cpu has 0.0 GiB"):
+    with pytest.raises(OutOfMemory, match=r"but cpu has 0.0 GiB"):
         out_of_memory.check_fits(task, 1)

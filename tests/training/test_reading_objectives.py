@@ -132,8 +132,8 @@ class TestClassification:
         assert "1 of 4 examples dropped: the text is empty" in caplog.text
         assert "2 of 4 texts are truncated to 6 tokens" in caplog.text
         assert len(objective.rows.prepare([LABELLED[0], {"text": "a", "label": "new"}], letters(), None)) == 1
-        assert "1 of 2 examples dropped: the training corpus lacks 'new'" in caplog.text
-        with pytest.raises(DataError, match="none of 1 example can be used: the training corpus lacks 'new'"):
+        assert "1 of 2 examples dropped: not in the training corpus: 'new'" in caplog.text
+        with pytest.raises(DataError, match="none of 1 example can be used: not in the training corpus: 'new'"):
             objective.rows.prepare([{"text": "a", "label": "new"}], letters(), None)
         with pytest.raises(DataError, match="example 1: classification requires text and label; the example has text"):
             part("classification").rows.prepare([{"text": "a"}], letters(), None)
@@ -197,7 +197,7 @@ class TestTokenClassification:
         objective.rows.prepare(TAGGED, letters(), None)
         items = objective.rows.prepare([{"text": "the cat ran", "tags": "D X V"}], letters(), None)
         assert items[0]["tags"].tolist() == [0, 2] and np.flatnonzero(items[0]["firsts"]).tolist() == [1, 9]
-        assert "1 of 3 tags dropped: the training corpus lacks 'X'" in caplog.text
+        assert "1 of 3 tags dropped: not in the training corpus: 'X'" in caplog.text
         with pytest.raises(DataError, match="or none of their tags is in the training corpus"):
             objective.rows.prepare([{"text": "a", "tags": "X"}], letters(), None)
 
@@ -255,7 +255,7 @@ class TestSpan:
         assert all(item["answer"].sum() == 3 for item in items)
         with pytest.raises(DataError, match=r"none of 1 example .* is not in the context"):
             objective.rows.prepare([{**examples[0], "answer": "no"}], letters(), 18)
-        with pytest.raises(DataError, match="a question of 20 tokens leaves no space"):
+        with pytest.raises(DataError, match="a question of 20 tokens leaves no room"):
             objective.rows.prepare([{**examples[0], "question": "q" * 20}], letters(), 18)
 
 

@@ -103,7 +103,7 @@ def test_a_run_is_the_same_run(tmp_path: Path) -> None:
                     "router": {"type": "sigmoid", "selection_bias": True, "selection_rate": 0.01},
                 },
             },
-            "the selection bias of experts moves in each forward",
+            "each forward updates the selection bias of experts",
         ),
     ],
 )

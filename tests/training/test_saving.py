@@ -91,7 +91,10 @@ def test_without_a_tokenizer_it_works_on_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"d_model": 16}, r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), \[20, 8\] \(float32\) in the"),
+        (
+            {"d_model": 16},
+            r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), but \[20, 8\] \(float32\) in the",
+        ),
         ({"num_layers": 2}, r"decoder.layers.1.[a-z.]+ is in the model but not in the recipe"),
         ({"head": {"type": "language_model", "tied": False}}, r"model.head.tied: False in the model, True in"),
         ({"layer": {**IDS["model"]["layer"], "residual": "pre_norm"}}, r"is in the model but not in the recipe"),
@@ -101,7 +104,7 @@ def test_without_a_tokenizer_it_works_on_ids(tmp_path: Path) -> None:
 )
 def test_a_model_of_another_recipe_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     recipe, _ = ids_only()
-    with pytest.raises(UsageError, match=f"^the model is not the recipe's: .*{message}"):
+    with pytest.raises(UsageError, match=f"^the model does not match the recipe: .*{message}"):
         tfkit.save(ids_only(**change)[1], recipe, None, tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
@@ -141,7 +144,7 @@ def test_labels_name_the_classes(tmp_path: Path) -> None:
         ((), "num_classes is the number of labels; pass"),
         (("a", "a"), "contains duplicates: a, a"),
         ("ab", "labels must be a list of strings, got 'ab'"),
-        (("a", "b", "c"), r"the model is not the recipe's: head.+ is \[2, 8\]"),
+        (("a", "b", "c"), r"the model does not match the recipe: head.+ is \[2, 8\]"),
     ):
         with pytest.raises(UsageError, match=message):
             tfkit.save(model, recipe, words(), tmp_path / "run", labels=wrong)
@@ -156,12 +159,12 @@ def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tfkit.save(model, recipe, None, run)
     before = (run / "model.safetensors").read_bytes()
     other = tfkit.build(recipe, seed=1)
-    with pytest.raises(RunError, match=r"contains a run of tfkit; --force replaces it"):
+    with pytest.raises(RunError, match=r"contains a tfkit run; --force replaces it"):
         tfkit.save(other, recipe, None, run)
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"not empty and not a run of tfkit"):
+    with pytest.raises(RunError, match=r"not empty and not a tfkit run"):
         tfkit.save(other, recipe, None, foreign, force=True)
     with monkeypatch.context() as patch:
         patch.setattr("tfkit.training.saving.record_all", lambda folder: (_ for _ in ()).throw(OSError(28, "full")))

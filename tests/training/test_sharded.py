@@ -125,6 +125,6 @@ def test_what_shards_do_not_serve_is_refused_in_the_recipe(tmp_path: Path, train
 def test_a_weight_without_an_axis_is_refused(tmp_path: Path) -> None:
     task = prepare(recipe(tmp_path, SHARD), Reporter(False))
     task.model.register_parameter("slope", torch.nn.Parameter(torch.tensor(1.0)))
-    with pytest.raises(UsageError, match=r"slope is a scalar and cannot be divided; give it the shape \[1\]"):
+    with pytest.raises(UsageError, match=r"slope is a scalar and cannot be sharded; give it the shape \[1\]"):
         check_division(task, Team(0, 2))
     check_division(task, Team())

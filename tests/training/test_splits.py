@@ -62,11 +62,11 @@ SAID: list[tuple[dict[str, Any], str]] = [
     # labels
     (
         recipe("classification", model__head={"type": "classifier", "num_classes": 2}),
-        "labelled.txt:3: 'so' exceeds the 2 classes of model.head; use num_classes: labels",
+        "labelled.txt:3: the label 'so' is one too many for the 2 classes of model.head; use num_classes: labels",
     ),
     (
         recipe("token_classification", model__head={"type": "token_classifier", "num_classes": 2}),
-        "text.txt:1: 'I-thing' exceeds the 2 classes of model.head; use num_classes: labels",
+        "text.txt:1: the label 'I-thing' is one too many for the 2 classes of model.head; use num_classes: labels",
     ),
     (
         recipe("regression", data__train={"type": "labelled_text", "file": "mixed.txt"}),
@@ -111,7 +111,7 @@ SAID: list[tuple[dict[str, Any], str]] = [
     ),
     (
         recipe("span", model__max_length=6, data__tokenizer={"type": "character"}),
-        "rows.jsonl:1: a question of 3 tokens leaves no space for its context in 6 tokens",
+        "rows.jsonl:1: a question of 3 tokens leaves no room for its context in a row of 6 tokens",
     ),
     (
         recipe("next_sentence", data__valid={"type": "text", "files": "two.txt"}),

@@ -39,7 +39,7 @@ def attend(
     """Attend with the fastest kernel that supports the call; fully masked rows return zeros.
 
     `query` is [batch heads query dim], `key` [batch kv_heads key dim], `value` [batch kv_heads key value_dim], where
-    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Returns [batch heads query value_dim]. With a
+    heads is a multiple of kv_heads; `bias` is [batch|1 heads query key]. Return [batch heads query value_dim]. With a
     banded mask and no bias, time and memory are linear in the length.
     """
     if bias is None and scores.softcap is None and scores.sinks is None and mask.is_full:
@@ -124,7 +124,7 @@ def _drawn(
     if group > 1:
         key, value = (repeat(x, "batch head key dim -> batch (head group) key dim", group=group) for x in (key, value))
     if _in_blocks(query, allowed, is_causal):
-        weights = query.new_empty(()).expand(*query.shape[:3], key.shape[2])  # only the shape matters; not allocated
+        weights = query.new_empty(()).expand(*query.shape[:3], key.shape[2])  # only its shape is used; not allocated
         keep = drawn_mask(weights, scores.dropout)
         if keep is not None:
             draw = Draw(scores.dropout, keep.flatten(0, 1))

@@ -14,7 +14,7 @@ from torch import Tensor
 from tfkit.core.context import Visibility, at, opened
 from tfkit.functional.dropout import draws_here
 
-SMALLEST = 64  # queries in a block; smaller products are inefficient
+SMALLEST = 64  # queries in a block; smaller matrix products are inefficient
 PIECE = 1 << 21  # scores per head in a CPU kernel call, so that the mask fits into the cache
 
 
@@ -125,7 +125,7 @@ class Band:
     def _visible(self, mask: Visibility, batch: int) -> Tensor:
         """Return the mask [batch tile block width], with marked keys moved to the end."""
         query, key = self.tiles.places(mask.span.device)
-        count = self._at_once(mask.span.device, self.tiles.width)  # in chunks, because integer positions take memory
+        count = self._at_once(mask.span.device, self.tiles.width)  # chunked to limit memory: positions are integers
         pieces = zip(torch.split(query, count, dim=1), torch.split(key, count, dim=1), strict=True)
         visible = torch.cat([mask.among(*piece) for piece in pieces], dim=1).expand(batch, -1, -1, -1)
         marked = mask.marked()
@@ -153,7 +153,7 @@ class Band:
             yield triple[0][own], triple[1][own], triple[2][own], shown
 
     def _at_once(self, device: torch.device, width: int) -> int:
-        """Return how many tiles with `width` keys to process at once."""
+        """Return the number of tiles with `width` keys to process at once."""
         if device.type != "cpu" or torch.compiler.is_compiling():
             return sys.maxsize
         return max(1, PIECE // (self.tiles.block * width))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tfkit.core.errors import UsageError
 
 LEVELS = 1 << 16
-CHUNK, CHUNKS = 1 << 16, 64  # words per chunk, unless that needs more chunks
+CHUNK, CHUNKS = 1 << 16, 64  # words per chunk, and maximum number of chunks, for which chunks may be larger
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tfkit.functional.precision import wide
 
-CHUNK = 128  # tokens that attend to each other directly; earlier tokens are attended to through sums
+CHUNK = 128  # tokens per chunk: they attend to each other directly, and to earlier tokens through sums
 
 
 @dataclass

@@ -70,7 +70,7 @@ def quantize_run(
         raise UsageError(
             f"{out}: is the run itself, whose float weights are needed for training; choose another folder"
         )
-    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
+    goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):
         raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be scaled")

@@ -110,12 +110,14 @@ def _several(slot: str, value: object, kind: type[One]) -> list[One]:
     several = list(value) if isinstance(value, (list, tuple)) else [value]
     parts = [one for one in several if isinstance(one, kind)]
     if len(parts) < len(several):
-        raise UsageError(f'{slot} must be a part of tfkit.part("{slot}", ...), or a list of them; got {value!r}')
+        raise UsageError(
+            f'{slot} must be a part created by tfkit.part("{slot}", ...), or a list of them; got {value!r}'
+        )
     return parts
 
 
 def callable_alone(part: One) -> One:
-    """Let a part also be called with tensors and the keywords of `context`, as well as by a model."""
+    """Let a part be called with tensors and the keyword arguments of `context`, as well as by a model."""
     for kind, adapt in ADAPTED.items():
         if isinstance(part, kind):
             part.register_forward_pre_hook(adapt, with_kwargs=True)
@@ -171,7 +173,7 @@ def _check_capabilities(part: Sublayer, name: str, call: Context, options: Optio
                 f"{name} does not support {word}: it does not declare '{capability}' ({CAPABILITIES[capability]})"
             )
     if call.position.parts and not hooks:
-        raise UsageError("this position is added to embeddings and has no effect here; pass it to the embedding")
+        raise UsageError("this position part adds to embeddings and has no effect here; pass it to the embedding")
 
 
 def _embedding(part: Embedding, arguments: tuple[Any, ...], options: Options) -> Arguments:

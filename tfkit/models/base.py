@@ -27,9 +27,9 @@ class ModelOutput:
     """Output of a model; None for logits, states and losses that were not computed."""
 
     logits: Tensor | None = None  # of `head`
-    hidden: Tensor | None = None  # [batch time d_model] of the last stack
-    memory: Tensor | None = None  # of the encoder: [batch source d_model], or [batch 1 width] for last states
-    heads: dict[str, Tensor] = field(default_factory=dict)  # of `heads`, by name
+    hidden: Tensor | None = None  # output of the last stack [batch time d_model]
+    memory: Tensor | None = None  # output of the encoder: [batch source d_model], or [batch 1 width] for last states
+    heads: dict[str, Tensor] = field(default_factory=dict)  # outputs of `heads`, by name
     auxiliary_loss: Tensor | None = None  # sum over all sublayers
     observed: dict[str, Tensor] = field(
         default_factory=dict
@@ -96,7 +96,7 @@ class Model(ModelFacts, nn.Module):
 
     @property
     def head_of_last(self) -> nn.Module:
-        """Head that reads the last stack, as losses and generation need. Raise UsageError if there is none."""
+        """Head that reads the last stack, as losses and generation require. Raise UsageError if there is none."""
         if self.head is None:
             raise UsageError("this model has no head that predicts tokens; add one, such as head: language_model")
         side = self.blueprint.last.side
@@ -140,7 +140,7 @@ class Model(ModelFacts, nn.Module):
         return with_weights, without
 
     def finish(self, body: Body, with_heads: bool) -> ModelOutput:
-        """Return the output of a call from its hidden states, with the outputs of all heads if `with_heads`."""
+        """Return the output of a call from its hidden states, with the outputs of all heads if `with_heads` is set."""
         out = ModelOutput(hidden=body.hidden, memory=body.memory)
         collector = body.call.collector
         if collector.losses:

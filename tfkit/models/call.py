@@ -32,7 +32,7 @@ class CallInputs(TypedDict, total=False):
     encoder_hidden_states: Tensor | None  # [batch source width]
     state: DecodeState | None  # state of earlier calls, which this call continues
     observe: Collection[str] | None  # "attention", "hidden_states": stored in `out.observed`
-    with_heads: bool  # False if the caller computes the heads, such as at a few positions only
+    with_heads: bool  # False if the caller computes the heads, such as for only a few positions
 
 
 class StackInputs(CallInputs, total=False):

@@ -114,7 +114,7 @@ def _layers(name: str, chosen: Parametrization) -> tuple[int, int]:
 
 
 def _side(name: str, blueprint: Blueprint) -> str:
-    """Return the stack that contains a weight, or the last stack for a weight outside."""
+    """Return the stack that contains a weight, or the last stack if no stack contains it."""
     sides = [plan.side for plan in blueprint.stacks()]
     return next((side for side in sides if name.startswith(f"{side}.")), sides[-1])
 

@@ -1,4 +1,4 @@
-"""Samples of models, which contain each distinct layer exactly twice, to measure a deep model's cost on few layers.
+"""Samples: models with each distinct layer exactly twice, to measure a deep model's cost on few layers.
 
 The second copy has the marginal cost of a layer; the first also includes work that is done once per forward pass
 (masks, shared biases).
@@ -77,7 +77,7 @@ def used_kinds(plan: StackPlan) -> list[int]:
 
 @dataclass(frozen=True)
 class WeightSets:
-    """Counter for the weights of shared parts, of which each pattern entry has one set.
+    """Counter for the weights of shared parts; each pattern entry has one set of weights.
 
     If `per_layer` splits an entry into several kinds, its set is counted with the first kind.
     """

@@ -175,7 +175,7 @@ class Stack(nn.Module):
         placements: dict[int, Placement] = {}
         contexts: list[Context] = []
         for index, kind in enumerate(self._kinds):
-            # a state that forgets starts with the first key that the oldest query sees
+            # a state that drops old keys starts at the first key that the oldest query sees
             forgets = kind.keeps is not None and call.state is not None and call.state.forgets
             first = max(0, facts.span.past - kind.keeps) if forgets else 0  # type: ignore[operator]
             twin = kind.twin != index
@@ -198,7 +198,7 @@ class Stack(nn.Module):
         return LayerKind(rules, keeps, twin, None if with_weights else list(own), with_weights)  # type: ignore[arg-type]
 
     def _sees(self, plan: StackPlan, index: int) -> tuple[object, bool, int | None]:
-        """Return the properties in which kinds with the same visibility agree."""
+        """Return the properties that determine a kind's visibility."""
         return plan.layers[index].mask, plan.layers[index].causal, self._kinds[index].keeps
 
     def _facts(self, call: Call) -> Facts:

@@ -16,7 +16,7 @@ from tfkit.models.layer import LayerState
 class DecodeState:
     """Data kept between decoding calls: the states of all sublayers, and properties of the tokens so far.
 
-    For layer i, `names[i]` are the names of parts in messages, and `memories[i]` the sublayers that attend to the
+    For layer i, `names[i]` are the names of parts for messages, and `memories[i]` the sublayers that attend to the
     memory, whose states do not grow.
     """
 
@@ -28,7 +28,7 @@ class DecodeState:
         self.layers = layers
         self.length = 0
         self.known = 0  # text length of the last call, including tokens rewound since
-        self.memory: Tensor | None = None  # [rows source d_model] of the encoder
+        self.memory: Tensor | None = None  # output of the encoder, [rows source d_model]
         self.memory_real: Tensor | None = None
         self.sources: Tensor | None = None  # [rows], rows with equal numbers have the same source; None if unknown
         self._names = names or [{name: name for name in layer} for layer in layers]

@@ -88,7 +88,7 @@ class Run(StoredRun):
     def stream(
         self, prompt: str | Ids, max_new_tokens: int | None = None, **options: Unpack[GenerateOptions]
     ) -> Generator[str, None, GeneratedText]:
-        """Yield the text that `generate` returns for a prompt, piece by piece. The generator's value is the candidate.
+        """Yield the text that `generate` returns for a prompt, piece by piece. The generator returns the candidate.
 
         Raise UsageError immediately for invalid arguments, or if the strategy cannot stream. Closing the generator
         stops the search.
@@ -300,7 +300,7 @@ class Run(StoredRun):
         return other
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
-        """Return outputs and references for the first `count` examples, or [] if the model does not translate."""
+        """Return outputs and references of the first `count` examples; [] unless the model maps sources to targets."""
         if not count or not self.writes or split not in dict(self._data.splits()):
             return []
         return self._scorer.samples(self._examples(split)[:count])
@@ -310,7 +310,7 @@ class Run(StoredRun):
         return Scorer(self.model, self.objective, self.tokenizer, self._feed, self.generate)
 
     def inputs(self, path: str) -> list[Vectors]:
-        """Read arrays, pictures or sounds from a file or folder, as in training. Raise DataError if that fails."""
+        """Read arrays, images or audio from a file or folder, as in training. Raise DataError if that fails."""
         corpus = self._data.train.build()
         if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
             raise UsageError(f"{self.folder}: this model reads texts, not arrays; pass texts to predict or generate")

@@ -46,8 +46,8 @@ def train(
 ) -> Run:
     """Train the model of a recipe (a name, a path, a mapping or a Recipe) in the folder `out`.
 
-    The default folder is runs/NAME, where NAME includes variants and overrides (`names-rotary-s3`) and, if taken, a
-    number.
+    The default folder is runs/NAME, where NAME includes variants and overrides (`names-rotary-s3`) and, if the name is
+    taken, a number.
 
     `resume` continues the run in the folder, or starts a new one; `force` renames an existing run to NAME.old. Ctrl-C
     saves a checkpoint and raises Interrupted; at train.max_time, the unfinished run is returned. `accept_changes`
@@ -62,7 +62,7 @@ def train(
         if not processes.leads:
             return _followed(loaded, callbacks)
         loaded.tell_warnings()
-        again = processes.restarts > 0  # by torchrun, after a process failed
+        again = processes.restarts > 0  # torchrun restarts all processes after one has failed
         return _led(loaded, out, resume or again, force and not again, progress, accept_changes, callbacks)
 
 
@@ -120,9 +120,9 @@ def save(
     """Save a model from a custom training loop as a run in the folder `out`.
 
     `tokenizer` may be None if the recipe has no `data:`; the run then works on ids. `labels` are the class names of a
-    classifier in the order of the logits. `force` renames an existing run to NAME.old. Other keywords are those of
-    load_recipe. Write nothing and raise UsageError if the model does not match the recipe, or RunError if the folder is
-    occupied.
+    classifier in the order of the logits. `force` renames an existing run to NAME.old. Other keyword arguments are
+    those of load_recipe. Write nothing and raise UsageError if the model does not match the recipe, or RunError if the
+    folder is occupied.
     """
     loaded = read_for("save", ("labels", "force"), recipe, reading)
     run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
@@ -138,7 +138,7 @@ def _check_resumed(folder: RunFolder, reporter: Reporter) -> None:
 
 
 def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Record the current files of the initial run, of the teacher, and of the resumed run."""
+    """Record the current hashes of the files of the initial run, the teacher and the resumed run."""
     others = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
     for other in (RunFolder(Path(run)) for run in dict.fromkeys(others)):
         if record.has_record(other):

@@ -1,8 +1,8 @@
 """SHA256SUMS: a manifest of checksums that detects damaged and replaced files.
 
-The manifest can also be verified with `sha256sum -c`. A file and its line cannot change atomically: first a line with
-the new hash is added, then the file is replaced, then the old line is removed. A file may therefore have two lines
-for a moment, or after a crash. Both are valid.
+The manifest can also be verified with `sha256sum -c`. A file and its line cannot be changed together atomically, so
+first a line with the new hash is added, then the file is replaced, then the old line is removed. A file may therefore
+have two lines for a moment, or after a crash. Both are valid.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ LARGEST_TEXT = 2**28  # maximum bytes of a JSON or YAML file; the tokenizer of a
 def whole(path: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` if the block succeeds, and is removed if it fails.
 
-    The file has a random name and is created exclusively, so that nobody can plant a link in its place. Its mode
-    follows the umask. Raise RunError for system errors, and before the block runs if `path` is a folder, a device or a
-    pipe.
+    The file has a random name and is created exclusively, so that no other process can plant a link in its place. Its
+    mode follows the umask. Raise RunError for system errors, and before the block runs if `path` is a folder, a device
+    or a pipe.
     """
     _check_replaceable(path)
     beside = temporary(path)
@@ -54,7 +54,7 @@ def _check_replaceable(path: Path) -> None:
     """Raise RunError if a path is not a regular file. Replacing a device would remove it from the system."""
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):  # a new file, or an error that writing reports
+    except (FileNotFoundError, NotADirectoryError):  # a new file, or an error that is reported when writing
         return
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         why = error.strerror if isinstance(error, OSError) else error
@@ -218,7 +218,7 @@ def open_log(path: Path) -> IO[str]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to disk. Ignore systems that cannot sync folders."""
+    """Flush a file or folder to disk. Do nothing on systems that cannot sync folders."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:

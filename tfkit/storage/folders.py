@@ -19,7 +19,7 @@ from tfkit.storage.locks import LEFT, FolderBusy, FolderLock, lock_purpose, mark
 from tfkit.storage.locks import NAME as LOCK
 
 WRITTEN = "written"
-REPLACED = "replaced"  # purpose in the lock of the old folder until the new folder has its name
+REPLACED = "replaced"  # purpose in the lock of the old folder until the new folder is renamed to the target
 _TRIES = 100
 
 

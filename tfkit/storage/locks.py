@@ -41,7 +41,7 @@ class FolderLock:
 
     @classmethod
     def take(cls, folder: Path, purpose: str | None) -> FolderLock:
-        """Lock an existing folder for a purpose, such as "trained". With None, the lock file is not changed.
+        """Lock an existing folder for a purpose, such as "trained". If it is None, the lock file is not changed.
 
         The lock of a dead process is taken over. Raise FolderBusy if the lock is held, RunError if the folder cannot
         be locked, and FileNotFoundError if it does not exist.
@@ -130,7 +130,7 @@ class FolderLock:
 
 
 class _NoLock(FolderLock):
-    """Substitute on systems without locks: the file names the holder, but does not exclude others."""
+    """Substitute on systems without locks: the file names the holder, but does not exclude other processes."""
 
     def __init__(self, folder: Path, purpose: str | None) -> None:
         self._path = folder / NAME
@@ -263,7 +263,7 @@ def _warn(folder: Path, why: str) -> None:
 
 
 def _foreign(folder: Path) -> RunError:
-    return RunError(f"{folder / NAME}: not a lock of tfkit; remove it, or choose another folder")
+    return RunError(f"{folder / NAME}: not a tfkit lock; remove it, or choose another folder")
 
 
 def _drop_inherited() -> None:

@@ -64,7 +64,8 @@ def whole_folder(target: Target) -> Iterator[Path]:
         exists = target.path.exists()
         if exists:
             stack.callback(FolderLock.take(target.path, "written").release)
-            target.check()  # again: another process may have used it while we waited for the lock
+            # checked again, because another process may have used the folder before the lock was acquired
+            target.check()
         try:
             target.place.parent.mkdir(parents=True, exist_ok=True)
             new = NewFolder(target.place)

@@ -171,7 +171,7 @@ class Lora(Adapter):
         rank: PositiveInt = Field(8, description="rank of each update")
         alpha: PositiveFloat = Field(16.0, description="each update is multiplied by alpha / rank")
         on: Annotated[Names, Field(min_length=1)] = Field(
-            ON, description="modules within each layer, by the last part of their name, or patterns of full names"
+            ON, description="modules in each layer, given by the last part of their name or by patterns of full names"
         )
         dropout: DropoutRate = Field(0.0, description="dropout on the input of each update")
 
@@ -187,7 +187,10 @@ class Lora(Adapter):
                     known = ", ".join(dict.fromkeys(within)) or some(linear)
                     yield Problem("on", f"no linear layer is called '{name}'; available: {known}")
             if tied := _tied(model, projections(model, self.on)):
-                yield Problem("on", f"{some(tied)} is tied to another weight, which would change too; leave it out")
+                yield Problem(
+                    "on",
+                    f"{some(tied)} shares its weight with another module, which would change too; leave it out of `on`",
+                )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -38,7 +38,7 @@ class Ahead(Iterator[Made]):
     def __exit__(self, *_: object) -> None:
         self._ended = True
         self._room.release()
-        with contextlib.suppress(RuntimeError):  # already released, if a second Ctrl-C came in between
+        with contextlib.suppress(RuntimeError):  # may have been released already, if a second Ctrl-C arrived in between
             self._turn.release()
         self._thread.join(PATIENCE)
 
@@ -52,7 +52,7 @@ class Ahead(Iterator[Made]):
             self._turn.acquire()
 
     def __next__(self) -> Made:
-        """Return the next batch, or raise the error that occurred while preparing it. Add the wait to `waited`."""
+        """Return the next batch, or raise the error raised while preparing it. Add the waiting time to `waited`."""
         began = time.perf_counter()
         made = self._made.get()
         self.waited += time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Checkpoint averaging, often better than any single checkpoint (Vaswani et al. 2017, section 6.1)."""
+"""Checkpoint averaging: the mean is often better than any single checkpoint (Vaswani et al. 2017, section 6.1)."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import numpy as np
 Ids = np.ndarray[Any, np.dtype[Any]]  # integer token ids
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-TRAIN_LIMIT = 2_000_000  # maximum tokens to fit an n-gram model, which takes a few seconds
-VALID_LIMIT = 500_000  # maximum tokens to evaluate it
+TRAIN_LIMIT = 2_000_000  # maximum tokens for fitting an n-gram model, which takes a few seconds
+VALID_LIMIT = 500_000  # maximum tokens for evaluating the model
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def ngram_baseline(
 
 
 def unigram_baseline(train: Ids, valid: Ids, vocab_size: int) -> Baseline | None:
-    """Return the loss of add-one smoothed unigrams and the accuracy of the most frequent token, or None if empty."""
+    """Return the loss of add-one smoothed unigrams and the accuracy of the most frequent token; None if empty."""
     if not len(valid):
         return None
     counts = np.bincount(train, minlength=vocab_size) + 1
@@ -68,7 +68,7 @@ class ItemColumn(Sequence[Ids]):
 
 
 def evenly(rows: Sequence[Ids], limit: int) -> Sequence[Ids]:
-    """Keep every n-th row, for about `limit` tokens in total. Truncate a single row."""
+    """Keep every n-th row, for about `limit` tokens in total. If there is only one row, truncate it."""
     size = rows.size if isinstance(rows, ItemColumn) else sum(len(row) for row in rows)
     if size <= limit:
         return rows
@@ -92,7 +92,7 @@ class Level:
     left: Floats
 
     def blend(self, context: Ids, found: Ids, shorter: Floats) -> Floats:
-        """Interpolate: max(count(h w) - discount, 0) / count(h) + left(h) p(w | shorter h). Index -1 is unseen."""
+        """Interpolate: max(count(h w) - discount, 0) / count(h) + left(h) p(w | shorter h). Index -1: unseen."""
         known = (context >= 0) & (self.totals[context] > 0)
         own = np.where(found >= 0, self.counts[found] - self.discounts[found], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -142,7 +142,7 @@ class KneserNey:
         return result
 
     def _laid_out(self, rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Concatenate rows, with boundary symbols so that contexts do not overlap. Return tokens and target mask."""
+        """Concatenate rows, with boundary symbols so that no context spans two rows. Return tokens and target mask."""
         edge = np.full(self.order - 1, self.vocab_size, dtype=np.int64)
         tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(part for row in rows for part in (edge, row))])
         target = np.ones(len(tokens), dtype=np.bool_)
@@ -162,11 +162,11 @@ def _level(keys: Ids, counts: Floats, contexts: int, symbols: int) -> Level:
 
 
 def _discounts(counts: Floats) -> tuple[float, float, float, float]:
-    """Return the discounts for counts 0, 1, 2 and 3+, estimated from how many n-grams occur 1 to 4 times."""
+    """Return the discounts for counts 0, 1, 2 and 3+, estimated from the numbers of n-grams that occur 1 to 4 times."""
     n1, n2, n3, n4 = (float((counts == number).sum()) for number in (1, 2, 3, 4))
     share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     plain = (0.0, share, share, share)
     if not (n1 and n2 and n3 and n4):
-        return plain  # too few for separate discounts
+        return plain  # too few n-grams for separate discounts
     modified = (0.0, share, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
     return modified if min(modified[1:]) > 0 else plain

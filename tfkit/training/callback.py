@@ -60,7 +60,7 @@ class Training:
 
     @property
     def id(self) -> str:
-        """Identifier of the run: folder name and time of the first start. Unchanged by resumption."""
+        """Identifier of the run: folder name and time of the first start. Resuming does not change it."""
         history = read_history(RunFolder(self.folder))
         at = "" if history is None or not history.starts else history.starts[0].at
         return "-".join(filter(None, (self.folder.name, "".join(filter(str.isdigit, at))[:14])))
@@ -142,7 +142,7 @@ class Ema(Callback):
         if loaded and {name: value.shape for name, value in loaded.items()} != {
             name: value.shape for name, value in trained.items()
         }:
-            raise RunError(f"{training.folder}: the average of ema in the checkpoint does not fit this model")
+            raise RunError(f"{training.folder}: the checkpoint's moving average (ema) does not fit this model")
         self.average = {
             name: part_of(loaded[name], value) if name in loaded else value.clone() for name, value in trained.items()
         }
@@ -200,7 +200,7 @@ class TensorBoard(Tracker):
         self.library = importlib.import_module("torch.utils.tensorboard")
 
     def start(self, training: Training) -> None:
-        """Open the event file. Steps after the resumed one are purged."""
+        """Open the event file. Events after the step from which the run is resumed are purged."""
         folder = training.folder / "tensorboard"
         self.writer = self.library.SummaryWriter(str(folder), purge_step=training.step + 1)
 
@@ -220,7 +220,7 @@ class Experiments(Tracker):
         """Options of experiment trackers."""
 
         project: str = Field("tfkit", description="project that runs are logged to")
-        options: dict[str, object] = Field(default_factory=dict, description="further arguments of the library's init")
+        options: dict[str, object] = Field(default_factory=dict, description="further arguments for the library's init")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

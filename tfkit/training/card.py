@@ -29,20 +29,22 @@ from tfkit.training.folder import (
 from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines
 
-MARK = "<!-- written by tfkit; SHA-256 of the text above: "  # cards that lack it or were edited are never replaced
+MARK = (
+    "<!-- written by tfkit; SHA-256 of the text above: "  # a card without this mark, or edited since, is never replaced
+)
 LARGEST = 2**20  # maximum bytes read from a card
 POINTS = 20  # maximum points of the curve
 FILES = 8  # maximum files listed per split
 
 
 def signed(lines: Sequence[str]) -> str:
-    """Append a checksum by which later edits are detected."""
+    """Append a checksum, so that later edits are detected."""
     text = "\n".join([*lines, ""])
     return f"{text}{MARK}{_digest(text)} -->\n"
 
 
 def is_ours(card: Path) -> bool:
-    """True if tfkit wrote the card and it was not edited since."""
+    """True if tfkit wrote the card and it has not been edited since."""
     try:
         text, mark, rest = read_text(card, LARGEST).rpartition(MARK)
     except RunError:
@@ -131,7 +133,7 @@ def _training(folder: RunFolder) -> Iterator[str]:
     devices = " and ".join(dict.fromkeys(start.device for start in history.starts if start.device))
     text = f"{history.steps:,} steps on {history.tokens:,} tokens in {history.seconds:,.0f} s"
     text += f" on {escaped(devices)}" if devices else ""
-    text += "" if history.peak_memory is None else f", {history.peak_memory / 2**20:,.0f} MiB at most"
+    text += "" if history.peak_memory is None else f", peak memory {history.peak_memory / 2**20:,.0f} MiB"
     best = "" if "loss" not in history.best else f" Best validation loss: {history.best['loss']:.4g}, at step "
     yield from ("## Training", "", f"{text}.{best}{f'{history.best_step:,}.' if best else ''}", "")
 

@@ -20,7 +20,7 @@ from tfkit.training.folder import RESOLVED, WEIGHTS
 
 DATA = "data"  # key in environment.json
 TEACHER = "teacher"  # key of the teacher's files
-EXAMPLES = "examples"  # key of corpora without files
+EXAMPLES = "examples"  # key of corpora that are not read from files
 Hashes = dict[str, dict[str, str]]  # train, valid, tokenizer -> file or EXAMPLES -> SHA-256
 
 
@@ -43,7 +43,7 @@ def _hash_of(file: str, size: int, changed: int) -> str:
 
 
 def teacher_hashes(train: Train) -> Hashes:
-    """Return the SHA-256 of the teacher's weights and recipe, as far as they exist."""
+    """Return the SHA-256 of those of the teacher's weights and recipe that exist."""
     if train.teacher is None:
         return {}
     files = [Path(train.teacher.run) / name for name in (WEIGHTS, RESOLVED)]
@@ -57,7 +57,7 @@ def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]
 
 
 def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
-    """Map each changed file to the sections that read it (train, valid, tokenizer). Ignore files without a hash."""
+    """Map each changed file to the sections that read it (train, valid, tokenizer). Skip files without a hash."""
     found: dict[str, list[str]] = {}
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None
@@ -80,7 +80,7 @@ def moved(before: Any, now: Hashes) -> dict[str, str]:
 
 
 def _files(data: Data) -> dict[str, tuple[str, ...]]:
-    """Return the data files of each section, omitting sections that are not read from files."""
+    """Return the data files of each section, omitting sections whose data are not read from files."""
     read = {name: _read_by(getattr(data, name)) for name in ("train", "valid", "tokenizer")}
     return {name: files for name, files in read.items() if files and all(os.path.isfile(file) for file in files)}
 

@@ -36,8 +36,16 @@ VERSION = 1
 WHOLE = 2  # number of newest checkpoints that stay complete
 NEEDED = (WEIGHTS, OPTIMIZER, STATE)
 MORE = (BESIDE, CALLBACKS)  # optional files
-FILES = (*NEEDED, *MORE, checksums.SUMS)  # everything a checkpoint may contain
-ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)  # from malformed data
+FILES = (*NEEDED, *MORE, checksums.SUMS)  # all files that a checkpoint may contain
+ODD = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    RuntimeError,
+    OverflowError,
+)  # raised by malformed data
 DAMAGED = ".damaged"  # suffix of a damaged checkpoint that was set aside
 
 _FOLDER = re.compile(r"step-(\d{8,})")
@@ -53,7 +61,7 @@ class Progress(BaseModel):
 
     step: Count = 0
     tokens: Count = 0  # tokens read, without padding
-    targets: Count = 0  # tokens with a loss
+    targets: Count = 0  # tokens included in the loss
     epoch: Count = 0  # epoch of the next batch
     batch: Count = 0  # index of the next batch in its epoch
     best: float | None = None  # loss of the best validation, or the metric named by `best_by`
@@ -122,7 +130,7 @@ class Checkpoints:
                 os.replace(newer, aside)
             except OSError as error:
                 raise RunError(f"{newer}: cannot be renamed: {error.strerror or error}") from None
-            say(f"{newer}: set aside as {aside.name}; {checkpoint.name} is used")
+            say(f"{newer}: set aside as {aside.name}; {checkpoint.name} is used instead")
 
     def save(
         self,
@@ -145,7 +153,9 @@ class Checkpoints:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._clean()
-            if final.exists():  # no step was trained since it was written, so only the progress can differ
+            if (
+                final.exists()
+            ):  # no step has been trained since the checkpoint was written, so only the progress can differ
                 checksums.write_json(final / STATE, {**_state(final), "progress": snapshot.state["progress"]})
                 return final
             beside.mkdir()
@@ -210,7 +220,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def is_removable(checkpoint: Path) -> bool:
-    """True if a folder contains only checkpoint files, so that it may be removed."""
+    """True if a folder contains only checkpoint files and may therefore be removed."""
     return not checkpoint.is_symlink() and all(
         path.is_file() and not path.is_symlink() and (temporary_for(path) or path.name) in FILES
         for path in checkpoint.iterdir()
@@ -290,7 +300,7 @@ def _copies(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[s
 
 
 def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Clone tensors that share memory with an earlier tensor, because safetensors refuses shared memory."""
+    """Clone tensors that share memory with an earlier tensor, because safetensors rejects them."""
     seen: set[int] = set()
     distinct = {}
     for name, tensor in tensors.items():
@@ -356,7 +366,9 @@ def _progress(checkpoint: Path, state: Mapping[str, Any]) -> Progress:
         place = ".".join(map(str, ("progress", *first["loc"])))
         raise RunError(f"{checkpoint / STATE}: {place}: {first['msg']}, got {first['input']!r:.80}") from None
     if progress.step != step_of(checkpoint):
-        raise RunError(f"{checkpoint / STATE}: progress.step is {progress.step:,}, in a folder named {checkpoint.name}")
+        raise RunError(
+            f"{checkpoint / STATE}: progress.step is {progress.step:,}, but the folder is named {checkpoint.name}"
+        )
     return progress
 
 
@@ -364,7 +376,7 @@ def _state(checkpoint: Path) -> Mapping[str, Any]:
     file = checkpoint / STATE
     state = read_json(file)
     if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise RunError(f"{file}: not a checkpoint of this version of tfkit (version {VERSION})")
+        raise RunError(f"{file}: not a checkpoint that this version of tfkit can read (format version {VERSION})")
     return state
 
 

@@ -39,7 +39,8 @@ class Claim:
         except OSError as error:
             raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
         try:
-            check_free_or_run(folder)  # again: another process may have used it while we waited for the lock
+            # checked again, because another process may have used the folder before the lock was acquired
+            check_free_or_run(folder)
             self.replaces = not folder.is_free and not resume
             if not folder.is_free:
                 check_use(folder, resume, force)
@@ -134,7 +135,7 @@ def one_training() -> Iterator[None]:
     if not _training.acquire(blocking=False):
         raise UsageError(
             "another thread of this process is training, and all threads share the random number generators; "
-            "train one after the other, or in separate processes"
+            "train the runs one after the other, or in separate processes"
         )
     try:
         yield

@@ -44,5 +44,5 @@ def check_compile(task: Task) -> None:
     """Raise RecipeError if `train.compile` is set but a required C++ compiler is missing."""
     compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
     if task.settings.compile and task.train.device.type == "cpu" and not any(compilers):
-        text = "CPU kernels require a C++ compiler, such as g++, and none is installed; leave it out"
+        text = "CPU kernels require a C++ compiler, and none is installed; install one, such as g++, or remove this key"
         raise RecipeError([task.recipe.fault("train.compile", text)])

@@ -11,7 +11,7 @@ from tfkit.storage.files import remove_leftovers
 from tfkit.training.checkpoint import FILES
 from tfkit.training.folder import CARD, CHECKPOINTS, OURS
 
-_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # name of a checkpoint while it is written
+_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # name of a checkpoint while it is being written
 _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # complete, damaged or unfinished
 
 
@@ -54,4 +54,4 @@ def _check(path: Path, is_folder: bool) -> None:
     if path.is_symlink():
         raise RunError(f"{path}: is a link, so tfkit would write outside the run; replace it with its target")
     if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
-        raise RunError(f"{path}: tfkit writes a {'folder' if is_folder else 'regular file'} here; move this one away")
+        raise RunError(f"{path}: not a {'folder' if is_folder else 'regular file'}, as required here; move it away")

@@ -17,7 +17,7 @@ from tfkit.storage.files import read_bytes
 from tfkit.training.folder import CURVES, METRICS, RunFolder
 from tfkit.training.metrics_log import good_lines
 
-LEAST = 20  # minimum number of steps to draw
+LEAST = 20  # minimum number of steps for a plot
 POINTS = 400  # maximum points per line; more are averaged in groups
 PANELS = {"loss": "loss, nats", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
 Record = Mapping[str, Any]
@@ -36,7 +36,7 @@ def write_curves(folder: RunFolder) -> None:
 
 
 def curves(records: Sequence[Record], title: str) -> str:
-    """Plot the records of a run as SVG, with one panel per quantity and the validation loss over the training loss."""
+    """Plot a run's records as SVG, one panel per quantity. The validation loss is drawn over the training loss."""
     measured = list(dict.fromkeys(name for record in records for name in record if name.startswith("valid.")))
     panels = {**PANELS, **{name: name for name in measured if name != "valid.loss"}}
     rows = math.ceil(len(panels) / 2)

@@ -40,7 +40,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 
 def describe(device: torch.device) -> str:
-    """Return the device with its GPU name or thread count."""
+    """Describe the device with its GPU name or thread count."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({torch.get_num_threads()} threads)"
@@ -58,6 +58,6 @@ def check_memory(model: nn.Module, device: torch.device, parts: int = 1) -> None
         divided = "" if parts == 1 else f"; divided over {parts} processes"
         raise UsageError(
             f"training {trained + frozen:,} parameters needs {gigabytes(needed)} without activations "
-            f"({TRAINED_BYTES} bytes each: weight, gradient, two moments{divided}), and {device} has {gigabytes(free)} "
-            "free; use a smaller model or a larger machine"
+            f"({TRAINED_BYTES} bytes each: weight, gradient, two moments{divided}), but {device} has {gigabytes(free)} "
+            "free; use a smaller model or a machine with more memory"
         )

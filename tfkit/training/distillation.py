@@ -89,7 +89,8 @@ class Distillation:
     def _real(self, batch: Batch, hidden: Tensor, side: str) -> Tensor | None:
         """Return the mask of real tokens [batch time], or None without padding.
 
-        Decoder batches are padded on the right and have no attention mask, so positions that predict a target are used.
+        Decoder batches are padded on the right and have no attention mask, so the mask consists of
+        the positions that predict a target.
         """
         if self.objective.reads == "bidirectional" or (self.objective.reads == "encoder_decoder" and side == "encoder"):
             mask = batch.get("attention_mask")

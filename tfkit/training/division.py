@@ -24,7 +24,11 @@ from tfkit.training.objective import Batch, Loss
 from tfkit.training.processes import Team
 from tfkit.training.setup import Task
 
-SIDES = ("decoder_input_ids", "input_ids", "inputs_embeds")  # the first one present in a batch predicts the targets
+SIDES = (
+    "decoder_input_ids",
+    "input_ids",
+    "inputs_embeds",
+)  # the first of these in a batch is the one that predicts the targets
 BY_TARGET = ("labels", "draws")  # tensors with one row per entry of `predicted`
 
 Compute = Callable[[Batch], Loss]
@@ -43,7 +47,7 @@ class Piece:
     row: int = 0
     target: int = 0
     empty: bool = False
-    marked: int = 0  # most marked tokens in a row of the whole batch
+    marked: int = 0  # largest number of marked tokens in any row of the whole batch
 
     def draws(self, key: tuple[int, ...]) -> Draws:
         """Return the dropout RNG state for this piece of the batch identified by `key`."""
@@ -90,7 +94,7 @@ class Division:
     """Gradient computation in a single process, without splitting batches."""
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team | None = None) -> None:
-        """`compute` returns the loss of a batch on `trained`."""
+        """`compute` returns the loss of `trained` on a batch."""
         self.trained, self.compute, self.team = trained, compute, team or Team()
 
     def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
@@ -121,7 +125,7 @@ class Replicated(Division):
     def __init__(self, trained: nn.Module, compute: Compute, team: Team) -> None:
         super().__init__(trained, compute, team)
         self.step = LossModule(trained, compute)
-        # an expert may receive no token, so DDP has to look for unused parameters in every step
+        # an expert may receive no token, so DDP must search for unused parameters in every step
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the new names do not exist in older versions of torch
             self.ddp = DistributedDataParallel(
@@ -157,7 +161,7 @@ class Sharded(Division):
     """Sharded data parallelism with FSDP2: each process holds a shard of every weight and computes a share of the rows.
 
     The weights of a layer are gathered while the layer is computed; other weights stay gathered during the step.
-    Gradients are reduced after each batch, so that no process holds them whole.
+    Gradients are reduced after each batch, so that no process holds the full gradients.
     """
 
     def __init__(self, trained: nn.Module, compute: Compute, team: Team, device: str) -> None:
@@ -172,7 +176,9 @@ class Sharded(Division):
             unit.set_force_sum_reduction_for_comms(True)
             unit.set_gradient_divide_factor(1.0)
         self.root = units[-1]
-        for layer in layers:  # hide the context from FSDP2, which would copy it, because layers share its caches
+        for (
+            layer
+        ) in layers:  # hide the context from FSDP2, which would copy it: its caches must be shared by all layers
             layer.register_forward_pre_hook(lambda _, given: (given[0], lambda: given[1:]), prepend=True)
             layer.register_forward_pre_hook(lambda _, given: (given[0], *given[1]()))
 
@@ -263,7 +269,7 @@ def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def check_division(task: Task, team: Team) -> None:
-    """Raise UsageError if splitting the batches would change the loss or the routing of experts."""
+    """Raise UsageError if splitting the batches would change the loss or the routing to experts."""
     pieces = task.settings.parallel.pieces
     if team.size == 1 and pieces is None:
         return
@@ -277,7 +283,7 @@ def check_division(task: Task, team: Team) -> None:
         return
     for name, weight in task.trained.named_parameters() if task.settings.parallel.shard else ():
         if weight.dim() == 0:
-            raise UsageError(f"train.parallel.shard: {name} is a scalar and cannot be divided; give it the shape [1]")
+            raise UsageError(f"train.parallel.shard: {name} is a scalar and cannot be sharded; give it the shape [1]")
     wide = _batch_wide(task, routers)
     if wide:
         pieces = 1 << (team.size - 1).bit_length()

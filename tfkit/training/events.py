@@ -41,7 +41,7 @@ class Foreign(Callback):
 class Callbacks:
     """The callbacks of a run: first those of the recipe, then those passed in Python.
 
-    Processes other than the one that `leads` keep only the callback that averages weights, which all evaluate.
+    Processes other than the leading one (`leads`) keep only the callback whose averaged weights all processes evaluate.
     """
 
     def __init__(self, training: Training, given: Sequence[object] = (), leads: bool = True) -> None:

@@ -49,7 +49,7 @@ class Feed:
         self.plan = functools.lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, epoch: int) -> list[Any]:
-        """Return the item indices of each batch of an epoch; for packed batches, of each row."""
+        """Return the item indices of each batch of an epoch, or of each row if batches are packed."""
         if self.config.pack:
             return plan_packed(self.lengths, self.config, self.seed, epoch)
         return plan(self.lengths, self.config, self.seed, epoch)

@@ -42,7 +42,9 @@ class Fit:
             else:
                 kept[name] = found[first]
                 same = (one for one in names if one in found and torch.equal(found[one], found[first]))
-                used.update([first, *same])  # `first` is added explicitly, because NaN differs from itself
+                used.update(
+                    [first, *same]
+                )  # `first` is added explicitly, because tensors with NaN are not equal to themselves
         used.update(source.tied[alias] for alias in used & source.tied.keys())
         unused = [name for name in source.tensors if name not in used]
         return cls(kept, new, unused, [name for name in unused if name not in replaced])
@@ -51,9 +53,9 @@ class Fit:
 def _why_new(name: str, tensor: Tensor, source: Tensor, others: tuple[str, ...]) -> str:
     """Return the reason why a tensor is not copied, or ""."""
     if name.startswith(others):
-        return "the head in the run has another type"
+        return "the run's head has another type"
     if source.shape != tensor.shape:
-        return f"shape {list(tensor.shape)}, in the run {list(source.shape)}"
+        return f"shape {list(tensor.shape)} here, {list(source.shape)} in the run"
     if tensor.is_floating_point() and not source.is_floating_point():
         return f"{dtype_name(source)} in the run"
     return ""

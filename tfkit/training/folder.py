@@ -31,7 +31,7 @@ CARD = "README.md"  # written by tfkit or by the user; see training/card.py
 # entries of environment.json
 QUANTIZED = "quantized"  # dtype of the quantized weights
 QUANTIZED_FROM = "quantized_from"  # path, scores and size of the original run, and the new size
-IMPORTED, NOTES = "imported", "notes"  # source of an imported model, and what the import lost
+IMPORTED, NOTES = "imported", "notes"  # source of an imported model, and features lost in the import
 REMOVED = "removed"  # names of files that a study deleted after training (study.keep)
 # files written by tfkit; all others are the user's
 OURS = (

@@ -22,7 +22,7 @@ SHOWN = 6  # maximum number of groups listed individually
 
 @dataclass(frozen=True)
 class Share:
-    """Factors of a parameter for learning rate, weight decay and eps. `weight_decay` overrides the optimizer's."""
+    """Factors on a parameter's learning rate, weight decay and eps. `weight_decay` overrides the optimizer's."""
 
     rate: float = 1.0
     weight_decay: float | None = None
@@ -33,7 +33,7 @@ class Share:
 def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> list[str]:
     """Split an optimizer's groups by `train.groups`, `train.layer_decay` and muP. Return lines that describe them.
 
-    Raise UsageError if a group sets a weight decay that the optimizer lacks, or if muP is used without Adam.
+    Raise UsageError if a group sets a weight decay but the optimizer has none, or if muP is used without Adam.
     """
     chosen = model.blueprint.parametrization
     if not settings.groups and settings.layer_decay is None and chosen is None:
@@ -46,11 +46,11 @@ def regroup(optimizer: torch.optim.Optimizer, model: Model, settings: Train) -> 
     if len(groups) <= SHOWN:
         return [_line(group) for group in groups]
     rates = sorted({group[RATE] for group in groups})
-    return [f"{len(groups)} groups of parameters, at rates x {rates[0]:.4g} to x {rates[-1]:.4g}"]
+    return [f"{len(groups)} groups of parameters, with learning rates x {rates[0]:.4g} to x {rates[-1]:.4g}"]
 
 
 def _shares(model: Model, settings: Train) -> dict[int, Share]:
-    """Return the share of each parameter, by id."""
+    """Return the `Share` of each parameter, by id."""
     depths = depths_of(model.blueprint)
     found = {
         id(one.value): Share(
@@ -73,7 +73,7 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def _parts(group: dict[str, Any], shares: dict[int, Share]) -> list[dict[str, Any]]:
-    """Split a group into one group for each share."""
+    """Split a group into one group per distinct `Share`."""
     parts: dict[Share, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(shares.get(id(parameter), Share()), []).append(parameter)

@@ -48,7 +48,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
         found = _relayered(found, model, source) if source.layers else found
         fit = Fit.of(own, found, _other_heads(model, run.path))
         if not fit.kept:
-            raise RunError(f"train.init_from: no tensor of {run / WEIGHTS} fits this model by name and shape")
+            raise RunError(f"train.init_from: no tensor in {run / WEIGHTS} matches this model by name and shape")
         _check_named(source, fit, [*own.by_name()], [*found.by_name()])
         if tokenizer is not None and any(name.endswith("embedding.tokens.weight") for name in fit.kept):
             _check_tokens(run, tokenizer)
@@ -122,7 +122,7 @@ def _check_named(source: InitFrom, fit: Fit, own: Sequence[str], stored: Sequenc
     }
     allowed = f", layers: {inline(source.layers)}" if source.layers else ""
     allowed += "".join(f", {option}: [{', '.join(patterns)}]" for option, patterns in lists.items() if patterns)
-    lines = [f"train.init_from: {source.run} does not fit this model; the other {len(fit.kept)} tensors do"]
+    lines = [f"train.init_from: {source.run} fits this model only in part: {len(fit.kept)} tensors match, these do not"]
     lines += [f"new in this model: {some(_with_reasons(new), 6)}"] if new else []
     lines += [f"only in the run: {some(left, 6)}"] if left else []
     lines += [f"if intended: init_from: {{run: {source.run}{allowed}}}"]

@@ -90,11 +90,11 @@ def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
     if not origin or not _same_tokenizer(source, new):
         return {}
     if (source / KEPT).is_symlink():
-        raise RunError(f"{source / KEPT}: is a link; restore the folder of the import")
+        raise RunError(f"{source / KEPT}: is a link; restore the imported folder")
     record.check_listed(source, KEPT)
     for name in names_in(source / KEPT):
         if (source / KEPT / name).is_symlink():
-            raise RunError(f"{source / KEPT / name}: is a link; restore the file of the import")
+            raise RunError(f"{source / KEPT / name}: is a link; restore the imported file")
         copy_file(source / KEPT / name, new / KEPT / name)
     return {ORIGIN: {key: value for key, value in origin.items() if key in ("family", "class", "tokenizer")}}
 

@@ -96,7 +96,7 @@ def follow(recipe: Recipe, callbacks: Sequence[object] = ()) -> RunFolder:
     if not goes_on:  # already finished
         return folder
     with seeded(recipe.train.seed), Silence() as silent, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # process 0 warns
+        warnings.simplefilter("ignore")  # process 0 issues the warnings
         labels, tokenizer = read_labels(folder), _saved_tokenizer(folder, recipe)
         task = prepare(recipe, silent, tokenizer, initial=False, labels=labels)
         trainer = Trainer(task, folder, silent, callbacks=callbacks)
@@ -170,7 +170,9 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence
     trainer = Trainer(task, claim.folder, reporter, beside, callbacks)
     trainer.history.start(0)
     with claim.beginning() as new:
-        write_json(new / ENVIRONMENT, known)  # first, to identify the run folder even if the process is killed
+        write_json(
+            new / ENVIRONMENT, known
+        )  # written first, so that the folder is recognized as a run even if the process is killed
         if task.tokenizer.vocab_size:
             save_tokenizer(task.tokenizer, new)
         if kept := keep_from(task.settings.initial, new):
@@ -203,7 +205,7 @@ def _resumed(
     trainer.restore(checkpoint)
     record.appending(folder)
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
-        trainer.progress.best = None  # was measured on other examples
+        trainer.progress.best = None  # the score was measured on other examples
         trainer.save()
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)

@@ -98,7 +98,7 @@ class Trainer:
         self.checkpoints.go_on_from(path, self.reporter.say)
         others = (before.best_by, before.averaged) != (progress.best_by, progress.averaged)
         if others or (before.keeps_best and not progress.keeps_best):
-            progress.best = None  # the best weights were not saved, or were selected by another score
+            progress.best = None  # the best weights were not saved, or were selected by another metric
         progress.keeps_best, progress.best_by = before.keeps_best, before.best_by
         progress.averaged = before.averaged
         progress.finished = self._finished() or self._stopped_before(progress.finished)
@@ -295,7 +295,7 @@ class Trainer:
             raise self._not_finite(self.progress.step, f"{some(names)} became NaN or infinite")
 
     def _check_loss(self) -> None:
-        """Raise NotFinite if the loss after the last step is not finite. A validation has already checked this."""
+        """Raise NotFinite if the loss after the last step is not finite. Skip this if the step was just validated."""
         if self.task.valid is not None and self._due(self.settings.evaluate_every):
             return
         nats, _ = total_loss(self.model, self.task.valid or self.task.train, self.settings.precision, batches=1)
@@ -329,7 +329,7 @@ class Trainer:
         return self.team.leads and time.monotonic() >= self.deadline
 
     def _skip(self, step: int, what: str) -> None:
-        """Count and report a step without an update. Raise NotFinite after too many, or if train.not_finite is stop."""
+        """Count and report a step without an update. Raise NotFinite after SKIPS, or if train.not_finite is stop."""
         self.skips += 1
         if self.settings.not_finite == "stop" or self.skips == SKIPS:
             raise self._not_finite(step, f"{what}, {SKIPS} steps in a row" if self.skips == SKIPS else what)

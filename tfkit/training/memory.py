@@ -63,7 +63,7 @@ def activations_of(
 ) -> int:
     """Return the bytes that `compute`, a training forward, saves for the backward pass.
 
-    Each storage counts once, and weights do not count. With recomputation, one layer at a time is saved in full.
+    Each storage is counted once; weights are not counted. With recomputation, one layer at a time is counted in full.
     """
     depths = [plan.num_layers for plan in blueprint.stacks()]
     again = [depth if settings.recompute == "all" else min(settings.recompute, depth) for depth in depths]

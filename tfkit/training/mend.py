@@ -62,7 +62,7 @@ def _mend_metrics(file: Path, step: int) -> Iterator[str]:
         yield f"{file}: {bad} damaged lines removed; the original is {aside.name}"
     missing = step - len({step_in(line) for line in good if step_in(line) <= step})
     if missing > bad:
-        yield f"{file}: lines of {missing:,} of {step:,} steps are missing"
+        yield f"{file}: the lines of {missing:,} of {step:,} steps are missing"
 
 
 def _changed(folder: RunFolder, name: str) -> str:

@@ -27,7 +27,7 @@ Parts = dict[str, list[str]]
 
 
 class Need(BaseModel):
-    """A file, module or plugin that registered parts. `door` is the way in which it was loaded.
+    """A file, module or plugin that registered parts. `door` says how it was loaded.
 
     `name` is the argument of --import, and `beside` the file's path relative to the run. `used` lists the `parts` that
     the recipe uses.
@@ -109,7 +109,7 @@ def _import(name: str, used: Iterable[type[Component]], folder: Path) -> Need:
 
 
 def _registered(module: str, parts: Sequence[type[Component]]) -> Need:
-    """Record a module that registered parts, as an installed plugin or in Python."""
+    """Record a module that registered parts: an installed plugin, or a module imported in Python."""
     used = _by_slot((part.part_slot, part.part_name) for part in parts)
     for entry in installed():
         if module == entry.module or module.startswith(f"{entry.module}."):

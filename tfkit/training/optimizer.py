@@ -29,7 +29,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.parameters import hidden_matrices
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
-LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # do not change the update
+LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # options that do not change the update
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -93,7 +93,7 @@ class Adam(Optimizer):
         betas: Betas = Field(
             (0.9, 0.98), description="decay rates of the running means of gradients and squared gradients"
         )
-        eps: PositiveFloat = Field(1e-9, description="added to the root, to avoid division by zero")
+        eps: PositiveFloat = Field(1e-9, description="added to the square root, to avoid division by zero")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -114,7 +114,7 @@ class AdamW(Optimizer):
         betas: Betas = Field(
             (0.9, 0.999), description="decay rates of the running means of gradients and squared gradients"
         )
-        eps: PositiveFloat = Field(1e-8, description="added to the root, to avoid division by zero")
+        eps: PositiveFloat = Field(1e-8, description="added to the square root, to avoid division by zero")
         weight_decay: NonNegativeFloat = Field(
             0.01, description="fraction of a weight subtracted per step at learning rate 1"
         )

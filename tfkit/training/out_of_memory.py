@@ -24,7 +24,7 @@ MOMENTS = 2  # state values per parameter in most optimizers
 
 
 class OutOfMemory(TfkitError):
-    """A training step exceeds memory. The message suggests settings that fit."""
+    """A training step needs more memory than is available. The message suggests settings that fit."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -97,7 +97,11 @@ class Demand:
             again = self.with_settings(settings.model_copy(update={"recompute": "all"}))
             if again is None or room is None or again.total <= room:
                 options.append("train.recompute: all" + ("" if again is None else f" ({gigabytes(again.total)})"))
-        return f"What fits: {'; or '.join(options)}." if options else "Nothing smaller fits: use a smaller model."
+        return (
+            f"Settings that fit: {'; or '.join(options)}."
+            if options
+            else "No smaller setting fits either; use a smaller model."
+        )
 
     def describe(self) -> str:
         """Describe the largest batch, the parameters and the memory they need."""
@@ -127,7 +131,7 @@ def check_fits(task: Task, processes: int) -> None:
     room = None if free is None else free + demand.memory.weights  # the weights are already allocated
     if room is not None and demand.memory.total > room:
         available = f"{task.train.device} has {gigabytes(room)}"
-        raise OutOfMemory(f"{demand.describe()}, and {available}. {demand.advice(room)}")
+        raise OutOfMemory(f"{demand.describe()}, but {available}. {demand.advice(room)}")
 
 
 def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfMemory:
@@ -137,7 +141,7 @@ def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfM
         torch.cuda.empty_cache()
     free, fixed = free_memory(device), 0 if demand.memory is None else demand.memory.fixed
     room = None if free is None else free + fixed  # weights and optimizer state may already be allocated
-    available = "" if free is None else f"; {gigabytes(free)} are free now"
+    available = "" if free is None else f"; {gigabytes(free)} are now free"
     goes_on = "is complete; --resume continues from it with the same data.batch"
     kept = "" if last is None else f" The checkpoint of step {last:,} {goes_on}."
     failed = f"step {step:,}: out of memory on {device}"

@@ -22,7 +22,7 @@ from tfkit.training.objective.base import token_loss
 from tfkit.training.objective.causal_lm import CausalLm
 
 UNKNOWN = 512  # tokens per row if neither the model nor the data limit it
-DEVICE = torch.device("cpu")  # GPU kernels save about as much
+DEVICE = torch.device("cpu")  # on a GPU, about as much is saved for the backward pass
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TrainingPlan:
 
     @property
     def chosen(self) -> Layout | None:
-        """The first layout that fits the recipe's batch, or else at least one row; whole weights come first."""
+        """The first layout that fits the recipe's batch, or else at least one row; unsharded layouts come first."""
         whole = [one for one in self.layouts if one.rows * self.length >= self.tokens]
         return next(iter(whole or [one for one in self.layouts if one.rows]), None)
 
@@ -83,7 +83,7 @@ class TrainingPlan:
 
 
 def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = None) -> TrainingPlan:
-    """Measure the layouts of a recipe on devices with `room` bytes, without allocating. Rows have `length` tokens."""
+    """Measure the layouts of a recipe on devices with `room` bytes, for rows of `length` tokens, without allocating."""
     if recipe.train.adapter is not None:
         raise UsageError("train.adapter: planning does not support adapters; leave it out to plan full training")
     blueprint, settings = recipe.blueprint(), recipe.train
@@ -105,10 +105,10 @@ def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = 
 
 
 def _states(model: Model, settings: Train, devices: int) -> dict[bool, Memory]:
-    """Return the memory of one device without activations, of whole weights and of divided ones, if possible.
+    """Return the memory of one device without activations: False -> unsharded, True -> sharded, if possible.
 
-    Divided ones include what a step gathers: all weights and gradients outside of the layers, two layers of weights,
-    of which one is computed and one on its way, and the gradients of one.
+    Sharded memory includes what a step gathers: all weights and gradients outside the layers, the weights of two layers
+    (the current one and the prefetched one), and the gradients of one layer.
     """
     whole = state_of(model, settings)
     if devices == 1 or next(undivided(settings), ""):

@@ -27,7 +27,7 @@ LOST = (
     "connection closed",
     "connection reset",
     "broken pipe",
-)  # found in messages of torch.distributed if a process is gone
+)  # found in messages of torch.distributed if a process has died
 Value = TypeVar("Value")
 
 
@@ -37,7 +37,7 @@ class Team:
 
     rank: int = 0
     size: int = 1
-    restarts: int = 0  # times torchrun has restarted all processes after a failure
+    restarts: int = 0  # number of times that torchrun has restarted all processes after a failure
 
     @property
     def leads(self) -> bool:

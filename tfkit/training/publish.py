@@ -36,7 +36,7 @@ class Publisher:
         self.reporter, self.beside = reporter, beside
 
     def publish(self, progress: Progress) -> None:
-        """Write the final weights selected by `train.keep`. Report if the best weights are lost."""
+        """Write the final weights selected by `train.keep`. Report it if the best weights are lost."""
         keep = self.task.settings.keep
         if isinstance(keep, Mean):
             self._note(self._publish_mean(keep.mean, progress))

@@ -22,8 +22,8 @@ def recompute_layers(recipe: Recipe, trained: nn.Module) -> None:
 
 def _problem(stacks: list[Stack], trained: nn.Module) -> str:
     if any(stack.plan.last_state for stack in stacks):
-        return "layers of this model carry state between calls, which a second forward would change; leave it out"
+        return "layers of this model carry state between calls, which recomputation would change; remove this key"
     if any(isinstance(module, Routing) and module.config.selection_rate for module in trained.modules()):
-        text = "the selection bias of experts moves in each forward, so a second forward would choose other experts"
-        return f"{text}; leave it out, or set router.selection_rate: 0"
+        text = "each forward updates the selection bias of experts, so recomputation would choose other experts"
+        return f"{text}; remove this key, or set router.selection_rate: 0"
     return ""

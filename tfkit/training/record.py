@@ -57,7 +57,7 @@ def check(folder: RunFolder, names: Iterable[str]) -> None:
 def check_resumed(folder: RunFolder) -> None:
     """Raise RunError if a file that resumption depends on has changed.
 
-    Missing weights are no error: training writes them again.
+    Missing weights are not an error, because training writes them again.
     """
     check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
     check_existing(folder, WEIGHTS)
@@ -72,7 +72,7 @@ def check_existing(folder: RunFolder, name: str) -> None:
 def changed(folder: RunFolder, names: Iterable[str]) -> Iterator[str]:
     """Yield one message for each of these files that has changed.
 
-    After a killed process, the manifest lacks the files that grow during training; they are not checked.
+    If the process was killed, the manifest lacks the files that grow during training; they are not checked.
     """
     for name in names:
         if name in APPENDED and name not in checksums.trusted_sums(folder.path):

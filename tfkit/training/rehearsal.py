@@ -1,4 +1,4 @@
-"""Checks before training that metrics and text generation will work after it."""
+"""Checks, before training, that metrics and text generation will work afterwards."""
 
 from __future__ import annotations
 

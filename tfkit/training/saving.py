@@ -44,7 +44,7 @@ def save_run(
     _check_model(model, recipe, size)
     if tokenizer is not None:
         check_vocabulary(recipe, model.blueprint, tokenizer, "the tokenizer saved with the model")
-    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
+    goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     resolved = recipe.resolved(size)
     needs = recorded(recipe, goal.path, size)
     known = environment(recipe.train.seed, next(model.parameters()).device) | {"recipe": recipe.name}
@@ -61,7 +61,7 @@ def save_run(
 
 
 def _check_given(model: object, recipe: Recipe, tokenizer: object) -> None:
-    """Raise UsageError for a model without weights, or for a missing or foreign tokenizer."""
+    """Raise UsageError for a model without weights, or for a tokenizer that is missing or not tfkit's."""
     if not isinstance(model, Model):
         children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
         inside = "".join(f"; pass its .{name}" for name, child in children.items() if isinstance(child, Model))
@@ -96,11 +96,11 @@ def _check_model(model: Model, recipe: Recipe, size: int | None) -> None:
     for name in [*expected, *tensors]:
         if name not in tensors or name not in expected:
             owner, other = ("recipe", "model") if name in expected else ("model", "recipe")
-            raise UsageError(f"the model is not the recipe's: {name} is in the {owner} but not in the {other}")
+            raise UsageError(f"the model does not match the recipe: {name} is in the {owner} but not in the {other}")
         one, two = tensors[name], expected[name]
         if one.shape != two.shape or one.is_floating_point() != two.is_floating_point():
             texts = [f"{list(tensor.shape)} ({dtype_name(tensor)})" for tensor in (one, two)]
-            raise UsageError(f"the model is not the recipe's: {name} is {texts[0]}, {texts[1]} in the recipe")
+            raise UsageError(f"the model does not match the recipe: {name} is {texts[0]}, but {texts[1]} in the recipe")
     settings, expected_settings = (spell(model_values(each)) for each in (model.blueprint, blueprint))
     for line in differences(settings, expected_settings, "model", ("model", "recipe")):
-        raise UsageError(f"the model is not the recipe's: {line}")
+        raise UsageError(f"the model does not match the recipe: {line}")

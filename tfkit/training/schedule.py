@@ -6,7 +6,7 @@
 | cosine | you know the number of steps: the usual choice for language models |
 | warmup_stable_decay | you may train longer later: the rate is constant until the last steps |
 | linear | you know the number of steps: used by BERT and for fine-tuning |
-| constant | you run tests, or comparisons that are not about schedules |
+| constant | you run tests, or comparisons that do not concern the schedule |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Schedule(ScheduleFacts):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             warmup = self.warmup_steps()
             if facts.steps is not None and warmup >= facts.steps:
-                text = f"the warmup of {warmup:,} steps is not shorter than the {facts.steps:,} steps of training"
+                text = f"the warmup of {warmup:,} steps must be shorter than the {facts.steps:,} steps of training"
                 yield Doubt("warmup", text)
 
     def __init__(self, config: Config) -> None:
@@ -45,7 +45,10 @@ class Schedule(ScheduleFacts):
 
 
 class Decay(Schedule):
-    """Linear warmup to `lr` over `warmup` steps, then decay to `final` at the last step. Subclasses set the shape."""
+    """Linear warmup to `lr` over `warmup` steps, then decay to `final` at the last step.
+
+    Subclasses define the shape of the decay.
+    """
 
     class Config(Schedule.Config):
         """Options of schedules with a known last step."""

@@ -323,11 +323,13 @@ def _taught(
 
 
 def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter) -> None:
-    """Report how many ids of the model's vocabulary have no token."""
+    """Report the number of ids in the model's vocabulary that have no token."""
     size = blueprint.last.vocab_size or 0
     unused = max(0, size - tokenizer.vocab_size) + len(tokenizer.gaps)
     if unused:
-        reporter.say(f"{unused:,} of {size:,} ids are not tokens of the tokenizer and are never generated")
+        reporter.say(
+            f"{unused:,} of the model's {size:,} token ids have no token in the tokenizer and are never generated"
+        )
 
 
 def _announce(

@@ -54,7 +54,7 @@ def gathered(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
 def exchange(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], after: nn.Module) -> None:
     """Replace an optimizer's parameters `before` with the sharded parameters of `after`, and shard its state.
 
-    Sharded tensors are supported only by the fused kernels of Adam, so other optimizers become unfused.
+    Only Adam's fused kernels support sharded tensors, so other optimizers become unfused.
     """
     fused = isinstance(optimizer, torch.optim.Adam)  # and its subclass AdamW
     new = {id(before[name]): parameter for name, parameter in after.named_parameters()}

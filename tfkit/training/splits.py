@@ -139,7 +139,7 @@ class Split:
             for label in self.objective.rows.labels_in(example):
                 seen.add(label)
                 if len(seen) > classes:
-                    text = f"'{label}' exceeds the {classes} classes of {path}"
+                    text = f"the label '{label}' is one too many for the {classes} classes of {path}"
                     with self.located():
                         raise ExampleError(number, f"{text}; use num_classes: labels")
 

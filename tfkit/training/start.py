@@ -37,7 +37,7 @@ def check_free_or_run(folder: RunFolder) -> None:
             _ = folder.known
         except RunError as error:
             raise RunError(f"{error}; this run cannot be resumed without it. Choose another --out") from None
-    raise RunError(f"{folder}: not empty and not a run of tfkit; choose another --out")
+    raise RunError(f"{folder}: not empty and not a tfkit run; choose another --out")
 
 
 def check_use(folder: RunFolder, resume: bool, force: bool) -> None:

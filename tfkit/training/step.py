@@ -22,7 +22,7 @@ from tfkit.training.sharded import whole
 
 @dataclass(frozen=True)
 class StepSums:
-    """Totals of a step: `loss` in nats per target, `read` input tokens, and `targets` with a loss.
+    """Totals of a step: `loss` in nats per target, `read` input tokens, and `targets` included in the loss.
 
     The accumulated gradients must still be multiplied by `factor`.
     """
@@ -46,14 +46,15 @@ def computing(model: Model, feed: Feed, precision: str, taught: Distillation | N
 def accumulate(division: Division, feed: Feed, batches: Iterator[Made], count: int) -> StepSums:
     """Run the forward and backward passes of `count` batches. The caller multiplies the gradients by `factor`.
 
-    Dropout depends only on the seed and the position of a batch. Totals are over all processes.
+    Dropout depends only on the seed and the position of a batch. Totals include all processes.
     """
     losses: list[Loss] = []
     read: Tensor | int = 0
     size = 0
     for left in reversed(range(count)):
         epoch, number, indices, batch, _ = next(batches)
-        # the number of targets is not known yet; dividing by positions keeps gradients near their final scale
+        # the number of targets is not known yet; a division by the number of positions keeps gradients near their
+        # final scale
         size = size or side_of(batch).shape[:2].numel()
         losses += division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0)
         read += tokens_read(feed, batch, indices)

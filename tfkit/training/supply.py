@@ -22,11 +22,11 @@ from tfkit.training.needs import NEEDS, Need, installed_version
 
 
 def downloaded_run(address: str) -> Path:
-    """Download a run from the hub. Raise UsageError, DataError, or RunError if the repository is not a run."""
+    """Download a run from the hub. Raise UsageError or DataError on failure, RunError if the repository is no run."""
     folder = downloaded(repository(address), (*PUBLISHED, SUMS, f"{KEPT}/*"), address)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
-            raise RunError(f"{address}: not a run of tfkit: {name} is missing")
+            raise RunError(f"{address}: not a tfkit run: {name} is missing")
     return folder
 
 
@@ -130,7 +130,9 @@ def _sentence(need: Need, place: str | None) -> str:
         broken = "".join(f"; {problem}" for problem in REGISTRY.problems)
         return f"the plugin {need.name} of {package} ({parts}): install it" + broken
     if need.door == "python":
-        return f"{parts}, registered by {need.name}: import it first, or pass a file that does to --import"
+        return (
+            f"{parts}, registered by {need.name}: import that module first, or pass to --import a file that imports it"
+        )
     if place is None:
         return f"the parts in {need.name} ({parts}), which is missing: pass its new path to --import"
     where = place if is_file(need.name) else f"the module {place}"

@@ -165,7 +165,7 @@ def _widths(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
     for own, other, at in pairs:
         if own.d_model != other.d_model and not settings.projection:
             text = f"has d_model {other.d_model}, this model {own.d_model}"
-            yield Problem("", f"{text}; set projection: true, or remove this", at=at)
+            yield Problem("", f"{text}; set projection: true, or remove this key", at=at)
 
 
 def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:

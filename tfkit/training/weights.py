@@ -151,7 +151,7 @@ def warn_not_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Warn about tensors of a file that contain NaN or infinite values."""
     names = not_finite(tensors)
     if names:
-        what = f"{len(names)} of {len(tensors)} tensors hold NaN or infinite numbers: {some(names)}"
+        what = f"{len(names)} of {len(tensors)} tensors contain NaN or infinite values: {some(names)}"
         warnings.warn(f"{path}: {what}", TfkitWarning, stacklevel=3)
 
 

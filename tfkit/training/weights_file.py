@@ -76,7 +76,8 @@ def recipe_in(
         entry = read_entry(path, file.metadata() or {})
     recipe = entry.get(RECIPE)
     if recipe is None:
-        raise RunError(f"{path}: contains no recipe: not written by tfkit, or by an older version; load its run folder")
+        why = "it was not written by tfkit, or by an older version"
+        raise RunError(f"{path}: contains no recipe: {why}; load its run folder instead")
     if not isinstance(recipe, dict) or sorted(recipe) != sorted(KEYS) or _digest(recipe) != entry.get(DIGEST):
         raise RunError(f"{path}: its recipe has changed since it was written; the file is damaged or was edited")
     return load_saved(recipe, sets=sets, variants=variants, imports=imports, label=str(path))

@@ -46,5 +46,5 @@ class CheckpointWriter:
             self.done(pending[0], pending[1].result())
 
     def close(self) -> None:
-        """Wait for the thread to end. Errors were raised by `wait`, or another error has ended training."""
+        """Wait for the thread to end, ignoring errors: `wait` has raised them, or another error has ended training."""
         self._pool.shutdown()

@@ -75,7 +75,7 @@ def import_model(
     read = Source.of(source)
     if out is None:
         out = Path("runs") / (read.folder.resolve().name if Path(source).is_dir() else source.rpartition("/")[2])
-    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
+    goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     target = goal.path
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()

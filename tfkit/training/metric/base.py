@@ -14,6 +14,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.extras import optional
 from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveInt, as_tuple
+from tfkit.core.output import counted
 from tfkit.core.slots import MetricFacts
 
 
@@ -95,17 +96,16 @@ class TextMetric(Metric):
         }
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> float:
-        """Compute the corpus-level score. Raise UsageError if there are no texts, or if their numbers differ."""
+        """Compute the corpus-level score. Raise UsageError if there are no texts or their numbers differ."""
         if len(outputs) != len(references):
-            raise UsageError(
-                f"{self.part_name} compares each output with its reference: got {len(outputs)} and {len(references)}"
-            )
+            got = f"{counted(len(outputs), 'output')} and {counted(len(references), 'reference')}"
+            raise UsageError(f"{self.part_name} requires one reference per output, got {got}")
         if not outputs:
             raise UsageError(f"{self.part_name} has no outputs to compare")
         return self.compare(list(outputs), list(references))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Score at least one output against an equal number of references."""
+        """Score outputs against their references; both lists have the same length and are not empty."""
         raise NotImplementedError(f"{type(self).__name__} has no compare")
 
 

@@ -45,7 +45,8 @@ class Bleu(TextMetric):
 
         lowercase: bool = Field(False, description="ignore case")
         tokenize: Literal["13a", "intl", "char", "zh"] | None = Field(
-            "13a", description="tokenization into words; none: texts are already tokenized, split at spaces"
+            "13a",
+            description="tokenization into words; none: texts are already tokenized, and words are separated by spaces",
         )
 
     def __init__(self, config: Config) -> None:
@@ -90,7 +91,7 @@ _WRITTEN = {"1": 1, "2": 2, "l": "L"}
 
 
 def _as_written(value: Any) -> Any:
-    """Normalize a quoted or lowercase order. Reject `true`, which equals 1 in Python."""
+    """Normalize an n-gram order written in quotes or in lowercase. Reject `true`, which equals 1 in Python."""
     if isinstance(value, (bool, float)):
         raise ValueError(f"expected 1, 2 or 'L', got {str(value).lower()}")
     return _WRITTEN.get(value, value) if isinstance(value, str) else value
@@ -173,7 +174,7 @@ def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
 
 @register("metric", "grammatical")
 class Grammatical(TextMetric):
-    """100 * (outputs that complete their source to a sentence of the corpus `lano`) / (number of outputs).
+    """100 * (outputs that turn their source into a sentence of the corpus `lano`) / (number of outputs).
 
     References are ignored. The options must equal those of the corpus (Allen-Zhu and Li 2023, arXiv 2305.13673).
     """
@@ -184,7 +185,7 @@ class Grammatical(TextMetric):
         """Options of grammatical."""
 
         depth: Depth = Field(3, description="levels of the grammar")
-        breadth: Breadth = Field(3, description="symbols per level, and words")
+        breadth: Breadth = Field(3, description="number of symbols per level, which is also the number of words")
         rules: Rules = Field(3, description="rules per symbol")
         grammar_seed: Seed = Field(1, description="seed of the grammar rules")
 

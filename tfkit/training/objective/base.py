@@ -83,9 +83,11 @@ class Objective(ObjectiveFacts):
             least, name = self.shortest(facts), self.part.part_name
             if facts.longest is not None and facts.longest.tokens < least:
                 text = f"'{name}' requires rows of at least {least} tokens, special tokens included"
-                yield Problem("", f"{text}; the limit is {facts.longest.tokens}", at=facts.longest.at)
+                yield Problem("", f"{text}; the limit here is {facts.longest.tokens}", at=facts.longest.at)
             if facts.batch_tokens is not None and facts.batch_tokens < least:
-                yield Problem("tokens", f"a row of '{name}' has at least {least} tokens", at="data.batch")
+                yield Problem(
+                    "tokens", f"a batch must hold a row of '{name}', which has at least {least} tokens", at="data.batch"
+                )
 
         def _vectors(self, facts: RecipeFacts) -> Iterator[Problem]:
             if facts.blueprint is None or "inputs_embeds" in self.part.gives:
@@ -93,10 +95,12 @@ class Objective(ObjectiveFacts):
             for place, plan in enumerate(facts.blueprint.stacks()):
                 read = facts.reads_vectors and not place
                 if read and not plan.reads_vectors:
-                    text = f"the {plan.side} reads token ids, but data.train provides vectors"
-                    yield Problem("embedding", f"{text}; use features or patches", at=f"model.{plan.side}")
+                    text = f"the {plan.side} reads token ids, but data.train contains vectors"
+                    yield Problem(
+                        "embedding", f"{text}; use embedding: features or embedding: patches", at=f"model.{plan.side}"
+                    )
                 elif plan.reads_vectors and not read:
-                    text = f"the {plan.side} reads vectors, but '{self.part.part_name}' provides token ids"
+                    text = f"the {plan.side} reads vectors, but '{self.part.part_name}' trains on token ids"
                     yield Problem("embedding", f"{text}; use embedding: tokens", at=f"model.{plan.side}")
 
     rows_type: ClassVar[type[Rows]] = Rows

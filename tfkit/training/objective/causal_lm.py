@@ -26,7 +26,7 @@ class CausalRows(TextRows):
     config: CausalLm.Config
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`: blocks of the stream, or framed texts. Each is one token longer than its row."""
+        """Return items with `text`, a block of the stream or a framed text, one token longer than its row."""
         self.bind(tokenizer)
         ids = self._ids(examples, "text", tokenizer)
         self._left_out(int((ids.lengths == 0).sum()), len(ids), "the text is empty")
@@ -39,12 +39,11 @@ class CausalRows(TextRows):
     def _block(self, max_length: int | None) -> int:
         if self.config.block is None and max_length is None:
             raise UsageError(
-                "causal_lm joins the texts and splits them into blocks; set objective.block, the tokens per row"
+                "causal_lm splits the joined texts into blocks; set objective.block, the number of tokens per row"
             )
         if self.config.block is not None and max_length is not None and self.config.block > max_length:
-            raise UsageError(
-                f"objective.block is {self.config.block}, but the model or data.batch.length allows {max_length} tokens"
-            )
+            allowed = f"the model or data.batch.length allows at most {max_length} tokens"
+            raise UsageError(f"objective.block is {self.config.block}, but {allowed}")
         return self.config.block or max_length or 0
 
     def _stream(self, texts: TokenIds) -> Stream:
@@ -69,7 +68,7 @@ class CausalRows(TextRows):
         return super().collate_packed(rows, length, rng)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Prepend the start token to a prefix. With joined texts, prepend end, and only to an empty prefix."""
+        """Prepend the start token to a prefix, or, with joined texts, the end token to an empty prefix."""
         first = self.tokens.special.get("start" if not self.config.join else "end")
         return list(ids) if first is None or (self.config.join and ids) else [first, *ids]
 
@@ -103,10 +102,10 @@ class CausalLm(Objective):
             """Check that the block length is known, and fits the model and a batch."""
             longest, block = facts.longest, self.block
             if block is None and longest is None and facts.reads_data and facts.blueprint is not None:
-                text = "joined texts are split into rows; set block, the tokens per row, or model.max_length"
+                text = "joined texts are split into rows; set block, the number of tokens per row, or model.max_length"
                 yield Problem("block", text)
             if block is not None and longest is not None and block > longest.tokens:
-                yield Problem("block", f"{block} exceeds the {longest.tokens} tokens of {longest.at}")
+                yield Problem("block", f"{block} exceeds the limit of {longest.tokens} tokens set by {longest.at}")
             rows = block or (longest.tokens if longest is not None else None)
             if rows is not None and facts.batch_tokens is not None and rows > facts.batch_tokens:
                 text = f"a row of {rows} tokens does not fit in a batch of data.batch.tokens: {facts.batch_tokens}"

@@ -49,7 +49,7 @@ class ChatRows(PackableRows):
         return tokenizer.encode_batch([template.render(read(text), self.special, True) for text in texts], special=True)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, and `reply`, a mask of the tokens with a loss."""
+        """Return items with `text` and `reply`, a mask of the tokens included in the loss."""
         self.bind(tokenizer)
         self._column(examples, "source")
         self._column(examples, "target")
@@ -85,7 +85,7 @@ class ChatRows(PackableRows):
         return {"text": np.asarray(whole, np.int32), "reply": reply}
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return positions in the model, [items]."""
+        """Return the number of positions of each item in the model, [items]."""
         return sizes(items, "text") - 1
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:

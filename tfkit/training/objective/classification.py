@@ -35,9 +35,9 @@ class LabelledRows(ReadingRows):
         return [example["label"]] if example.get("label") else []
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` and `label`. Texts are truncated to the model's maximum length.
+        """Return items with `text` and `label`. Texts are truncated to the model's maximum length.
 
-        Examples whose label is not in the training corpus have no loss, but metrics count them.
+        Examples whose label is not in the training corpus are excluded from the loss, but not from metrics.
         """
         labels = self._column(examples, "label")
         learn(self, examples)
@@ -121,7 +121,7 @@ class Classification(Reading):
         return cross_entropy(logits, batch["labels"], smoothing), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score predictions by label frequency in the training examples."""
+        """Return the scores of a baseline that predicts the label frequencies of the training examples."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent label", found.loss, found.accuracy)

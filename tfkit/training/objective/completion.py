@@ -34,7 +34,10 @@ class CompletionRows(PackableRows):
     required = ("start", "end")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `source` and `target` (start, tokens, end). A row is one token shorter than both together."""
+        """Return items with `source` and `target` (start, tokens, end).
+
+        A row is one token shorter than source and target together.
+        """
         self.bind(tokenizer)
         sources = self._ids(examples, "source", tokenizer)
         targets = self._ids(examples, "target", tokenizer)
@@ -103,12 +106,12 @@ class Completion(Objective):
         """Options of completion."""
 
         def shortest(self, facts: RecipeFacts) -> int:
-            return 3  # source, start and one token; the end token is only predicted
+            return 3  # source, start and one token; the end token is a target, but not an input
 
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over target tokens. The source has no loss."""
+        """Compute the cross-entropy over target tokens. The source is excluded from the loss."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:

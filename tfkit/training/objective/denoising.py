@@ -65,7 +65,7 @@ class DenoisingRows(RewritingRows):
             place = int(rng.integers(len(text)))
             span = slice(place, min(place + length, len(text)))
             if (length == 0 and not spare) or masks[place] or lost[span].any():
-                budget -= 1  # would lengthen the text or overlap a span: hide slightly less instead
+                budget -= 1  # would lengthen the text or overlap a span: hide slightly fewer tokens instead
                 continue
             masks[place] = True
             lost[span] = True

@@ -23,9 +23,9 @@ def learn(rows: Rows, examples: Sequence[Example]) -> None:
 
 
 def unknown(labels: Iterable[str], known: Sequence[str]) -> str:
-    """Explain that validation examples are excluded because their labels are unknown."""
+    """Name the labels that are missing from the training corpus, as the reason for excluding examples."""
     others = sorted(set(labels) - set(known))
-    return f"the training corpus lacks {', '.join(map(repr, others[:6]))}" + ", ..." * (len(others) > 6)
+    return f"not in the training corpus: {', '.join(map(repr, others[:6]))}" + ", ..." * (len(others) > 6)
 
 
 def check_classes(head: Any, labels: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ PIECES = 2**16  # number of pieces scanned at once
 
 
 class MaskedRows(Rows):
-    """Framed texts, masked anew in each batch."""
+    """Framed texts with a new random mask in each batch."""
 
     fields = ("text",)
     required = ("mask",)
@@ -54,7 +54,7 @@ class MaskedRows(Rows):
             self._inside = continuations(tokenizer)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, framed with the start and end tokens that exist. Long texts are split."""
+        """Return items with `text`, framed with the start and end tokens that exist. Long texts are split."""
         self.bind(tokenizer)
         ids, room = self._ids(examples, "text", tokenizer), self._room(max_length)
         starts, owners = _cut(ids, room)
@@ -86,11 +86,13 @@ class MaskedRows(Rows):
             return None
         room = max_length - ("start" in self.tokens.special) - ("end" in self.tokens.special)
         if room < 1:
-            raise DataError(f"rows of {max_length} tokens are too short for a text between start and end; allow more")
+            raise DataError(
+                f"rows of {max_length} tokens are too short for a text between start and end token; allow longer rows"
+            )
         return room
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return positions in the model, [items]."""
+        """Return the number of positions of each item in the model, [items]."""
         return sizes(items, "text")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
@@ -209,9 +211,14 @@ class MaskedLm(Objective):
         """Options of masked_lm."""
 
         probability: PositiveFloat = Field(0.15, le=1, description="fraction of the tokens to predict")
-        mask_share: float = Field(0.8, ge=0, le=1, description="fraction of them replaced by the mask token")
+        mask_share: float = Field(
+            0.8, ge=0, le=1, description="fraction of the predicted tokens replaced by the mask token"
+        )
         random_share: float = Field(
-            0.1, ge=0, le=1, description="fraction of them replaced by a random token; the rest is unchanged"
+            0.1,
+            ge=0,
+            le=1,
+            description="fraction of the predicted tokens replaced by a random token; the rest stay unchanged",
         )
 
         whole_words: bool = Field(False, description="predict all tokens of a word or none")
@@ -223,7 +230,9 @@ class MaskedLm(Objective):
         def _shares(self) -> MaskedLm.Config:
             both = self.mask_share + self.random_share
             if both > 1 + 1e-9:
-                raise ValueError(f"mask_share and random_share add up to {both:g}; their maximum is 1")
+                raise ValueError(
+                    f"mask_share and random_share add up to {both:g}, but must not exceed 1 in total; lower one of them"
+                )
             return self
 
     config: Config
@@ -242,7 +251,7 @@ class MaskedLm(Objective):
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score predictions by token frequency in the training texts."""
+        """Return the scores of a baseline that predicts the token frequencies of the training texts."""
         train = np.concatenate(evenly(column(train_items, "text"), TRAIN_LIMIT)[:])
         valid = np.concatenate(evenly(column(valid_items, "text"), VALID_LIMIT)[:])
         return unigram_baseline(
@@ -259,7 +268,7 @@ def _cut(texts: TokenIds, room: int | None) -> tuple[Ids, Ids]:
 
 
 def _named(tokenizer: Tokenizer, ids: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
-    """Return tokens with their text, id and probability."""
+    """Return the text, id and probability of each token."""
     texts = (tokenizer.decode([id_]).strip() or tokenizer.readable_token(id_) for id_ in ids)
     named = zip(texts, ids, probabilities, strict=True)
     return [{"token": text, "id": id_, "probability": chance} for text, id_, chance in named]

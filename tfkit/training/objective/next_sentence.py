@@ -28,7 +28,7 @@ class NextSentenceRows(MaskedRows):
     """Masked pairs of consecutive or random texts."""
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `first`, `second` (the next text) and `other` (a random text), without special tokens."""
+        """Return items with `first`, `second` (the next text) and `other` (a random text), without special tokens."""
         self.bind(tokenizer)
         found = self._encoded(examples, "text", tokenizer)
         texts = [text for text in found if len(text) and self.maskable[text].any()]
@@ -46,10 +46,10 @@ class NextSentenceRows(MaskedRows):
         return items
 
     def _free(self, longest: int) -> int:
-        """Return the number of text tokens that a pair may have in a row of `longest`."""
+        """Return the number of text tokens that a pair may have in a row of `longest` tokens."""
         free = longest - len(self._pair(np.zeros(0, np.int32), np.zeros(0, np.int32))[0])
         if free < 2:
-            raise DataError(f"rows of {longest} tokens are too short for two texts; allow more")
+            raise DataError(f"rows of {longest} tokens are too short for two texts; allow longer rows")
         return free
 
     def _pair(self, first: Any, second: Any) -> tuple[Any, Any]:
@@ -83,7 +83,7 @@ class NextSentenceRows(MaskedRows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Raise UsageError: pairs cannot be packed."""
+        """Raise UsageError, because pairs cannot be packed."""
         raise UsageError("batches of next_sentence cannot be packed; set data.batch.pack: false")
 
 
@@ -124,7 +124,7 @@ class NextSentence(MaskedLm):
             raise UsageError(f"next_sentence has two classes, but model.heads.next_sentence has {classes}")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the loss: the mean cross-entropy of masked tokens plus that of pairs, times the number of tokens."""
+        """Compute (mean cross-entropy of masked tokens + mean cross-entropy of pairs) * number of masked tokens."""
         real = batch.get("attention_mask")
         out = model(input_ids=batch["input_ids"], attention_mask=real, with_heads=False, **inputs_of(model, batch))
         total, count = token_loss(model, out.hidden, batch), len(batch["labels"])

@@ -32,7 +32,7 @@ class ReadingRows(Rows):
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
         super().__init__(config)
-        self.template: Frame | None = None  # of an imported tokenizer; None: derived from the special tokens
+        self.template: Frame | None = None  # template of an imported tokenizer; None: derived from the special tokens
 
     @property
     def _frame(self) -> Frame:
@@ -52,7 +52,7 @@ class ReadingRows(Rows):
         return [*self._frame.before, *ids, *self._frame.after]
 
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> Sequence[Item]:
-        """Return items without targets, with at least one token each. Log how many texts are truncated."""
+        """Return items without targets, with at least one token each. Log the number of truncated texts."""
         if self.plan is not None:
             return self.vectors(examples)
         self.bind(tokenizer)
@@ -77,7 +77,7 @@ class ReadingRows(Rows):
 
 
 class ReadingAnswers(Answers):
-    """Base class of answers computed by a head over a text."""
+    """Base class of answers computed by a head from a text."""
 
     objective: Reading
     rows: ReadingRows
@@ -185,10 +185,12 @@ def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) ->
 
 
 def room_in(frame: Frame, longest: int) -> int:
-    """Return the number of text tokens that fit in a row between start and end. Raise DataError if it is below 2."""
+    """Return the number of text tokens that fit in a row between start and end. Raise DataError if fewer than 2 fit."""
     free = longest - frame.around
     if free < 2:
-        raise DataError(f"rows of {longest} tokens are too short for a text between start and end; allow more")
+        raise DataError(
+            f"rows of {longest} tokens are too short for a text between start and end token; allow longer rows"
+        )
     return free
 
 
@@ -206,7 +208,7 @@ def joined(*pieces: Sequence[int] | Ids) -> Ids:
 
 
 def alone(id_: int) -> Item:
-    """Create an item for an empty text without special tokens."""
+    """Create an item of a single token, for an empty text that gets no special tokens."""
     return {"text": np.asarray([id_], dtype=np.int32), "marked": np.ones(1, dtype=np.int32)}
 
 
@@ -216,7 +218,7 @@ def is_text(example: Example) -> bool:
 
 
 def texts_of(example: Example) -> dict[str, str]:
-    """Return the input fields of an example, which predictions repeat."""
+    """Return the input fields of an example, which its prediction includes."""
     return {field: example[field] for field in ("vectors", "text", "second") if field in example}
 
 
@@ -261,10 +263,10 @@ def inputs_of(model: Model, batch: Batch) -> dict[str, Tensor]:
 
 
 def read_again(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """Return the text as decoder input, shifted after the start token (Lewis et al. 2019: BART)."""
+    """Return the text as decoder input, shifted right by the start token (Lewis et al. 2019: BART)."""
     ids, start = batch["input_ids"], dict(model.blueprint.special_ids).get("start")
     if start is None:
-        raise UsageError("the decoder starts with model.special_ids.start, which the recipe does not set")
+        raise UsageError("the recipe does not set model.special_ids.start, the decoder's first token")
     again = {"decoder_input_ids": torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)}
     # position t of the decoder represents token t, so the masks are equal
     return again | ({"decoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {})

@@ -28,7 +28,7 @@ class NumberedRows(ReadingRows):
     tokenized = ("text", "second")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` and numeric `label`. Texts are truncated to the model's maximum length."""
+        """Return items with `text` and numeric `label`. Texts are truncated to the model's maximum length."""
         labels = self._column(examples, "label")
         items = self._texts(examples, tokenizer, max_length)
         kept = [
@@ -79,7 +79,7 @@ class Regression(Reading):
         return F.mse_loss(logits, batch["labels"].to(logits.dtype), reduction="sum"), len(logits)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score the mean label of the training examples as a constant prediction."""
+        """Return the score of a baseline that always predicts the mean label of the training examples."""
         train, valid = (np.concatenate([item["label"] for item in items]) for items in (train_items, valid_items))
         return Baseline("mean label", float(((valid - train.mean()) ** 2).mean()))
 

@@ -98,8 +98,12 @@ class ReplacedToken(MaskedLm):
     class Config(MaskedLm.Config):
         """Options of replaced_token."""
 
-        mask_share: float = Field(1.0, ge=0, le=1, description="fraction of chosen tokens replaced by the mask token")
-        random_share: float = Field(0.0, ge=0, le=1, description="fraction of chosen tokens replaced by a random token")
+        mask_share: float = Field(
+            1.0, ge=0, le=1, description="fraction of the chosen tokens replaced by the mask token"
+        )
+        random_share: float = Field(
+            0.0, ge=0, le=1, description="fraction of the chosen tokens replaced by a random token"
+        )
         generator: dict[str, Any] = Field(
             description="`model:` of a smaller encoder with a masked_lm head, without vocab_size"
         )
@@ -139,7 +143,7 @@ class ReplacedToken(MaskedLm):
                 return
             if facts.longest is not None and facts.longest.tokens <= most:
                 return
-            text = f"the generator's maximum is {most} tokens, but texts may be longer"
+            text = f"the generator accepts at most {most} tokens, but texts may be longer"
             yield Problem("generator.max_length", f"{text}; raise it to the model's, or set data.batch.length")
 
         def _other_width(self, plan: StackPlan, facts: RecipeFacts) -> Iterator[Problem]:

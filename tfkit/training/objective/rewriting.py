@@ -31,7 +31,7 @@ class RewritingRows(Rows):
         raise NotImplementedError(f"{type(self).__name__} has no spoiled")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` without special tokens. Long texts are split, and texts of a single token dropped."""
+        """Return items with `text` without special tokens. Long texts are split, texts of a single token dropped."""
         self.bind(tokenizer)
         texts = self._encoded(examples, "text", tokenizer)
         room = max(map(len, texts), default=0) if max_length is None else self._room(max_length)
@@ -42,12 +42,12 @@ class RewritingRows(Rows):
         return self._usable(items, len(texts), why)
 
     def _room(self, longest: int) -> int:
-        """Return the maximum text length for which both source and target fit."""
+        """Return the maximum text length for which both source and target fit in a row."""
         room = longest
         while room > 1 and self.lengths([{"text": np.zeros(room, np.int32)}]).max() > longest:
             room -= 1
         if room < 2:
-            raise DataError(f"rows of {longest} tokens are too short for {self._name}; allow more")
+            raise DataError(f"rows of {longest} tokens are too short for {self._name}; allow longer rows")
         return room
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:

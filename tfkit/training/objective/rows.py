@@ -40,12 +40,12 @@ class TokenFacts:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenFacts:
-        """Extract the facts of a tokenizer."""
+        """Extract these properties from a tokenizer."""
         return cls(dict(tokenizer.special_ids), tokenizer.vocab_size)
 
     @property
     def pad(self) -> int:
-        """Padding id. Any id works, because padding is not attended to and has no loss."""
+        """Padding id. Any id works, because padding is masked in attention and excluded from the loss."""
         return self.special.get("pad", 0)
 
     def framed(self, text: Ids) -> Ids:
@@ -90,7 +90,7 @@ class Items(Sequence[Item]):
 
 
 def sizes(items: Sequence[Item], name: str) -> Ids:
-    """Return how many ids called `name` each item has."""
+    """Return the number of ids called `name` in each item."""
     return items.sizes[name] if isinstance(items, Items) else np.asarray([len(item[name]) for item in items])
 
 
@@ -208,13 +208,16 @@ class Rows(RowsFacts):
             array = name.array[..., None] if pictures and name.array.ndim == 2 else name.array
             if pictures and items and array.shape != items[0]["vectors"].shape:
                 sizes = [list(one.shape) for one in (array, items[0]["vectors"])]
-                raise ExampleError(number, f"a picture has shape {sizes[0]}, the first has {sizes[1]}; use one size")
+                text = f"the image has shape {sizes[0]}, but the first one has {sizes[1]}"
+                raise ExampleError(number, f"{text}; use images of one size")
             try:
                 positions = length_of(plan, array.shape)
             except ValueError as error:
                 raise ExampleError(number, str(error)) from None
             longest = positions if plan.max_length is None else plan.max_length
-            if positions > longest or (pictures and positions != longest):  # another size has another patch grid
+            if positions > longest or (
+                pictures and positions != longest
+            ):  # images of another size have another patch grid
                 text = f"requires {positions:,} positions, but the {plan.side}'s max_length is {plan.max_length:,}"
                 raise ExampleError(number, f"{text}; set max_length: {positions}")
             items.append({"vectors": array, "positions": np.asarray([positions])})
@@ -256,7 +259,7 @@ class TextRows(Rows):
     fields = ("text",)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, one token longer than the row."""
+        """Return items with `text`, one token longer than the row."""
         self.bind(tokenizer)
         texts = self._ids(examples, "text", tokenizer)
         why = "the text is empty, or has a single token"
@@ -352,7 +355,8 @@ def padded(
 def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
     """Collate rows for teacher forcing: `input_ids` [rows longest], and the next tokens as `labels` [n].
 
-    `predicted` [n] holds the positions of the labels in the flattened input_ids. It is omitted without padding.
+    `predicted` [n] holds the positions of the labels in the flattened input_ids. Without padding, it is
+    omitted.
     """
     ids, real = padded([row[:-1] for row in rows], pad)
     labels = np.concatenate([row[1:] for row in rows]).astype(np.int64)
@@ -368,7 +372,7 @@ def packed_places(rows: Sequence[Sequence[int]], length: int) -> tuple[Ids, Ids]
     segments = np.zeros((len(rows), length), dtype=np.int64)
     for row, pieces in enumerate(rows):
         if sum(pieces) > length:
-            raise UsageError(f"a packed row of {sum(pieces)} tokens does not fit its length {length}")
+            raise UsageError(f"a packed row of {sum(pieces)} tokens exceeds its length of {length}")
         start = 0
         for number, piece in enumerate(pieces, 1):
             positions[row, start : start + piece] = np.arange(piece)

@@ -46,7 +46,10 @@ class Seq2SeqRows(Rows):
         self.source = TokenFacts.of(tokenizer.source)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `source`, framed as configured, and `target` (start, tokens, end), one longer than its row."""
+        """Return items with `source`, framed as configured, and `target` (start, tokens, end).
+
+        The target is one token longer than its row.
+        """
         self.bind(tokenizer)
         if self.plan is not None:
             return self._of_vectors(examples, tokenizer, max_length)
@@ -69,7 +72,7 @@ class Seq2SeqRows(Rows):
         return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
     def _of_vectors(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `vectors`, `positions` and `target`."""
+        """Return items with `vectors`, `positions` and `target`."""
         targets = self._encoded(examples, "target", tokenizer)
         ends = self.tokens.special["start"], self.tokens.special["end"]
         found = [
@@ -136,7 +139,7 @@ class Seq2Seq(Objective):
             return ("start",) * self.source_start + ("end",) * self.source_end
 
         def shortest(self, facts: RecipeFacts) -> int:
-            return 2  # start and one token; the end token is only predicted
+            return 2  # start and one token; the end token is a target, but not an input
 
     config: Config
 

@@ -30,7 +30,7 @@ class SpanRows(ReadingRows):
     fields = ("question", "context", "answer")
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text` (question and context) with the token masks `inside` (context) and `answer`.
+        """Return items with `text` (question and context) with the token masks `inside` (context) and `answer`.
 
         Examples and windows that do not contain the answer are dropped.
         """
@@ -65,7 +65,9 @@ class SpanRows(ReadingRows):
             extra = self._frame.around + len(self._frame.between)
             room = len(ids) if longest is None else longest - extra - len(question)
             if room < 2:
-                text = f"a question of {len(question)} tokens leaves no space for its context in {longest} tokens"
+                text = (
+                    f"a question of {len(question)} tokens leaves no room for its context in a row of {longest} tokens"
+                )
                 raise ExampleError(number + 1, text)
             for start in range(0, max(1, len(ids) - room // 2), max(1, room // 2)) if room < len(ids) else (0,):
                 piece = np.asarray(ids[start : start + room], dtype=np.int32)
@@ -97,7 +99,7 @@ class AnswerSpans(ReadingAnswers):
     def predict(self, model: Model, examples: Sequence[Example], tokenizer: Tokenizer) -> list[Prediction]:
         """Return the `answer` to each question with its character offsets `begin` and `end` in the context.
 
-        `probability` is relative to the spans of one window. The answer to an empty context is empty.
+        `probability` is normalized over the spans of one window. The answer to an empty context is empty.
         """
         windows = list(self.rows._windows(examples, tokenizer, model.blueprint.last.max_length))
         per_window = self._logits(model, [item for _, item, _, _ in windows])
@@ -166,7 +168,7 @@ def covering(places: Places, begin: int, end: int) -> tuple[int, int] | None:
 
 
 def best_span(logits: Tensor, longest: int) -> tuple[float, int, int, float]:
-    """Return score, start, end and probability of the best span of `logits` [time 2], at most `longest` tokens."""
+    """Return score, start, end and probability of the best span of `logits` [time 2] with at most `longest` tokens."""
     begins, ends = logits.double().unbind(dim=1)
     scores = begins[:, None] + ends[None, :]  # [begin end]
     allowed = torch.ones_like(scores, dtype=torch.bool).triu() & torch.ones_like(scores, dtype=torch.bool).tril(

@@ -45,9 +45,9 @@ class TaggedRows(ReadingRows):
         return words_of(example.get("tags", ""))
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
-        """Return items `text`, `firsts` (mask of the first token of each word) and `tags`. Long texts are split.
+        """Return items with `text`, `firsts` (mask of the first token of each word) and `tags`. Long texts are split.
 
-        Words whose tag is not in the training corpus have no loss, but metrics count them.
+        Words whose tag is not in the training corpus are excluded from the loss, but not from metrics.
         """
         tags = self._column(examples, "tags")
         learn(self, examples)
@@ -66,7 +66,7 @@ class TaggedRows(ReadingRows):
         )
 
     def _tell_unknown(self, tags: Sequence[str]) -> None:
-        """Warn about words that have no loss because their tag is unknown."""
+        """Warn about words excluded from the loss because their tag is unknown."""
         every = [tag for line in tags for tag in words_of(line)]
         number = sum(tag not in self.labels for tag in every)
         if number:
@@ -182,7 +182,7 @@ class TokenClassification(Reading):
         return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
-        """Score predictions by tag frequency in the training texts."""
+        """Return the scores of a baseline that predicts the tag frequencies of the training texts."""
         train, valid = (np.concatenate([item["tags"] for item in items]) for items in (train_items, valid_items))
         found = unigram_baseline(train, valid, max(1, len(self.rows.labels)))
         return None if found is None else Baseline("most frequent tag", found.loss, found.accuracy)
@@ -199,7 +199,7 @@ def first_tokens(text: str, places: Sequence[tuple[int, int]]) -> tuple[Ids, Ids
     words: list[int] = []
     firsts: list[int] = []
     for token, (begin, stop) in enumerate(places):
-        # a token may include the preceding space; a token that is only a space belongs to no word
+        # a token may include the preceding space; a token that consists only of a space belongs to no word
         last = begin + len(text[begin:stop].rstrip(" ")) - 1
         word = int(np.searchsorted(starts, last, side="right")) - 1
         if last >= begin and (not words or word > words[-1]):
