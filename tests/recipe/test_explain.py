@@ -308,10 +308,10 @@ def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
         ("encoder.d_model", "this model has no encoder, only the decoder"),
         ("model.layer.mask[3]", "the recipe has no such key"),
         ("model.d_model.x", "the recipe has no such key"),
-        ("a..b", "'a..b' is not a dotted key, such as model.layer.dropout"),
-        ("", "'' is not a dotted key"),
-        (".", "'.' is not a dotted key"),
-        ("model[", "'model[' is not a dotted key"),
+        ("a..b", "expected a dotted key, such as model.layer.dropout, got 'a..b'"),
+        ("", "expected a dotted key, such as model.layer.dropout, got ''"),
+        (".", "expected a dotted key, such as model.layer.dropout, got '.'"),
+        ("model[", "expected a dotted key, such as model.layer.dropout, got 'model['"),
     ],
 )
 def test_a_key_that_is_not_there(key: str, message: str) -> None:

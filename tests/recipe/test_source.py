@@ -110,7 +110,7 @@ def test_block_text_is_text():
         ("!x 3", "the tag !x is not allowed"),
         ("!!str 3", "the tag !!str is not allowed"),
         ("*nowhere", "no anchor &nowhere"),
-        ("&me [*me]", "is inside its own anchor"),
+        ("&me [*me]", "refers to a value that contains it"),
         ('"a\\0b"', "NUL"),
     ],
 )

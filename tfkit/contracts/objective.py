@@ -217,7 +217,7 @@ def check_packed_loss(case: Case) -> None:
 
 @contract("source and target may have separate vocabularies", "items", slots=OBJECTIVE)
 def check_vocabularies(case: Case) -> None:
-    """Encode the source with a tokenizer of its own; the target ids must not change."""
+    """Encode the source with its own tokenizer; the target ids must not change."""
     if "two_vocabularies" not in case.part.able(case.config):
         return
     trial = ObjectiveTrial(case)

@@ -106,7 +106,7 @@ def _file(path: Path) -> ImportedCode:
     if spec is None:
         raise RunError(f"{path}: not a Python source file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # before execution, so that its classes can be pickled and inspected
+    sys.modules[module_name] = module  # before the code runs, so that its classes can be pickled and inspected
     try:
         with REGISTRY.recording() as entries:
             try:

@@ -100,7 +100,7 @@ class HeadResolver:
                 sizes = [table[option] for table in tables]
                 if sizes[0][0] != sizes[1][0]:
                     both = " and ".join(f"{size} ({written.place})" for size, written in sizes)
-                    self.faults.add(node, f"a shared table cannot have {option} {both}")
+                    self.faults.add(node, f"a shared table needs a single {option}, got {both}")
         return len(sharing) == 2
 
     def _table(self, plan: StackPlan) -> dict[str, tuple[int | None, Node]]:
@@ -135,11 +135,11 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
     readers += [(head, named[name]) for name, head in blueprint.heads]
     for head, node in readers if last.last_state else ():
         if head.reads == "encoder":
-            text = "the encoder passes on only its last states; remove reads, or memory: last_state"
+            text = "with memory: last_state, no head can read the encoder; remove reads, or memory: last_state"
             faults.add(mapping(node).get("reads", node), text)
     if blueprint.head is not None and all(blueprint.read_by(head) is not last for head, _ in readers):
         node = readers[0][1]
-        faults.warn(mapping(node).get("reads", node), f"no head reads the {last.side}, which never learns")
+        faults.warn(mapping(node).get("reads", node), f"no head reads the {last.side}, which therefore never learns")
     for plan in blueprint.stacks():
         own = [(head, node) for head, node in readers if blueprint.read_by(head) is plan]
         _check_tokens(plan, own, blueprint.head is None, faults)
@@ -168,7 +168,7 @@ def _check_tokens(
             text = f"the {pool} token sees nothing {side} it in the last {which}, whose queries and keys never learn"
             faults.warn(place, f"{text}; use pool: {other}, or mean")
         elif only and _ends_in_two_ways(plan):
-            text = "one direction of the last recurrence has not read anything yet, and never learns"
+            text = "one direction of the last recurrence has read no other token, so it never learns"
             faults.warn(place, f"at the {pool} token, {text}; use pool: mean")
 
 

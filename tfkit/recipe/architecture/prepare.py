@@ -50,7 +50,7 @@ class Preparer:
         return self.read(node, slot, shape, default)[0]
 
     def read(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> tuple[Config | None, Node]:
-        """Return the Config like `config`, and the completed node that it was validated from."""
+        """Return the Config, as `config` does, and the completed node that was validated."""
         filled = self.part(with_type(node, default), slot)
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:

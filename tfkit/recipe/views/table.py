@@ -120,7 +120,7 @@ class RecipeTable:
         """
         steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
         if not steps or _dotted(steps) != key.strip():
-            raise UsageError(f"'{key}' is not a dotted key, such as model.layer.dropout")
+            raise UsageError(f"expected a dotted key, such as model.layer.dropout, got '{key}'")
         if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
             steps = ["model", *steps]  # keys that start like parameter names: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
