@@ -291,7 +291,7 @@ def test_a_model_that_says_only_its_type(here):
     assert said(here, "tfkit: 1\nmodel: {type: decoder}\n") == [
         "mine.yaml:2:8: model: needs num_layers",
         "mine.yaml:2:8: model: needs d_model",
-        "mine.yaml:2:8: model: needs `layer`, the description of its layers",
+        "mine.yaml:2:8: model: needs `layer`, which describes its layers",
     ]
 
 

@@ -304,7 +304,7 @@ def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
         ("model.layr.dropout", "Did you mean 'model.layer.dropout'?"),
         ("trian.steps", "Did you mean 'train.steps'?"),
         ("model.layers.nobody.dropout", "the recipe has no such key"),
-        ("model.layers.11.dropout", "layers count from 0; the decoder has 11"),
+        ("model.layers.11.dropout", "layers are counted from 0, and the decoder has 11"),
         ("encoder.d_model", "this model has no encoder, only the decoder"),
         ("model.layer.mask[3]", "the recipe has no such key"),
         ("model.d_model.x", "the recipe has no such key"),

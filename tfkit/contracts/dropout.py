@@ -27,7 +27,7 @@ def check_dropout(case: Case) -> None:
     made = fresh(dropping)
     ids = tokens(2, 6)
     for name, value in run(dropping, ids).items():
-        expect_equal(value, run(case, ids)[name], f"{name} in eval mode, with and without dropout", SAME)
+        expect_equal(value, run(case, ids)[name], f"{name} in eval mode, with dropout instead of without", SAME)
     made.train()
     first, second = run(dropping, ids, on=made), run(dropping, ids, on=made)
     drops = any(far(first[name], second[name]) > 0 for name in first)

@@ -88,7 +88,7 @@ def check_precision(case: Case) -> None:
     with torch.no_grad():
         exact = run(case, ids, on=made)
         for name, value in run(case, ids, on=model(case, torch.float32)).items():
-            expect_equal(value, exact[name], f"{name} in float32 and float64", 1e-3)
+            expect_equal(value, exact[name], f"{name} in float32 instead of float64", 1e-3)
         with in_float64("in float64"):
             run(case, ids, on=made)
             if case.declares("padding"):

@@ -86,7 +86,7 @@ def verify(
 ) -> Report:
     """Run all contract checks, or the named ones, on a registered part and report the results.
 
-    Checks are repeated with options changed one at a time: with `options=n`, every n-th change is tested, with 0 none.
+    Checks are repeated with options changed one at a time: `options=n` tests every n-th change, 0 none.
     `tell` is called before each check. Exceptions of the part are caught and reported.
     """
     try:
@@ -153,7 +153,7 @@ class _Trial:
         except (
             Exception,
             SystemExit,
-        ) as error:  # from the part's own code, during the determination of its capabilities
+        ) as error:  # raised by the part's code while its capabilities are determined
             return Outcome(check, (Failure("", describe(error, self.part)),))
         return Outcome(check) if count else None
 

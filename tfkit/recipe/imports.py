@@ -224,7 +224,7 @@ class Importer:
 
 
 def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
-    """Return slot and name of the parts that a file registers, without executing it; None if unknown."""
+    """Return the slot and name of each part that a file registers, without executing it; None if unknown."""
     try:
         tree = ast.parse(read_bytes(name, LARGEST_TEXT)) if is_file(name) else None
     except (RunError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -218,8 +218,8 @@ class LastStates:
         if layer.residual.part.norm_names(names) and not layer.residual.part.final_norm:
             after.append("its last norm")
         if after:
-            text = f"{NEEDS}, and nothing reads {' and '.join(after)} of the encoder's last layer, which never learns"
-            self.faults.warn(self._node("encoder", kind, *after), f"{text}; remove it in a kind for that layer")
+            text = f"{NEEDS}, and nothing reads {' and '.join(after)} of the encoder's last layer; it would never learn"
+            self.faults.warn(self._node("encoder", kind, *after), f"{text}, so remove it in a kind for that layer")
 
     def _recurrences(self, side: Side, layer: LayerPlan) -> Iterator[tuple[SublayerPlan, tuple[int, ...]]]:
         for sub in layer.sublayers:

@@ -129,7 +129,7 @@ BLIND = {"first": ("after", "last"), "last": ("before", "first")}
 
 
 def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
-    """Refuse heads that read a token which sees no others; warn about weights that no head trains."""
+    """Refuse heads that read a token that sees no others; warn about weights that no head trains."""
     keys, named, last = mapping(model), mapping(mapping(model).get("heads")), blueprint.last
     readers = [] if blueprint.head is None else [(blueprint.head, keys["head"])]
     readers += [(head, named[name]) for name, head in blueprint.heads]
@@ -154,7 +154,7 @@ def _check_tokens(
     if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
         return  # nothing to check, or already reported
     sights = [kinds[kind] for kind in plan.order if kind in kinds]
-    only = not is_output and len(pooling) == len(readers)  # the only source of gradients
+    only = not is_output and len(pooling) == len(readers)  # no other output trains the stack
     for head, node in pooling:
         pool = head.pooling() or ""
         side, other = BLIND[pool]
@@ -181,7 +181,7 @@ def _at_an_end(head: HeadFacts.Config) -> bool:
 def _ends_in_two_ways(plan: StackPlan) -> bool:
     """True if the last attention or mixer is a bidirectional recurrence whose weights no other layer shares.
 
-    At either end of the text, one of its directions has not read anything.
+    At either end of the text, one of its directions has read no other token.
     """
     layer = plan.layers[plan.order[-1]]
     mixing = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot in MIXING]

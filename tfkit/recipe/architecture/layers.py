@@ -45,7 +45,7 @@ class LayerResolver:
         ] = {}  # keyed by id() of the layer's node; storing the node keeps it alive
         node, named = stack.keys.get("layer"), node_at(stack.keys, "layers")
         if node is None:
-            self.faults.add(stack.node, "needs `layer`, the description of its layers")
+            self.faults.add(stack.node, "needs `layer`, which describes its layers")
         elif not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping that describes a layer")
         if named is not None and not isinstance(named.value, dict):

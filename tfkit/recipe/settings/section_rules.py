@@ -119,7 +119,9 @@ def computing_problems(train: Train, blueprint: Blueprint | None) -> Iterator[Pr
     if blueprint is not None and train.recompute and train.recompute != "all":
         deepest = max(plan.num_layers for plan in blueprint.stacks())
         if train.recompute > deepest:
-            text = f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+            text = (
+                f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use a smaller number, or all"
+            )
             yield Problem("recompute", text, at="train")
 
 
@@ -157,7 +159,9 @@ def callback_problems(train: Train) -> Iterator[Problem]:
     """Yield a problem if weights would be averaged twice."""
     averaging = [f"callbacks[{n}]" for n, one in enumerate(train.callbacks) if "averages" in one.part.capabilities]
     if len(averaging) > 1:
-        yield Problem(averaging[1], f"{averaging[0]} already averages the weights; remove one of the two", at="train")
+        yield Problem(
+            averaging[1], f"{averaging[0]} already averages the weights; remove one of the two callbacks", at="train"
+        )
     elif averaging and isinstance(train.keep, Mean):
         text = f"keep: {{mean: {train.keep.mean}}} already averages the weights; use keep: best or last"
         yield Problem(averaging[0], text, at="train")
@@ -290,7 +294,7 @@ def _attention_problems(teacher: Teacher, blueprint: Blueprint) -> Iterator[Prob
     for pair in layer_pairs(teacher.attention, blueprint.last.side):
         plan = plans.get(pair.side)
         if plan is not None and pair.own < plan.num_layers and not shows_attention(plan, pair.own):
-            text = f"layer {pair.own} of the {pair.side} has no attention that exposes its weights"
+            text = f"layer {pair.own} of the {pair.side} has no self-attention that exposes its weights"
             yield Problem("", f"{text}; remove this pair", at=f"train.teacher.attention{pair.at}")
 
 

@@ -195,7 +195,7 @@ class InitFrom(Section):
 
 
 class Teacher(Section):
-    """A trained model to distill from, besides the objective (Hinton et al. 2015, arXiv 1503.02531)."""
+    """A trained model to distill from, in addition to the objective (Hinton et al. 2015, arXiv 1503.02531)."""
 
     run: RunPath = Field(description="run folder of the teacher, which has the same vocabulary and is not trained")
     temperature: PositiveFloat = Field(2.0, description="T: soft targets are softmax(logits / T), loss scaled by T^2")

@@ -293,7 +293,7 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
         )
     for name in study.equal_within:
         if name not in study.names:
-            text = f"'{name}' is not among study.measure"
+            text = f"'{name}' is not measured; add it to study.measure"
             yield Problem(name, text, nearest(name, [*study.names]), at="study.equal_within")
 
 
@@ -323,10 +323,15 @@ def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
     for place, claim in enumerate(study.claims):
         where = f"study.claims[{place}]"
         if claim.on not in study.names:
-            yield Problem("on", f"'{claim.on}' is not among study.measure", nearest(claim.on, [*study.names]), at=where)
+            yield Problem(
+                "on",
+                f"'{claim.on}' is not measured; add it to study.measure",
+                nearest(claim.on, [*study.names]),
+                at=where,
+            )
         for side in claim.sides:
             if side not in arms:
-                text = f"'{side}' is not compared; available: {', '.join(arms)}"
+                text = f"'{side}' is not compared by this study; available: {', '.join(arms)}"
                 yield Problem("says", text, nearest(side, list(arms)), at=where)
         if claim.sides[0] == claim.sides[1]:
             yield Problem("says", f"compares '{claim.sides[0]}' with itself", at=where)

@@ -332,7 +332,7 @@ class _Builder:
 
     def _alias(self, name: str, place: Place, path: str, depth: int, key_place: Place | None) -> Node:
         if name not in self._anchors:
-            self._fault(place, path, f"no anchor &{name} before this alias")
+            self._fault(place, path, f"this alias needs an earlier anchor &{name}")
             return Node(None, place, path, key_place)
         anchored = self._anchors[name]
         if anchored is None:
