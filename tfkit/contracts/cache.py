@@ -171,7 +171,7 @@ def check_reorder(case: Case) -> None:
 def check_encoder_runs_once(case: Case) -> None:
     """Count the calls of the encoder in four decoding steps."""
     made = model(case)
-    tokenwise(run(case, tokens(2, 4)))  # each call reads the output of the head
+    tokenwise(run(case, tokens(2, 4)))  # the first call runs the model again to classify the head
     calls: list[int] = []
     hook = made.stack("encoder").register_forward_hook(lambda *arguments: calls.append(1))
     try:

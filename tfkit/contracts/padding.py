@@ -112,7 +112,7 @@ def check_few(case: Case) -> None:
         expect_equal(
             run(case, ids[:, :1])["hidden"],
             first,
-            "the token of a text of one token, compared with the first token of a longer text",
+            "the states of a text of one token instead of those of the first token of a longer text",
         )
     made = model(case)
     call: Arguments = {"real": torch.tensor([[1] * 6, [0] * 6, [1] * 3 + [0] * 3])}

@@ -94,10 +94,7 @@ def _are_candidates(row: int, candidates: list[Candidate]) -> None:
         written = len(candidate.ids)
         expect(written <= ROOM[row], f"generates {written} tokens; the limit is {ROOM[row]}")
         numbers = math.isfinite(candidate.score) and math.isfinite(candidate.log_probability)
-        expect(
-            numbers,
-            f"a score {candidate.score} or log-probability {candidate.log_probability} is not finite",
-        )
+        expect(numbers, f"score {candidate.score} or log-probability {candidate.log_probability} is not finite")
     scores = [candidate.score for candidate in candidates]
     expect(scores == sorted(scores, reverse=True), f"the candidates' scores {scores} are not in descending order")
 

@@ -150,10 +150,7 @@ class _Trial:
                 failures = tuple(failure for case in applying if (failure := _failure(check, case)))
                 if failures:  # changed options would only repeat the failure
                     return Outcome(check, failures)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # raised by the part's code while its capabilities are determined
+        except (Exception, SystemExit) as error:  # from the part's code that determines its capabilities
             return Outcome(check, (Failure("", describe(error, self.part)),))
         return Outcome(check) if count else None
 

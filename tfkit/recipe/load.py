@@ -83,9 +83,8 @@ class Recipe:
 
     def _repr_html_(self) -> str:
         with contextlib.suppress(RecipeError):  # the summary already shows the error
-            drawing = importlib.import_module(
-                "tfkit.reports.svg"
-            )  # not imported above, since reports import this package
+            # not imported at the top, since reports import this package
+            drawing = importlib.import_module("tfkit.reports.svg")
             return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
 
@@ -360,9 +359,8 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     )  # fmt: skip
     _resolve_model(recipe, faults, saved)
     agreement = Agreement(recipe.root, (), RecipeFacts(), faults)
-    if (
-        data is not None and data.folder is not None and not train.evaluations and not entries
-    ):  # variants and evaluations may set paths
+    # variants and evaluations may set paths
+    if data is not None and data.folder is not None and not train.evaluations and not entries:
         agreement.tell("", unused_folder(data))
     if saved:  # the run has passed the other checks before training
         return recipe

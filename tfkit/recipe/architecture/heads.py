@@ -168,7 +168,7 @@ def _check_tokens(
             text = f"the {pool} token sees nothing {side} it in the last {which}, whose queries and keys never learn"
             faults.warn(place, f"{text}; use pool: {other}, or mean")
         elif only and _ends_in_two_ways(plan):
-            text = "one direction of the last recurrence has read no other token, so it never learns"
+            text = "one direction of the last recurrence has read no other token, so its recurrent weights never learn"
             faults.warn(place, f"at the {pool} token, {text}; use pool: mean")
 
 

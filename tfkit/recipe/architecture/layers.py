@@ -40,9 +40,8 @@ class LayerResolver:
     def __init__(self, stack: StackText) -> None:
         self.stack = stack
         self.faults = stack.faults
-        self._written: dict[
-            int, tuple[Node, Node]
-        ] = {}  # keyed by id() of the layer's node; storing the node keeps it alive
+        # keyed by id() of the layer's node; storing the node keeps it alive, and its id unique
+        self._written: dict[int, tuple[Node, Node]] = {}
         node, named = stack.keys.get("layer"), node_at(stack.keys, "layers")
         if node is None:
             self.faults.add(stack.node, "needs `layer`, which describes its layers")
