@@ -157,7 +157,7 @@ def _sizes(node: Node, faults: Faults) -> ShapeOptions | None:
 
 
 def _shape(config: Config, options: ShapeOptions, embedding: nn.Module | None) -> Shape:
-    """Return the shape of a standalone part. By default: causal if the part must be, as wide as `embedding`."""
+    """Return the shape of a standalone part, which by default is causal if it must be, and as wide as `embedding`."""
     sizes = options.model_dump(exclude_none=True)
     if isinstance(embedding, EmbeddingFacts):
         sizes = {"d_model": embedding.shape.d_model, "vocab_size": embedding.shape.vocab_size, **sizes}

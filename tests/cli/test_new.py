@@ -138,7 +138,7 @@ def test_what_it_extends_and_imports_is_found_again(here: Path) -> None:
         (["--set", "model.layer.attention.num_hedas=4"], "--set model.layer.attention.num_hedas=4: "
          "model.layer.attention.num_hedas: unknown option. Did you mean 'num_heads'?\n"),
         (["--set", "model.d_model"], "--set model.d_model: expected key=value, as in model.num_layers=4\n"),
-        (["--set", "extends=gpt2"], "'extends' cannot be set by an overlay"),
+        (["--set", "extends=gpt2"], "'extends' can only be set in the recipe file"),
         (["--variant", "huge"], "--variant huge: unknown variant 'huge'"),
         (["--from", "gtp2"], "'gtp2' is neither a shipped recipe nor a file. Did you mean 'gpt2'?"),
         (["--from", "far"], "is a folder, not a recipe file"),

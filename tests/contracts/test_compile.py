@@ -191,4 +191,4 @@ def test_decoding_from_a_state_compiles_without_a_break() -> None:
     state = made.new_state()
     with one_graph(made) as compiled:
         found = [compiled(input_ids=ids[:, start:end], state=state).logits for start, end in ((0, 5), (5, 6))]
-    expect_equal(torch.cat(found, dim=1), want, "logits decoded by a compiled model, and at once")
+    expect_equal(torch.cat(found, dim=1), want, "logits decoded by a compiled model instead of at once")

@@ -61,7 +61,7 @@ def test_an_opening_of_the_past_only_can_be_excepted(register: Register) -> None
     assert taken.holds, str(taken)
     assert {outcome.check.name: outcome.status for outcome in taken.outcomes}["visibility"] == "ok"
     assert (
-        f"excepted openings tokens that a mask opens are visible to earlier tokens: excepted, because {PAST}"
+        f"excepted openings tokens that a mask reveals are visible to earlier tokens: excepted, because {PAST}"
         in shown(taken)
     )
     assert "1 part, 7 checks: 6 ok, 1 excepted" in shown(taken)

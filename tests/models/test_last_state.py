@@ -259,7 +259,7 @@ def test_a_model_of_one_stack_has_no_last_state_to_start_from():
     data = recipe()
     data["model"] |= {"type": "decoder", "num_layers": 2, "memory": "last_state"}
     del data["model"]["encoder"], data["model"]["decoder"]
-    assert faults(data)[0].startswith("model.memory: a model of one stack has no encoder")
+    assert faults(data)[0].startswith("model.memory: a model with one stack has no encoder")
 
 
 # ------------------------------------------------------------------------------------- attention in the place of it

@@ -344,7 +344,7 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
         ("train.keep={mean: 2}",),
         "train.keep.mean: averages 2 checkpoints, but 100 steps produce only 1;",
     ),
-    (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: with 100 steps, the only validation is"),
+    (DECODER, ("train.evaluate_every=200",), "train.evaluate_every: exceeds steps: 100, so the only validation is"),
     (
         DECODER,
         ("train.patience=4", "train.evaluate_every=25"),

@@ -373,10 +373,10 @@ def test_no_variants_at_all():
     [
         ("3", "variants.v: expected a mapping of dotted keys to values, got the number 3"),
         ("[a]", "got a list"),
-        ("{model..x: 3}", "'model..x' is not a dotted key"),
+        ("{model..x: 3}", "expected a dotted key, such as model.layer.dropout, got 'model..x'"),
         ("{'model.pattern[2]': 3}", "cannot set a single item of a list"),
-        ("{extends: x}", "'extends' cannot be set by an overlay"),
-        ("{variants.v.x: 3}", "'variants' cannot be set by an overlay"),
+        ("{extends: x}", "'extends' can only be set in the recipe file"),
+        ("{variants.v.x: 3}", "'variants' can only be set in the recipe file"),
         ("{model.x: []}", "at least one value"),
         ("{model.norm: none, model.norm.eps: 3}", "options without a type cannot be merged over none"),
     ],
@@ -396,7 +396,7 @@ def test_a_variant_of_too_many_keys_is_refused_at_once(here):
 
 
 def test_variants_must_be_a_mapping(here):
-    assert "expected a mapping of names, got a list" in faults_of({"variants": ["a"]})[0]
+    assert "expected a mapping from names to variants, got a list" in faults_of({"variants": ["a"]})[0]
 
 
 def test_variants_are_inherited_by_name(here):
@@ -459,13 +459,13 @@ def test_places_of_sets_and_overrides(here):
     ("said", "expected"),
     [
         ("model.d_model", "--set model.d_model: expected key=value"),
-        ("=3", "--set =3: '' is not a dotted key"),
-        ("a..b=1", "'a..b' is not a dotted key"),
-        (".a=1", "not a dotted key"),
-        ("a.=1", "not a dotted key"),
+        ("=3", "--set =3: expected a dotted key, such as model.layer.dropout, got ''"),
+        ("a..b=1", "expected a dotted key, such as model.layer.dropout, got 'a..b'"),
+        (".a=1", "expected a dotted key"),
+        ("a.=1", "expected a dotted key"),
         ("model.pattern[2]=3", "'model.pattern[2]': cannot set a single item of a list"),
-        ("extends=x", "'extends' cannot be set by an overlay"),
-        ("variants.a.b=1", "'variants' cannot be set by an overlay"),
+        ("extends=x", "'extends' can only be set in the recipe file"),
+        ("variants.a.b=1", "'variants' can only be set in the recipe file"),
         ("a=yes", "--set a=yes: a: 'yes' is ambiguous"),
         ("a=", "--set a=: a: an empty value"),
         ("a=[1", "--set a=[1: a: this bracket is not closed"),

@@ -282,8 +282,8 @@ def test_a_vocabulary_is_missed_where_it_is_needed(here):
 def test_two_places_of_a_contradiction(here):
     shared = GOOD.replace("type: decoder", "type: encoder_decoder").replace("dropout: 0.1}", "shared: true}")
     assert said(here, shared + "  encoder: {vocab_size: 30}\n") == [
-        "mine.yaml:8:37: model.embedding.shared: a shared table cannot have vocab_size 30 (mine.yaml:17:25) and 20 "
-        "(mine.yaml:5:15)"
+        "mine.yaml:8:37: model.embedding.shared: a shared table needs a single vocab_size, got 30 (mine.yaml:17:25) "
+        "and 20 (mine.yaml:5:15)"
     ]
 
 
@@ -291,7 +291,7 @@ def test_a_model_that_says_only_its_type(here):
     assert said(here, "tfkit: 1\nmodel: {type: decoder}\n") == [
         "mine.yaml:2:8: model: needs num_layers",
         "mine.yaml:2:8: model: needs d_model",
-        "mine.yaml:2:8: model: needs `layer`, the description of its layers",
+        "mine.yaml:2:8: model: needs `layer`, which describes its layers",
     ]
 
 
@@ -333,13 +333,13 @@ data:
 
 def test_an_objective_wants_a_direction(here):
     assert said(here, GOOD + "objective: masked_lm\n")[0] == (
-        "mine.yaml:17:12: objective: 'masked_lm' trains a stack that sees both ways (model.type: encoder), but "
+        "mine.yaml:17:12: objective: 'masked_lm' trains a bidirectional stack (model.type: encoder), but "
         "this model is a causal stack (model.type: decoder), see mine.yaml:3:9"
     )
     encoder = GOOD.replace("type: decoder", "type: encoder")
     assert said(here, encoder + "objective: {type: causal_lm}\n") == [
         "mine.yaml:17:19: objective.type: 'causal_lm' trains a causal stack (model.type: decoder), but this model is a "
-        "stack that sees both ways (model.type: encoder), see mine.yaml:3:9"
+        "bidirectional stack (model.type: encoder), see mine.yaml:3:9"
     ]
     assert said(here, GOOD + "objective: seq2seq\n") == [
         "mine.yaml:17:12: objective: 'seq2seq' trains an encoder_decoder, but this model is a causal stack "

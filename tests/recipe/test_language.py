@@ -337,7 +337,7 @@ def test_r6_shared_layers_may_differ_by_their_mask_only():
     assert len({id(layer) for layer in stack.layers}) == 1
     assert len(stack.plan.layers) == 4
     heads = {"type": "multi_head", "num_heads": {"per_layer": [1, 2, 2, 1]}}
-    shared = "shares its weights, so per_layer cannot change its options"
+    shared = "shares its weights over layers, so per_layer cannot change its options"
     assert faults({"shared": True, "attention": heads}) == [f"model.layer.shared: the layer {shared}, except mask"]
     assert faults({"attention": heads | {"shared": True}}) == [f"model.layer.attention: attention {shared}"]
 
@@ -496,13 +496,13 @@ def test_r9_nothing_is_tied_unless_said():
 def test_r9_a_table_has_one_size():
     shared = {"type": "tokens", "shared": True}
     assert faults(type="encoder_decoder", embedding=shared, encoder={"vocab_size": 30}) == [
-        "model.embedding.shared: a shared table cannot have vocab_size 30 (<mapping>) and 20 (<mapping>)"
+        "model.embedding.shared: a shared table needs a single vocab_size, got 30 (<mapping>) and 20 (<mapping>)"
     ]
     assert faults(type="encoder_decoder", embedding=shared, encoder={"d_model": 16}) == [
-        "model.embedding.shared: a shared table cannot have width 16 (<mapping>) and 8 (<mapping>)"
+        "model.embedding.shared: a shared table needs a single width, got 16 (<mapping>) and 8 (<mapping>)"
     ]
     assert faults(type="encoder_decoder", embedding=shared, decoder={"embedding": {"d_embedding": 4}}) == [
-        "model.embedding.shared: a shared table cannot have width 8 (<mapping>) and 4 (<mapping>)"
+        "model.embedding.shared: a shared table needs a single width, got 8 (<mapping>) and 4 (<mapping>)"
     ]
     narrow = shared | {"d_embedding": 4}
     model = build(type="encoder_decoder", embedding=narrow, encoder={"d_model": 16})  # two widths, one table
@@ -729,7 +729,7 @@ def test_r15_memory_from_outside_has_its_own_width(type):
 
 def test_r15_wrong_memories():
     assert faults(memory={"width": 3}) == [
-        "model.memory: memory needs a width: memory: {d_model: 768}",
+        "model.memory: memory needs a width, such as memory: {d_model: 768}",
         "model.memory.width: unknown option",
     ]
     assert faults(type="encoder_decoder", memory={"d_model": 3}) == [

@@ -349,7 +349,7 @@ def test_one_layer_that_sees_both_ways_is_enough():
 
 def test_half_of_the_last_recurrence_has_read_nothing():
     layer = {"attention": "none", "mixer": "lstm"}
-    text = "at the first token, one direction of the last recurrence has not read anything yet, and never learns"
+    text = "at the first token, one direction of the last recurrence has read no other token, so its recurrent weights never learn"
     model = small(layer, type="encoder", head={"type": "regression"})
     assert warned(model) == [f"model.head: {text}; use pool: mean"]
     model = small(layer, type="encoder", head={"type": "regression", "pool": "last"})
@@ -362,7 +362,7 @@ def test_half_of_the_last_recurrence_has_read_nothing():
 
 
 def test_a_decoder_that_no_head_reads():
-    text = "no head reads the decoder, which never learns"
+    text = "no head reads the decoder, which therefore never learns"
     head = {"type": "regression", "reads": "encoder"}
     assert warned(small(type="encoder_decoder", head=head)) == [f"model.head.reads: {text}"]
     assert quiet(small(type="encoder_decoder", heads={"more": head}))
@@ -400,7 +400,7 @@ def test_a_model_that_was_trained_elsewhere_may_still_be_used(tmp_path, changes)
 # ----------------------------------------------------------------------------------------------------------- a memory
 
 WRITE = "cross_attention: {type: multi_head, num_heads: 8}"
-UNREAD = "no layer of the decoder reads the encoder, which never learns; set " + WRITE
+UNREAD = "no layer of the decoder reads the encoder, which therefore never learns; set " + WRITE
 
 
 def test_a_decoder_reads_its_encoder():

@@ -111,7 +111,7 @@ def test_a_mask_and_a_direction_ask_a_sublayer():
     (fault,) = faults(layer, type="encoder")
     assert fault == (
         "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (works in bidirectional layers), "
-        "which a layer that sees both ways requires; mixers that do: fourier, gru, lstm, rnn"
+        "which a bidirectional layer requires; mixers that do: fourier, gru, lstm, rnn"
     )
 
 

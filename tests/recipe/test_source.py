@@ -109,8 +109,8 @@ def test_block_text_is_text():
         ("!!python/object/apply:os.system [echo]", "the tag !!python/object/apply:os.system is not allowed"),
         ("!x 3", "the tag !x is not allowed"),
         ("!!str 3", "the tag !!str is not allowed"),
-        ("*nowhere", "no anchor &nowhere"),
-        ("&me [*me]", "is inside its own anchor"),
+        ("*nowhere", "this alias needs an earlier anchor &nowhere"),
+        ("&me [*me]", "refers to a value that contains it"),
         ('"a\\0b"', "NUL"),
     ],
 )

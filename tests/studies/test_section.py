@@ -78,7 +78,10 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
         ),
         ({"claims": [{"says": "wide < baseline"}]}, r"study\.claims\[0\]\.says: 'wide' is not compared"),
         ({"claims": [{"says": "norm=rms_norm"}]}, r"expected two variants with < or > between them"),
-        ({"claims": [{"says": "norm=rms_norm < baseline", "on": "seconds"}]}, r"'seconds' is not among study\.measure"),
+        (
+            {"claims": [{"says": "norm=rms_norm < baseline", "on": "seconds"}]},
+            r"'seconds' is not measured; add it to study\.measure",
+        ),
         ({"compre": ["norm"]}, r"Did you mean 'compare'"),
         ({"measure": []}, r"study\.measure"),
         ({"measure": ["valid.loss", "valid.loss"]}, r"study\.measure: contains a measure twice"),

@@ -296,7 +296,7 @@ def test_layers_and_widths_are_refused_at_their_place(tmp_path: Path) -> None:
     said("has d_model 8, this model 12; set projection: true", {"cosine": 1}, d_model=12)
     said("train.teacher.hidden.1: ", {"hidden": {1: 0}}, d_model=12)
     said("has 2 heads in layer 3, this model 4", {"attention": {0: 3}}, model__layer__attention__num_heads=4)
-    said("has no attention that exposes its weights", {"attention": {0: 3}}, model__layer=RECURRENT)
+    said("has no self-attention that exposes its weights", {"attention": {0: 3}}, model__layer=RECURRENT)
     said("the teacher has no effect; set a positive weight", {"weight": 0})
     said("the model has no encoder; its stack is the decoder", {"hidden": {"encoder": {0: 0}}})
     said("train.teacher.temperature: ", {"temperature": 0})

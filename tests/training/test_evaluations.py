@@ -54,8 +54,11 @@ def test_a_file_is_found_from_the_recipe_and_from_the_run(tmp_path: Path, monkey
             {"a": {"model.d_model": 4}},
             "a: model.d_model: for a trained model, only keys of data, obj",
         ),
-        ({"a": {"data.tokenizer": "byte"}}, "a: data.tokenizer: the model was trained with its data.tokenizer"),
-        ({"a": {"objective.type": "seq2seq"}}, "a: objective.type: the model was trained with its objective.type"),
+        ({"a": {"data.tokenizer": "byte"}}, "a: data.tokenizer: the data.tokenizer of a trained model cannot change"),
+        (
+            {"a": {"objective.type": "seq2seq"}},
+            "a: objective.type: the objective.type of a trained model cannot change",
+        ),
         ({"a": {}}, "a: set at least one value by key"),
         ({"valid": {"data.batch.length": 3}}, "'valid' is not a valid name"),
         ({"generation": {"data.batch.length": 3}}, "'generation' is not a valid name"),

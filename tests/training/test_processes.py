@@ -207,7 +207,7 @@ def test_what_several_processes_would_do_otherwise_is_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("parallel", "words"),
-    [({"tensor": 2}, "a layer is not divided"), ({"pieces": 3}, "not a power of 2")],
+    [({"tensor": 2}, "tensor parallelism is not supported"), ({"pieces": 3}, "not a power of 2")],
 )
 def test_what_is_not_offered_is_refused_with_the_way_out(tmp_path: Path, parallel: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=rf"train\.parallel.*{words}; "):

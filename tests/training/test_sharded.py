@@ -112,9 +112,9 @@ def test_layers_that_share_weights_are_no_units(tmp_path: Path) -> None:
     ("train", "words"),
     [
         ({"parallel": {"shard": True, "pieces": 2}}, r"order of train\.parallel\.pieces"),
-        ({"compile": True}, "leave train.compile out"),
-        ({"adapter": "lora"}, r"train\.adapter is merged into whole weights"),
-        ({"optimizer": {"type": "torch", "name": "Rprop"}}, "Rprop of torch has no rule for divided weights"),
+        ({"compile": True}, "remove shard or train.compile"),
+        ({"adapter": "lora"}, r"an adapter is merged into unsharded weights"),
+        ({"optimizer": {"type": "torch", "name": "Rprop"}}, "torch's Rprop does not support sharded weights"),
     ],
 )
 def test_what_shards_do_not_serve_is_refused_in_the_recipe(tmp_path: Path, train: dict[str, Any], words: str) -> None:

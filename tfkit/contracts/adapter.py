@@ -57,7 +57,7 @@ def check_unadapted(case: Case) -> None:
     trial = AdapterTrial(case)
     names = trial.model.state_dict().keys()
     expect(names == trial.before.keys(), "changes the names of the model's weights, on which files depend")
-    expect_equal(trial.logits(), trial.plain, "the logits before any training", SAME)
+    expect_equal(trial.logits(), trial.plain, "the logits with an untrained adapter instead of none", SAME)
 
 
 @contract("the adapter learns, and the model's weights do not change", "unadapted", slots=ADAPTER, every_option=True)
@@ -69,7 +69,7 @@ def check_adapted(case: Case) -> None:
         last < first, f"{STEPS} steps on the same tokens do not lower the loss: {first:.3f} before, {last:.3f} after"
     )
     trial.adaptation.check_used()
-    expect(not trial.changed(), f"training changes {', '.join(trial.changed()[:3])} of the frozen model")
+    expect(not trial.changed(), f"training changes frozen weights of the model: {', '.join(trial.changed()[:3])}")
 
 
 @contract("merging preserves the outputs and is undone exactly", "adapted", slots=ADAPTER)
@@ -80,7 +80,7 @@ def check_merged(case: Case) -> None:
     adapted = trial.logits()
     with trial.adaptation.merged():
         expect(bool(trial.changed()), "merging does not change the weights of the model")
-        expect_equal(trial.logits(), adapted, "the logits of the merged model", EQUAL)
+        expect_equal(trial.logits(), adapted, "the logits after merging instead of before", EQUAL)
         for module in trial.model.modules():  # removes the adapter, as if the weights were loaded into another model
             module._forward_hooks.clear()
         expect_equal(trial.logits(), adapted, "the logits of the merged weights in a model without adapter", EQUAL)

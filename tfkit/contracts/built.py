@@ -49,9 +49,9 @@ def check_config(case: Case) -> None:
     options = config.spelled()
     again = slot.validate(json.loads(json.dumps(options)))
     expect(again == config, f"{options} is parsed as {again.spelled()}")
-    expect(again.spelled() == options, f"{options} becomes {again.spelled()} after a round trip")
+    expect(again.spelled() == options, f"after a round trip, {options} becomes {again.spelled()}")
     for how, other in twins(config, "options", case.part):
-        expect(other == config, f"the {how} options are {other.spelled()}")
+        expect(other == config, f"the {how} options are {other.spelled()}, not {options}")
     if case.slot in MODEL:
         expect(hash(again) == hash(config), "equal options have different hashes")
         _survives_in_a_recipe(case)

@@ -13,7 +13,7 @@ from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect, expect_equal
 from tfkit.core.errors import UsageError
 
-WINDOW = 3  # window size that forces the state to drop keys
+WINDOW = 3  # small enough that the state must drop keys
 
 
 def decodes(case: Case) -> bool:
@@ -64,7 +64,7 @@ def check_cache(case: Case) -> None:
     for sizes in plans:
         steps = stepwise(case, ids, sizes, **more)
         for name, value in full.items():
-            expect_equal(steps[name], value, f"{name} decoded in steps of {sizes}, and at once")
+            expect_equal(steps[name], value, f"{name} decoded in steps of {sizes} instead of at once")
     if case.declares("padding"):
         _left_padded(case)
     if not case.opens:
@@ -92,7 +92,7 @@ def _rewound(case: Case) -> None:
     rest = tokenwise(run(case, text[:, start:], state=state, **more))
     for name, value in full.items():
         how = "a rewind" if start == 3 else "a refused rewind"
-        expect_equal(rest[name], value[:, start:], f"{name} after {how}, and at once")
+        expect_equal(rest[name], value[:, start:], f"{name} decoded after {how} instead of at once")
 
 
 def _forgotten(case: Case) -> None:
@@ -105,7 +105,7 @@ def _forgotten(case: Case) -> None:
     for sizes in ([1, 1, 5, 1, 3], [8, 1, 1, 1]):
         steps = stepwise(masked, ids, sizes, **more)
         for name, value in full.items():
-            expect_equal(steps[name], value, f"{name} beyond a window, decoded in steps of {sizes}, and at once")
+            expect_equal(steps[name], value, f"{name} beyond a window, decoded in steps of {sizes} instead of at once")
     if case.declares("padding"):
         _left_padded(masked)
 
@@ -130,7 +130,7 @@ def _left_padded(case: Case) -> None:
         steps = stepwise(case, sizes=sizes, every_mask=every_mask, **call, **more)
         for name, value in full.items():
             how = "with the mask in every call" if every_mask else "with the mask in the first call only"
-            what = f"{name} decoded in steps of {sizes} with left padding, {how}, and at once"
+            what = f"{name} decoded in steps of {sizes} instead of at once, with left padding, {how}"
             expect_equal(steps[name][kept], value[kept], what)
 
 
@@ -171,11 +171,11 @@ def check_reorder(case: Case) -> None:
 def check_encoder_runs_once(case: Case) -> None:
     """Count the calls of the encoder in four decoding steps."""
     made = model(case)
-    tokenwise(run(case, tokens(2, 4)))  # the first call also determines the output of the head
+    tokenwise(run(case, tokens(2, 4)))  # the first call runs the model again to classify the head
     calls: list[int] = []
     hook = made.stack("encoder").register_forward_hook(lambda *arguments: calls.append(1))
     try:
         stepwise(case, tokens(2, 4), [1, 1, 1, 1])
     finally:
         hook.remove()
-    expect(len(calls) == 1, f"the encoder ran {len(calls)} times in 4 steps")
+    expect(len(calls) == 1, f"the encoder ran {len(calls)} times in 4 decoding steps")

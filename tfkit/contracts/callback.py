@@ -95,7 +95,9 @@ def check_observes(case: Case) -> None:
             before = after
 
 
-@contract("weights to publish are declared and match the model", "observes", slots=CALLBACK, when=is_local)
+@contract(
+    "weights that the callback provides are declared and match the model", "observes", slots=CALLBACK, when=is_local
+)
 def check_averages(case: Case) -> None:
     """Compare the names and shapes of the callback's weights with those of the model."""
     with tried(case) as trial:
@@ -108,12 +110,18 @@ def check_averages(case: Case) -> None:
             expect(not declared or weights is not None, f"declares 'averages', but weights() is None after {event}")
             shapes = {name: value.shape for name, value in trial.training.model.named_parameters()}
             odd = [name for name, value in (weights or {}).items() if shapes.get(name) != value.shape]
-            expect(not odd, f"{', '.join(odd[:3])} is not a parameter of the model, or has a different shape")
+            names = ", ".join(odd[:3])
+            expect(not odd, f"weights() contains {names}, which is not a parameter or has a different shape")
 
 
-@contract("the state of a resumed run equals that of an uninterrupted run", "observes", slots=CALLBACK, when=is_local)
+@contract(
+    "after resuming, the callback's state equals that of an uninterrupted run",
+    "observes",
+    slots=CALLBACK,
+    when=is_local,
+)
 def check_callback_state(case: Case) -> None:
-    """Stop after two steps, load the state into a new callback, and compare it with an uninterrupted one."""
+    """Stop after two steps, load the state into a new callback, continue, and compare with an uninterrupted one."""
     with tried(case) as whole, tried(case) as first, tried(case, step=2) as second:
         first.training.steps = 2
         for trial in (whole, first):

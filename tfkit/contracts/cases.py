@@ -208,7 +208,7 @@ def refusal(case: Case) -> str | None:
 
 
 def loads(case: Case) -> bool:
-    """True unless the recipe is refused. Exceptions in the part do not count: the checks report them."""
+    """True unless the recipe is refused. An exception raised by the part is not a refusal; the checks report it."""
     try:
         return refusal(case) is None
     except Broken:

@@ -66,7 +66,7 @@ def compiles(case: Case, made: Model, masked: bool) -> None:
         why = f"{shortened(error)}{where(error, case.part)}"
         raise Broken(f"declares 'compile', but the graph breaks{how}: {why}") from None
     for name, value in outputs(case, out).items():
-        expect_equal(value, want[name], f"{name}{how}, compiled and uncompiled")
+        expect_equal(value, want[name], f"{name}{how}, compiled instead of uncompiled")
 
 
 @contract("the whole model compiles to a single graph", "determinism", capability="compile", once=True, slow=True)

@@ -33,13 +33,14 @@ def check_fields(case: Case) -> None:
     examples = corpus.examples()
     expect(corpus.fields, 'declares no fields; set fields = ("text",), for example')
     expect(
-        isinstance(examples, list) and examples, f"examples returns an empty {type(examples).__name__}, or not a list"
+        isinstance(examples, list) and examples,
+        f"examples returns {'an empty list' if examples == [] else type(examples).__name__}, not a list of examples",
     )
     for number, example in enumerate(examples, 1):
         fields = ", ".join(example) or "nothing"
         expect(set(example) == set(corpus.fields), f"example {number} has {fields}, not {', '.join(corpus.fields)}")
         for field, text in example.items():
-            expect(isinstance(text, str), f"'{field}' of example {number} is {type(text).__name__}, not str")
+            expect(isinstance(text, str), f"'{field}' of example {number} is of type {type(text).__name__}, not str")
 
 
 @contract("reading again yields the same examples in the same order", "fields", slots=CORPUS, every_option=True)
@@ -56,7 +57,7 @@ def _difference(first: list[Example], second: list[Example]) -> str:
     if len(first) != len(second):
         return f"{len(second)} examples instead of {len(first)}"
     place = next(number for number, pair in enumerate(zip(first, second, strict=True), 1) if pair[0] != pair[1])
-    return f"a different example {place}"
+    return f"a different example number {place}"
 
 
 @contract("a limit takes the first examples", "fields", slots=CORPUS)

@@ -26,7 +26,10 @@ def check_cross_attention(case: Case) -> None:
     """Change the tokens of the memory one at a time: every output must change."""
     alone, x, memory = Alone(case, memory_width=WIDTH), states(2, TIME), states(2, MEMORY, WIDTH, seed=3)
     before = alone(x, source=memory)
-    expect(before.shape == x.shape, f"with a memory of {MEMORY} tokens the output is {list(before.shape)}")
+    expect(
+        before.shape == x.shape,
+        f"with a memory of {MEMORY} tokens, the output has shape {list(before.shape)}, not {list(x.shape)}",
+    )
     for token in range(MEMORY):
         other = memory.clone()
         other[:, token] = states(2, 1, WIDTH, seed=4)[:, 0]
@@ -60,7 +63,7 @@ def check_weights(case: Case) -> None:
     expected = [2, *heads, TIME, TIME]
     expect(
         weights.dim() == 4 and list(weights.shape) == expected,
-        f"declares 'weights', but they are {list(weights.shape)}, not [batch heads query key], [2 heads {TIME} {TIME}]",
+        f"declares 'weights', but their shape is {list(weights.shape)}, not [batch heads query key] = {expected}",
     )
     # with an option such as an attention sink, weights may sum to less than 1
     _expect_a_share(weights, _visible(alone, real), whole=not case.variant)

@@ -109,5 +109,7 @@ def check_loss_order(case: Case) -> None:
         expect(isinstance(score, (int, float)) and math.isfinite(score), f"a loss of {loss:g} scores {score!r}")
     for place in range(1, len(LOSSES)):
         better, worse = scores[place - 1], scores[place]
-        what = f"a loss of {LOSSES[place - 1]:g} scores {better:g}, one of {LOSSES[place]:g} {worse:g}, which is better"
+        what = (
+            f"a loss of {LOSSES[place]:g} scores {worse:g}, better than {better:g} for a loss of {LOSSES[place - 1]:g}"
+        )
         expect(sign * worse <= sign * better, what)

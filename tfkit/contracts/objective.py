@@ -87,14 +87,14 @@ def check_items(case: Case) -> None:
             inside = kind in "iub" and len(ids) and np.min(ids) >= 0 and np.max(ids) < size
             expect(
                 inside or (kind == "f" and np.isfinite(ids).all()),
-                f"'{name}' of an item has ids outside the vocabulary of {size}: {list(ids)[:8]}",
+                f"'{name}' of an item is empty or has ids outside the vocabulary of {size}: {list(ids)[:8]}",
             )
     lengths = np.asarray(trial.objective.rows.lengths(items))
     expect(len(lengths) == len(items), f"lengths returns {len(lengths)} values for {len(items)} items")
     longest = int(lengths.max())
     expect(
         lengths.min() >= 1 and longest <= MAX_LENGTH,
-        f"an item has {longest} positions; the model's maximum is {MAX_LENGTH}",
+        f"items have {int(lengths.min())} to {longest} positions; expected 1 to {MAX_LENGTH}",
     )
     again = ObjectiveTrial(case).items()
     same = len(again) == len(items) and all(_same(one, other) for one, other in zip(items, again, strict=True))
@@ -113,7 +113,7 @@ def check_batches(case: Case) -> None:
     items = trial.items()
     batch = trial.batch(items)
     for name, value in batch.items():
-        expect(isinstance(value, Tensor), f"'{name}' of a batch is {type(value).__name__}, not a tensor")
+        expect(isinstance(value, Tensor), f"'{name}' of a batch is of type {type(value).__name__}, not a tensor")
     expect("input_ids" in batch, f"a batch has {', '.join(batch)}, but no input_ids")
     rows = batch["input_ids"].shape[0]
     expect(rows == len(items), f"{len(items)} items yield {rows} rows")
@@ -124,7 +124,7 @@ def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool 
     """Return the loss; raise Broken unless it is a finite scalar over at least one target."""
     loss = trial.objective.loss(model, batch, training=training)
     expect(loss.total.dim() == 0, f"the loss has shape {list(loss.total.shape)}; expected a scalar")
-    expect(bool(torch.isfinite(loss.total)), f"the loss is {float(loss.total.detach())}")
+    expect(bool(torch.isfinite(loss.total)), f"the loss is {float(loss.total.detach())}, which is not finite")
     expect(
         isinstance(loss.count, int) and loss.count > 0,
         f"the loss has count {loss.count!r}; expected a positive number of targets",
@@ -188,9 +188,9 @@ def _expect_sum(trial: ObjectiveTrial, batch: Batch, items: Sequence[Item], how:
     whole = evaluated(trial, model, batch)
     single = [evaluated(trial, model, trial.batch([item])) for item in items]
     count, total = sum(loss.count for loss in single), sum(float(loss.total) for loss in single)
-    expect(whole.count == count, f"{len(items)} items have {whole.count} targets {how}, but {count} separately")
+    expect(whole.count == count, f"{len(items)} items have {whole.count} targets {how}, but {count} one by one")
     close = math.isclose(float(whole.total), total, rel_tol=NEAR, abs_tol=NEAR)
-    expect(close, f"the loss of {len(items)} items is {float(whole.total):.6g} {how}, but {total:.6g} separately")
+    expect(close, f"the loss of {len(items)} items is {float(whole.total):.6g} {how}, but {total:.6g} one by one")
 
 
 def packs(case: Case) -> bool:
@@ -217,7 +217,7 @@ def check_packed_loss(case: Case) -> None:
 
 @contract("source and target may have separate vocabularies", "items", slots=OBJECTIVE)
 def check_vocabularies(case: Case) -> None:
-    """Encode the source with a tokenizer of its own; the target ids must not change."""
+    """Encode the source with its own tokenizer; the target ids must not change."""
     if "two_vocabularies" not in case.part.able(case.config):
         return
     trial = ObjectiveTrial(case)

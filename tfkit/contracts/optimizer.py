@@ -65,7 +65,7 @@ def check_step(case: Case) -> None:
         name for name, weight in trial.model.named_parameters() if weight.grad is not None and weight.grad.any()
     }
     still = sorted(with_gradient - trial.moved(before))
-    expect(not still, f"a step does not change {', '.join(still[:3])} despite a gradient")
+    expect(not still, f"a step does not change {', '.join(still[:3])}, which has a non-zero gradient")
     finite = all(bool(torch.isfinite(weight).all()) for weight in trial.model.parameters())
     expect(finite, "a weight is not finite after a step")
     trial.step(STEPS)

@@ -112,7 +112,7 @@ PLAIN_SHAPE = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, num_heads=4)
 def required(slot: str, name: str) -> dict[str, object]:
     """Return the options of the part's example and its other required options; raise Broken if a value is unknown.
 
-    An option is required if it has no default, or if the part's own check demands it (the size of a window).
+    An option is required if it has no default, or if the part's own check requires it (such as a window size).
     """
     part = REGISTRY.get(slot, name)
     options = _example(part)

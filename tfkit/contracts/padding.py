@@ -25,7 +25,7 @@ def check_padding(case: Case) -> None:
     batch = run(case, torch.stack(whole))
     for index, row in enumerate(whole):
         for name, value in run(case, row[None]).items():
-            expect_equal(batch[name][index : index + 1], value, f"{name} of a row, alone and in a batch")
+            expect_equal(batch[name][index : index + 1], value, f"{name} of a row in a batch instead of alone")
     for side in ("right", "left"):
         for fill in (PAD, 5):
             call = padded(rows, side, fill)
@@ -35,9 +35,7 @@ def check_padding(case: Case) -> None:
                 kept = call["real"][index].bool()
                 for name, value in one.items():
                     unpadded = out[name][index] if name == "pooled" else out[name][index][kept]
-                    what = (
-                        f"{name} of {LENGTHS[index]} tokens, padded on the {side} with id {fill}, and without padding"
-                    )
+                    what = f"{name} of {LENGTHS[index]} tokens, padded on the {side} with id {fill} instead of unpadded"
                     expect_equal(unpadded, value[0], what)
 
 
@@ -101,7 +99,7 @@ def check_packing(case: Case) -> None:
         for number, text in enumerate(texts, start=1):
             for name, value in tokenwise(run(case, text[None])).items():
                 segment = full[name][row : row + 1, start : start + len(text)]
-                expect_equal(segment, value, f"{name} of segment {number} in a packed row, and of the text alone")
+                expect_equal(segment, value, f"{name} of segment {number} in a packed row instead of alone")
             start += len(text)
 
 
@@ -112,7 +110,9 @@ def check_few(case: Case) -> None:
     if case.causal and not case.opens:
         first = run(case, ids)["hidden"][:, :1]
         expect_equal(
-            run(case, ids[:, :1])["hidden"], first, "a text of one token, and the first token of a longer text"
+            run(case, ids[:, :1])["hidden"],
+            first,
+            "the states of a text of one token instead of those of the first token of a longer text",
         )
     made = model(case)
     call: Arguments = {"real": torch.tensor([[1] * 6, [0] * 6, [1] * 3 + [0] * 3])}

@@ -16,7 +16,7 @@ HOT = 2  # the query with a temperature
 
 
 @contract(
-    "with a rotary position, the output depends only on differences of positions",
+    "with a rotary position, the output depends only on relative positions",
     "determinism",
     slots=("attention",),
     capability="rotation",
@@ -24,15 +24,15 @@ HOT = 2  # the query with a temperature
     once=True,
 )
 def check_rotation(case: Case) -> None:
-    """Compare outputs with a rotary position, without it, with shifted positions, and with doubled distances."""
+    """Compare outputs with a rotary position, without it, with shifted positions, and with doubled positions."""
     alone, x, places = Alone(case), states(2, TIME), torch.arange(TIME)[None]
     rotary = [built("position", "rotary", alone.shape)]
     turned = alone(x, rotary)
     expect(far(turned, alone(x)) > SAME, "declares 'rotation', but a rotary position has no effect")
-    shifted = "declares 'rotation', but the output does not depend only on differences of positions: with all positions"
+    shifted = "declares 'rotation', but the output does not depend only on relative positions: with all positions"
     expect_equal(alone(x, rotary, places + 3), turned, f"{shifted} shifted by 3")
     apart = far(alone(x, rotary, 2 * places), turned)
-    expect(apart > SAME, "declares 'rotation', but doubled distances have no effect")
+    expect(apart > SAME, "declares 'rotation', but doubling all positions has no effect")
     _expect_bfloat16(case, rotary[0], "rotation")
 
 

@@ -118,7 +118,9 @@ def accumulated(task: Task) -> float:
     both = _gradient(task, halves, indices)
     watch.remove()
     if any(out.auxiliary_loss is not None for out in added):
-        raise NotApplicable("layers add a loss that depends on the whole batch, such as the balance of experts")
+        raise NotApplicable(
+            "layers add a loss that depends on the whole batch, such as the load balancing loss of experts"
+        )
     once = _gradient(task, [whole], [[*indices[0], *indices[1]]])
     return max((far(both[name], value) for name, value in once.items()), default=0.0)
 

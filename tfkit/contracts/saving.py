@@ -93,5 +93,5 @@ def check_meta(case: Case) -> None:
     arguments = {name: value.to("meta") for name, value in arguments_of(case, tokens(2, 5)).items()}
     want = run(case, tokens(2, 5))
     for name, value in outputs(case, made(**arguments)).items():
-        shapes = f"{name} is {list(value.shape)} on meta, otherwise {list(want[name].shape)}"
+        shapes = f"{name} has shape {list(value.shape)} on meta, but {list(want[name].shape)} on the CPU"
         expect(value.shape == want[name].shape, shapes)

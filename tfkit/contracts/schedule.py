@@ -41,7 +41,10 @@ def check_pure(case: Case) -> None:
         again = schedule.lr(step, total, d_model)
         expect(
             again == lrs[step - 1],
-            f"step {step} has the learning rate {lrs[step - 1]:g} at first, and {again:g} in a second call",
+            f"step {step} has the learning rate {lrs[step - 1]:g} at first, but {again:g} in a second call",
         )
         resumed = case.config.build().lr(step, total, d_model)
-        expect(resumed == lrs[step - 1], f"a run resumed at step {step} has {resumed:g}, not {lrs[step - 1]:g}")
+        expect(
+            resumed == lrs[step - 1],
+            f"a run resumed at step {step} has the learning rate {resumed:g}, not {lrs[step - 1]:g}",
+        )

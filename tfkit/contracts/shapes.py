@@ -40,16 +40,22 @@ def check_shapes(case: Case) -> None:
         exact = exact or out
         expect_finite(out, f"in {dtype}")
         expected = [3, 7, made.blueprint.last.d_model]
-        expect(list(out["hidden"].shape) == expected, f"hidden is {list(out['hidden'].shape)}, not {expected}")
+        expect(list(out["hidden"].shape) == expected, f"hidden has shape {list(out['hidden'].shape)}, not {expected}")
         for name, actual in [*kept, ("the model", out["hidden"].dtype)]:
             expect(actual == dtype, f"{name} returns {actual} for weights in {dtype}")
         for name, value in out.items():
-            expect(value.shape == exact[name].shape, f"{name} is {list(value.shape)} in {dtype}")
+            expect(
+                value.shape == exact[name].shape,
+                f"{name} has shape {list(value.shape)} in {dtype}, but {list(exact[name].shape)} in float64",
+            )
             numbers = value.is_floating_point() and value.shape[0] == 3
-            expect(numbers, f"{name} is {value.dtype} {list(value.shape)}")
+            expect(numbers, f"{name} has dtype {value.dtype} and shape {list(value.shape)}")
     head = case.blueprint.head
     if head is not None and isinstance(made.head, TokenHead) and case.slot != "head":
-        expect(out["logits"].shape[-1] == VOCABULARY, f"logits are {list(out['logits'].shape)}")
+        expect(
+            out["logits"].shape[-1] == VOCABULARY,
+            f"logits have shape {list(out['logits'].shape)}; expected a last axis of {VOCABULARY}",
+        )
 
 
 def _watched(case: Case, made: Model) -> list[RemovableHandle]:
@@ -82,7 +88,7 @@ def check_precision(case: Case) -> None:
     with torch.no_grad():
         exact = run(case, ids, on=made)
         for name, value in run(case, ids, on=model(case, torch.float32)).items():
-            expect_equal(value, exact[name], f"{name} in float32 and float64", 1e-3)
+            expect_equal(value, exact[name], f"{name} in float32 instead of float64", 1e-3)
         with in_float64("in float64"):
             run(case, ids, on=made)
             if case.declares("padding"):

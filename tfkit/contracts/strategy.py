@@ -90,11 +90,11 @@ def _are_candidates(row: int, candidates: list[Candidate]) -> None:
     vocab_size = letters().vocab_size
     for candidate in candidates:
         odd = [id_ for id_ in candidate.ids if not 0 <= id_ < vocab_size]
-        expect(not odd, f"generates {odd}, which are not ids of the vocabulary of {vocab_size}")
+        expect(not odd, f"generates the ids {odd}, which the vocabulary of {vocab_size} does not contain")
         written = len(candidate.ids)
         expect(written <= ROOM[row], f"generates {written} tokens; the limit is {ROOM[row]}")
         numbers = math.isfinite(candidate.score) and math.isfinite(candidate.log_probability)
-        expect(numbers, f"a candidate has score {candidate.score}, log-probability {candidate.log_probability}")
+        expect(numbers, f"score {candidate.score} or log-probability {candidate.log_probability} is not finite")
     scores = [candidate.score for candidate in candidates]
     expect(scores == sorted(scores, reverse=True), f"the candidates' scores {scores} are not in descending order")
 

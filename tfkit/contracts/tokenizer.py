@@ -37,7 +37,10 @@ def check_ids(case: Case) -> None:
     config = of_kind(case.config, TokenizerFacts.Config)
     size, bound = tokenizer.vocab_size, None if config is None else config.vocabulary_bound
     expect(size > 0, "the vocabulary is empty")
-    expect(bound is None or size <= bound, f"the vocabulary has {size} tokens, more than its bound of {bound}")
+    expect(
+        bound is None or size <= bound,
+        f"the vocabulary has {size} tokens, more than the {bound} that the options allow",
+    )
     for role, id_ in tokenizer.special_ids.items():
         expect(0 <= id_ < size, f"the {role} token has id {id_}, but the vocabulary has {size} tokens")
     for text in (*LINES, *ODD):
@@ -47,7 +50,7 @@ def check_ids(case: Case) -> None:
             expect(text not in LINES, f"the training text {text!r} is refused")
             continue
         wrong = [id_ for id_ in ids if type(id_) is not int or not 0 <= id_ < size]
-        expect(not wrong, f"{_short(text)} yields {wrong[:3]}, which are not ids of the vocabulary of {size}")
+        expect(not wrong, f"{_short(text)} yields {wrong[:3]}, which the vocabulary of {size} does not contain")
 
 
 def _short(text: str) -> str:

@@ -86,7 +86,7 @@ def verify(
 ) -> Report:
     """Run all contract checks, or the named ones, on a registered part and report the results.
 
-    Checks are repeated with options changed one at a time: with `options=n`, every n-th change is tested, with 0 none.
+    Checks are repeated with options changed one at a time: `options=n` tests every n-th change, 0 none.
     `tell` is called before each check. Exceptions of the part are caught and reported.
     """
     try:
@@ -150,10 +150,7 @@ class _Trial:
                 failures = tuple(failure for case in applying if (failure := _failure(check, case)))
                 if failures:  # changed options would only repeat the failure
                     return Outcome(check, failures)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # from the part's own code, during the determination of its capabilities
+        except (Exception, SystemExit) as error:  # from the part's code that determines its capabilities
             return Outcome(check, (Failure("", describe(error, self.part)),))
         return Outcome(check) if count else None
 

@@ -56,7 +56,7 @@ def check_future(case: Case) -> None:
 
 
 @contract(
-    "tokens that a mask opens are visible to earlier tokens", "future", slots=("mask",), when=lambda case: case.opens
+    "tokens that a mask reveals are visible to earlier tokens", "future", slots=("mask",), when=lambda case: case.opens
 )
 @torch.no_grad()
 def check_openings(case: Case) -> None:
@@ -85,7 +85,7 @@ def check_visibility(case: Case) -> None:
 
 
 @contract(
-    "a window limits visibility, and an opening extends it",
+    "a window limits visibility, and a mask that reveals tokens extends it",
     "visibility",
     slots=MIXING,
     capability="masks",

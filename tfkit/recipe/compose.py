@@ -206,7 +206,7 @@ def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault
 
 
 def _display_path(path: Path) -> Path:
-    """Return a path for display: normalized unless this would name another file, relative in the working directory."""
+    """Return a path for display: normalized if that names the same file, relative if in the working directory."""
     tidy = Path(os.path.normpath(path))
     if os.path.realpath(tidy) != os.path.realpath(path):  # with a symlink, a/link/../b is not a/b
         tidy = path
@@ -220,7 +220,7 @@ def _variant_entries(layers: list[Node], faults: list[Fault]) -> dict[str, Node]
     for layer in layers:
         variants = layer.get("variants")
         if variants is not None and variants.value is not None and not isinstance(variants.value, dict):
-            message = f"expected a mapping of names, got {kind(variants)}"
+            message = f"expected a mapping from names to variants, got {kind(variants)}"
             faults.append(Fault(variants.place, variants.path, message))
         elif variants is not None:
             entries |= variants.entries

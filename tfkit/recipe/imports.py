@@ -106,7 +106,7 @@ def _file(path: Path) -> ImportedCode:
     if spec is None:
         raise RunError(f"{path}: not a Python source file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # before execution, so that its classes can be pickled and inspected
+    sys.modules[module_name] = module  # before the code runs, so that its classes can be pickled and inspected
     try:
         with REGISTRY.recording() as entries:
             try:
@@ -224,7 +224,7 @@ class Importer:
 
 
 def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
-    """Return slot and name of the parts that a file registers, without executing it; None if unknown."""
+    """Return the slot and name of each part that a file registers, without executing it; None if unknown."""
     try:
         tree = ast.parse(read_bytes(name, LARGEST_TEXT)) if is_file(name) else None
     except (RunError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -82,8 +82,9 @@ class Recipe:
         return block(f"Recipe {self.name!r}{f' with {chosen}' if (chosen := self._chosen()) else ''}", self.lines())
 
     def _repr_html_(self) -> str:
-        with contextlib.suppress(RecipeError):  # the lines report the error
-            drawing = importlib.import_module("tfkit.reports.svg")  # reports import this package
+        with contextlib.suppress(RecipeError):  # the summary already shows the error
+            # not imported at the top, since reports import this package
+            drawing = importlib.import_module("tfkit.reports.svg")
             return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
 
@@ -300,7 +301,7 @@ def load_saved(
     imported_before: Sequence[str] = (),
     label: str = MAPPING,
 ) -> Recipe:
-    """Load the recipe of a saved run, or of a weights file, whose name is `label`.
+    """Load the recipe of a saved run or of a weights file; `label` is its name in messages.
 
     `imports` are the files and modules found for it, possibly at new locations; those in `imported_before` are not
     imported again. Raise RecipeError with all faults at once.
@@ -358,9 +359,10 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     )  # fmt: skip
     _resolve_model(recipe, faults, saved)
     agreement = Agreement(recipe.root, (), RecipeFacts(), faults)
-    if data is not None and data.folder is not None and not train.evaluations and not entries:  # they may set paths
+    # variants and evaluations may set paths
+    if data is not None and data.folder is not None and not train.evaluations and not entries:
         agreement.tell("", unused_folder(data))
-    if saved:  # the other checks were made when it was trained
+    if saved:  # the run has passed the other checks before training
         return recipe
     _check_agreement(recipe, faults)
     recipe = _evaluations(recipe, faults) if train.evaluations and not faults.errors else recipe

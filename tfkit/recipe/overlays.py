@@ -294,11 +294,11 @@ def _usable(key: str, place: Place, faults: list[Fault], entry: Node | None = No
 def _unusable(key: str) -> str | None:
     parts = key.split(".")
     if not all(part.strip() for part in parts):
-        return f"'{shorten(key)}' is not a dotted key, such as model.layer.dropout"
+        return f"expected a dotted key, such as model.layer.dropout, got '{shorten(key)}'"
     if "[" in key or "]" in key:
         return f"'{shorten(key)}': cannot set a single item of a list; replace the whole list"
     if parts[0] in COMPOSING_KEYS:
-        return f"'{parts[0]}' cannot be set by an overlay; write it in the file"
+        return f"'{parts[0]}' can only be set in the recipe file, not by variants, --set or overrides"
     return None
 
 

@@ -73,7 +73,7 @@ RULES = (
     CapabilityRule("masks", "mask", ("attention", "mixer", "feedforward"), _declares("triangle", False)),
     CapabilityRule("causal", "a causal layer", LAYER),
     CapabilityRule("causal", "mask", LAYER, _declares("hides_future")),
-    CapabilityRule("bidirectional", "a layer that sees both ways", LAYER),
+    CapabilityRule("bidirectional", "a bidirectional layer", LAYER),
     CapabilityRule("cross_attention", "a memory", ("attention", "residual")),
     CapabilityRule("padding", "a batch with padding", LAYER),
     CapabilityRule("packing", "a packed batch", LAYER),

@@ -187,7 +187,7 @@ def options(model: type[BaseModel], owner: str, layered: bool = False) -> dict[s
 
 
 class _Reader:
-    """Translator from Pydantic's JSON Schema to ours."""
+    """Translator from Pydantic's JSON Schema to that of recipes."""
 
     def __init__(self, owner: str, nested: dict[str, Schema], varied: list[Schema]) -> None:
         self.owner = owner

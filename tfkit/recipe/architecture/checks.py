@@ -24,7 +24,7 @@ MIXING = ("attention", "mixer")  # slots of sublayers that mix tokens
 
 
 class Sight(NamedTuple):
-    """Two flags: some token in a layer sees earlier tokens, and some token sees later ones."""
+    """Directions in which the tokens of a layer see others: earlier tokens, later ones, both or none."""
 
     before: bool
     after: bool
@@ -99,7 +99,7 @@ def check_memory_is_read(layers: LayerResolver, plan: StackPlan) -> None:
     if plan.memory_width is None or any(sub.memory for layer in plan.layers for sub in layer.sublayers):
         return
     memory = layers.stack.keys.get("memory")
-    what = "the encoder, which never learns" if memory is None else "this memory"
+    what = "the encoder, which therefore never learns" if memory is None else "this memory"
     heads = next(count for count in (8, 4, 2, 1) if plan.d_model % count == 0)
     way = f"cross_attention: {{type: multi_head, num_heads: {heads}}}"
     node = memory or next(_left_out(layers))
@@ -130,7 +130,7 @@ def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults)
     for name in ("final_norm", "final_dropout"):
         node = node_at(keys, name)
         if node is not None and node.value and node.path.startswith("model.encoder."):
-            faults.add(node, f"{NEEDS}, and nothing reads {name}; remove it", at_key=True)
+            faults.add(node, f"{NEEDS}, and nothing reads its {name}; remove that key", at_key=True)
     return replace(encoder, last_state=True, final_norm=None, final_dropout=0.0)
 
 
@@ -218,8 +218,8 @@ class LastStates:
         if layer.residual.part.norm_names(names) and not layer.residual.part.final_norm:
             after.append("its last norm")
         if after:
-            text = f"{NEEDS}, and nothing reads {' and '.join(after)} of the encoder's last layer, which never learns"
-            self.faults.warn(self._node("encoder", kind, *after), f"{text}; remove it in a kind for that layer")
+            text = f"{NEEDS}, and nothing reads {' and '.join(after)} of the encoder's last layer; it would never learn"
+            self.faults.warn(self._node("encoder", kind, *after), f"{text}, so remove it in a kind for that layer")
 
     def _recurrences(self, side: Side, layer: LayerPlan) -> Iterator[tuple[SublayerPlan, tuple[int, ...]]]:
         for sub in layer.sublayers:

@@ -35,7 +35,7 @@ class Masks(NamedTuple):
 
 
 def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
-    """Return the masks of a layer: from the model's type, the stack and the layer. `none` drops those of the stack."""
+    """Return the masks of a layer: from the model's type, the stack and the layer. `none` drops the stack's."""
     by_type = validated(replace(stack.node, value="causal"), "mask", stack.faults) if stack.causal else None
     written: list[tuple[Node, MaskFacts.Config]] = []
     texts: dict[MaskFacts.Config, Node] = {}
@@ -82,7 +82,7 @@ def read_positions(
 def stack_positions(
     node: Node | None, plan: StackPlan, width: int, preparer: Preparer
 ) -> tuple[tuple[PositionFacts.Config, ...], Node | None]:
-    """Return the positions of the stack, which all layers without their own use, and their parsed source.
+    """Return the stack's positions, the default for its layers, and their parsed source.
 
     `plan` has no layers if they have faults; `width` is the width at which positions are added to embeddings.
     """
@@ -148,16 +148,16 @@ def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
         faults.add(
             next(nodes, layer.node), "with both causal and reverse_causal in a layer, each token sees only itself"
         )
-    if plan.position is None:  # its faults are reported with the stack
+    if plan.position is None:  # faults in the stack's position are reported with the stack
         positions, _ = read_positions(layer.stack.keys.get("position"), Preparer(Faults()))
     else:
-        positions = list(zip(own_positions, plan.position, strict=False))  # may be shorter: invalid ones are missing
+        positions = list(zip(own_positions, plan.position, strict=False))  # `own_positions` also has the invalid ones
     own: list[tuple[Part, Node]] = []  # parts that process the layer's own tokens, not the memory
     for sub in plan.sublayers:
         own += [] if sub.memory else [(sub.config.part, _text(layer, sub.name))]
         own += [] if sub.norm is None else [(sub.norm.part, _text(layer, f"{sub.name}_norm", "norm"))]
     own += [(plan.residual.part, _text(layer, "residual")), *((config.part, node) for node, config in positions)]
-    direction = FACTS["a causal layer" if plan.causal else "a layer that sees both ways"]
+    direction = FACTS["a causal layer" if plan.causal else "a bidirectional layer"]
     for part, node in own:
         if direction.refuses(part):
             faults.add(node, reason(direction, part))
@@ -177,6 +177,6 @@ def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
 
 
 def _text(layer: LayerText, *keys: str) -> Node:
-    """Return the node of the first of `keys` that the layer sets, else of the first key without its number."""
+    """Return the node of the first of `keys` set in the layer; if none is, that of the first key without its number."""
     names = (*keys, keys[0].rpartition("_")[0])
     return next((layer.keys[key] for key in names if key in layer.keys), layer.node)

@@ -100,7 +100,7 @@ class HeadResolver:
                 sizes = [table[option] for table in tables]
                 if sizes[0][0] != sizes[1][0]:
                     both = " and ".join(f"{size} ({written.place})" for size, written in sizes)
-                    self.faults.add(node, f"a shared table cannot have {option} {both}")
+                    self.faults.add(node, f"a shared table needs a single {option}, got {both}")
         return len(sharing) == 2
 
     def _table(self, plan: StackPlan) -> dict[str, tuple[int | None, Node]]:
@@ -129,17 +129,17 @@ BLIND = {"first": ("after", "last"), "last": ("before", "first")}
 
 
 def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
-    """Refuse heads that read a token which sees no others; warn about weights that no head trains."""
+    """Refuse heads that read a token that sees no others; warn about weights that no head trains."""
     keys, named, last = mapping(model), mapping(mapping(model).get("heads")), blueprint.last
     readers = [] if blueprint.head is None else [(blueprint.head, keys["head"])]
     readers += [(head, named[name]) for name, head in blueprint.heads]
     for head, node in readers if last.last_state else ():
         if head.reads == "encoder":
-            text = "the encoder passes on only its last states; remove reads, or memory: last_state"
+            text = "with memory: last_state, no head can read the encoder; remove reads, or memory: last_state"
             faults.add(mapping(node).get("reads", node), text)
     if blueprint.head is not None and all(blueprint.read_by(head) is not last for head, _ in readers):
         node = readers[0][1]
-        faults.warn(mapping(node).get("reads", node), f"no head reads the {last.side}, which never learns")
+        faults.warn(mapping(node).get("reads", node), f"no head reads the {last.side}, which therefore never learns")
     for plan in blueprint.stacks():
         own = [(head, node) for head, node in readers if blueprint.read_by(head) is plan]
         _check_tokens(plan, own, blueprint.head is None, faults)
@@ -154,7 +154,7 @@ def _check_tokens(
     if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
         return  # nothing to check, or already reported
     sights = [kinds[kind] for kind in plan.order if kind in kinds]
-    only = not is_output and len(pooling) == len(readers)  # the only source of gradients
+    only = not is_output and len(pooling) == len(readers)  # no other output trains the stack
     for head, node in pooling:
         pool = head.pooling() or ""
         side, other = BLIND[pool]
@@ -168,7 +168,7 @@ def _check_tokens(
             text = f"the {pool} token sees nothing {side} it in the last {which}, whose queries and keys never learn"
             faults.warn(place, f"{text}; use pool: {other}, or mean")
         elif only and _ends_in_two_ways(plan):
-            text = "one direction of the last recurrence has not read anything yet, and never learns"
+            text = "one direction of the last recurrence has read no other token, so its recurrent weights never learn"
             faults.warn(place, f"at the {pool} token, {text}; use pool: mean")
 
 
@@ -181,7 +181,7 @@ def _at_an_end(head: HeadFacts.Config) -> bool:
 def _ends_in_two_ways(plan: StackPlan) -> bool:
     """True if the last attention or mixer is a bidirectional recurrence whose weights no other layer shares.
 
-    At either end of the text, one of its directions has not read anything.
+    At either end of the text, one of its directions has read no other token.
     """
     layer = plan.layers[plan.order[-1]]
     mixing = [sub.config for sub in layer.sublayers if not sub.memory and sub.config.part.part_slot in MIXING]

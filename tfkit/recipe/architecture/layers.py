@@ -40,14 +40,15 @@ class LayerResolver:
     def __init__(self, stack: StackText) -> None:
         self.stack = stack
         self.faults = stack.faults
-        self._written: dict[int, tuple[Node, Node]] = {}  # by id of the layer's node, which is kept alive here
+        # keyed by id() of the layer's node; storing the node keeps it alive, and its id unique
+        self._written: dict[int, tuple[Node, Node]] = {}
         node, named = stack.keys.get("layer"), node_at(stack.keys, "layers")
         if node is None:
-            self.faults.add(stack.node, "needs `layer`, the description of its layers")
+            self.faults.add(stack.node, "needs `layer`, which describes its layers")
         elif not isinstance(node.value, dict):
             self.faults.add(node, "expected a mapping that describes a layer")
         if named is not None and not isinstance(named.value, dict):
-            self.faults.add(named, "expected a mapping from names to changes of `layer`")
+            self.faults.add(named, "expected a mapping from names to changes to `layer`")
         self.base = node if node is not None and isinstance(node.value, dict) else None  # None if missing or invalid
         self.kinds = {name: kind for name, kind in mapping(named).items() if kind.value is not None}
         if stack.plan.memory_width is None:
@@ -65,7 +66,7 @@ class LayerResolver:
             return False
         for kind in self.kinds.values():
             if not isinstance(kind.value, dict):
-                self.faults.add(kind, "expected a mapping with changes of `layer`, or {} for no change")
+                self.faults.add(kind, "expected a mapping with changes to `layer`, or {} for no change")
         resolvable = True
         for text in (self.base, *self.kinds.values()):  # including unused kinds
             for key, child in mapping(text).items():
@@ -181,7 +182,7 @@ class DistinctLayers:
     def _check_shared(self, pairs: Iterable[tuple[int, int | None]]) -> None:
         """Report `per_layer` values that differ within shared parts; `pairs` are (entry, plan index)."""
         firsts: dict[int, LayerPlan] = {}
-        text = "shares its weights, so per_layer cannot change its options"
+        text = "shares its weights over layers, so per_layer cannot change its options"
         for entry, number in pairs:
             if number is None:
                 continue

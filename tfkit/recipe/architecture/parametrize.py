@@ -73,7 +73,7 @@ class Parametrizer:
     def _is_size(self, node: Node) -> bool:
         if is_whole(node.value) and node.value > 0:
             return True
-        self.faults.add(node, "expected a whole number from 1, a size of the base model")
+        self.faults.add(node, "expected a whole number from 1 as a size of the base model")
         return False
 
     def _base(self, sizes: dict[str, Node]) -> Blueprint | None:
@@ -103,7 +103,7 @@ class Parametrizer:
     def _stack(
         self, plan: StackPlan, base: StackPlan, blueprint: Blueprint, chosen: Parametrization
     ) -> tuple[StackPlan, StackPlan]:
-        """Return the stack and its base with matching layers: layers that differ in one are separate in both."""
+        """Return the stack and its base with matching layers: layers that differ in either are separate in both."""
         branch = chosen.depth_ratio(blueprint, plan.side) ** -chosen.depth_exponent
         numbers: dict[tuple[int, int], int] = {}
         layers: list[tuple[LayerPlan, Sizes]] = []

@@ -208,7 +208,7 @@ class Turns:
         return self._pick(self.texts[kinds])
 
     def fixed(self, kinds: Kinds) -> bool:
-        """True if layers of these kinds contain no list, and no list counts them."""
+        """True if layers of these kinds contain no list, and no list has a value for each of them."""
         return not self._choices[kinds] and not self._counting[kinds]
 
     def step(self, kinds: Kinds) -> None:

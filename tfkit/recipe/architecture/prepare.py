@@ -30,7 +30,7 @@ def stack_norm(keys: Mapping[str, Node]) -> Node | None:
 class Preparer:
     """Completes and validates parts. `norm` is the stack's norm (R12), None if there is no stack or norm.
 
-    `base` is the folder of relative paths (`data.folder` for corpora), None for the recipe's folder.
+    Relative paths start from `base` (`data.folder` for corpora), or from the recipe's folder if it is None.
     """
 
     def __init__(self, faults: Faults, norm: Node | None = None, base: Path | None = None) -> None:
@@ -50,7 +50,7 @@ class Preparer:
         return self.read(node, slot, shape, default)[0]
 
     def read(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> tuple[Config | None, Node]:
-        """Return the Config like `config`, and the completed node that it was validated from."""
+        """Return the Config, as `config` does, and the completed node that was validated."""
         filled = self.part(with_type(node, default), slot)
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:
@@ -134,7 +134,7 @@ def _path(node: Node, base: Path | None = None) -> Path:
 
 
 def folder(node: Node) -> Path:
-    """Return the base folder of paths at `node`: the file's folder, or the working directory in shipped recipes."""
+    """Return the base folder of paths at `node`: the file's folder, or the working directory for shipped recipes."""
     return Path() if node.place.is_shipped or node.folder is None else node.folder
 
 

@@ -1,4 +1,4 @@
-"""Resolution of `model:` to a Blueprint, an explicit description of every layer without defaults and patterns."""
+"""Resolution of `model:` to a Blueprint, an explicit description of every layer without defaults or patterns."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class ModelResolver:
 
 
 class _Forms(Faults):
-    """Faults of present values; missing ones are ignored, since they were reported with the stacks."""
+    """Faults of the values that are present; missing ones were already reported with the stacks."""
 
     def _invalid_one(self, several: list[InvalidValue]) -> None:
         node, first, _ = several[0]

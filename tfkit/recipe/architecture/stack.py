@@ -23,7 +23,7 @@ class StackText:
     model: Node
     keys: Mapping[str, Node]
     plan: StackPlan
-    causal: bool  # default of the model's type
+    causal: bool  # default for the model's type
     alone: bool  # True if this is the only stack of the model
     faults: Faults
     written: dict[str, Node] = field(default_factory=dict)  # source of each part by key
@@ -64,7 +64,7 @@ class LayerText:
 
 WIDTH_LIMIT = WIDTH.most
 LAST_STATE = "last_state"
-VocabSize = int | tuple[int | None, int | None]  # of the only tokenizer, or of the source's and the target's
+VocabSize = int | tuple[int | None, int | None]  # size for one tokenizer, or sizes for source and target
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Vocabulary:
 
     size: VocabSize | None = None
     requests: list[Node] = field(default_factory=list)  # nodes with the value `tokenizer`
-    unknown: set[Side] = field(default_factory=set)  # stacks with a request while the size is unknown
+    unknown: set[Side] = field(default_factory=set)  # stacks that requested the size while it was unknown
 
     def ask(self, node: Node, side: Side) -> int | None:
         """Return the vocabulary size of a stack, or None if unknown; a decoder uses the target's tokenizer."""
@@ -131,7 +131,9 @@ class Sizes:
             self.faults.add(node, "an encoder has no memory; only a decoder reads one", at_key=True)
             return None
         if is_last_state(node):
-            text = "a model of one stack has no encoder; set the width: memory: {d_model: 768}"
+            text = (
+                "a model with one stack has no encoder to take last states from; set the memory's width: {d_model: 768}"
+            )
             self.faults.add(node, text)
             return None
         inner = mapping(node)
@@ -139,7 +141,7 @@ class Sizes:
             if key != "d_model":
                 self.faults.unknown_key(child, ["d_model"])
         if "d_model" not in inner:
-            self.faults.add(node, "memory needs a width: memory: {d_model: 768}")
+            self.faults.add(node, "memory needs a width, such as memory: {d_model: 768}")
             return None
         return Sizes(node, inner, self.faults).read("d_model")
 

@@ -146,7 +146,7 @@ def without_cross_attention(layer: Node, stack: StackText, faults: Faults) -> No
         if not key.startswith("cross_attention") or node.value is None:
             continue
         if stack.plan.last_state:
-            text = "with memory: last_state there is no memory to attend to; remove this, or memory"
+            text = "with memory: last_state, there is no memory to attend to; remove this key, or memory"
             faults.add(node, text, at_key=True)
         elif stack.alone:
             faults.add(node, "there is no memory to attend to; set memory: {d_model: ...} in the model", at_key=True)

@@ -59,7 +59,7 @@ class Agreement:
             self.tell(path, config.check_recipe(self.facts))
 
     def _decoding(self) -> list[Standing]:
-        """Return the decoder's sublayers, except cross-attention, if it decodes with a state."""
+        """Return the decoder's sublayers, except cross-attention, if the model decodes with a state."""
         plan = None if self.facts.blueprint is None else self.facts.blueprint.decoder
         layers = () if plan is None or not plan.caches else plan.layers
         own = [sub for layer in layers for sub in layer.sublayers if not sub.memory]
@@ -129,9 +129,9 @@ def _below(node: Node, step: str) -> Node | None:
 WANTED = {
     "encoder_decoder": "an encoder_decoder",
     "causal": "a causal stack (model.type: decoder)",
-    "bidirectional": "a stack that sees both ways (model.type: encoder)",
+    "bidirectional": "a bidirectional stack (model.type: encoder)",
 }
-SIDES = {"encoder": "source", "decoder": "target"}  # the text of a pair that each stack processes
+SIDES = {"encoder": "source", "decoder": "target"}  # stack -> the text of a pair that it reads
 
 
 def data_parts(data: Node | None) -> tuple[dict[str, TokenizerFacts.Config], dict[str, Config]]:
@@ -190,7 +190,7 @@ class Contradictions:
             self.faults.add(at(written, "reads") or written, f"{text}; set reads: {last.side}, or remove reads")
 
     def check_labels(self, nodes: Sequence[Node], objective: ObjectiveFacts.Config | None) -> None:
-        """Check that `num_classes: labels` is only in the head that an objective with labels trains."""
+        """Check that only the head trained by an objective with labels has `num_classes: labels`."""
         name = None if objective is None else objective.trained_head()
         trains = "head" if name is None else f"heads.{name}"
         for node in nodes:
@@ -208,7 +208,7 @@ class Contradictions:
         packed = pack if pack is not None and pack.value is True else None
         if packed is not None and "packing" not in objective.part.capabilities:
             pairs = objective.part.reads == "encoder_decoder"
-            why = ": cross-attention cannot separate the sources in a row" if pairs else ""
+            why = ": cross-attention cannot separate the sources of a packed row" if pairs else ""
             self.faults.add(packed, f"'{name}' does not support packing{why} (see {node.place})")
         parts = {config.part for plan in self.blueprint.stacks() for config in plan.parts()}
         for part in sorted(parts, key=lambda part: (part.part_slot, part.part_name)):

@@ -15,7 +15,7 @@ from tfkit.recipe.settings.agreement import serves
 from tfkit.recipe.settings.parameters import freeze_problems, group_problems, parametrization_problems
 from tfkit.recipe.settings.sections import Data, Generate, Mean, Sections, Teacher, Train
 
-# optimizers of torch without rules for divided tensors
+# torch optimizers that do not support sharded parameters
 UNDIVIDED = ("Adafactor", "Rprop")
 
 
@@ -104,20 +104,24 @@ def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: 
         text = f"'{data.train.part.part_name}' generates its examples and holds them in memory; remove shards"
         yield Problem("shards", text, at="data")
     elif train.teacher is not None and train.teacher.sequences is not None:
-        text = "train.teacher.sequences rewrites the examples, which are held in memory; remove one of the two"
+        text = (
+            "train.teacher.sequences holds the rewritten examples in memory; remove shards, or train.teacher.sequences"
+        )
         yield Problem("shards", text, at="data")
 
 
 def computing_problems(train: Train, blueprint: Blueprint | None) -> Iterator[Problem]:
-    """Yield the first conflict of train.compile and of train.parallel.shard, and too many recomputed layers."""
+    """Yield the first conflict of train.compile and of train.parallel.shard, and a train.recompute above the depth."""
     if train.compile and (reason := next(_uncompiled(train, blueprint), "")):
-        yield Problem("compile", f"{reason}; leave it out", at="train")
+        yield Problem("compile", f"{reason}; remove compile", at="train")
     if train.parallel.shard and (reason := next(undivided(train), "")):
         yield Problem("parallel.shard", reason, at="train")
     if blueprint is not None and train.recompute and train.recompute != "all":
         deepest = max(plan.num_layers for plan in blueprint.stacks())
         if train.recompute > deepest:
-            text = f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use recompute: all"
+            text = (
+                f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use a smaller number, or all"
+            )
             yield Problem("recompute", text, at="train")
 
 
@@ -126,33 +130,38 @@ def _uncompiled(train: Train, blueprint: Blueprint | None) -> Iterator[str]:
         if is_set:
             yield f"train.{key} cannot be compiled"
     if train.parallel.pieces is not None:
-        yield "train.parallel.pieces promises identical bits, but compiled kernels round differently by batch size"
+        text = "train.parallel.pieces guarantees bitwise equal results"
+        yield f"{text}, but the rounding of compiled kernels depends on the batch size"
     stacks = () if blueprint is None else tuple(blueprint.stacks())
     if lacking := sorted({name for plan in stacks for name in plan.without("compile")}):
         yield f"{some(lacking)} cannot be compiled to a single graph"
     if any(part.part.part_name == "experts" for plan in stacks for part in plan.parts()):
-        yield "shapes in a graph cannot depend on routing, so every expert would be computed for every token"
+        yield "shapes in a compiled graph cannot depend on routing, so every expert would process every token"
 
 
 def undivided(train: Train) -> Iterator[str]:
-    """Yield the reasons why weights cannot be divided over processes."""
+    """Yield the reasons why weights cannot be sharded over processes."""
     if train.parallel.pieces is not None:
-        yield "gradients are summed by layers, not in the order of train.parallel.pieces; leave one of them out"
+        text = "sharded gradients are summed layer by layer, not in the fixed order of train.parallel.pieces"
+        yield f"{text}; remove shard or pieces"
     if train.compile:
-        yield "weights are gathered between layers, where a graph would break; leave train.compile out"
+        text = "sharded weights are gathered between layers, which would break the compiled graph"
+        yield f"{text}; remove shard or train.compile"
     if train.adapter is not None:
-        text = "train.adapter is merged into whole weights, and its gradients and optimizer state are small"
-        yield f"{text}; leave shard out"
+        text = "an adapter is merged into unsharded weights, and its gradients and optimizer state are small anyway"
+        yield f"{text}; remove shard"
     options = train.optimizer.model_dump()
     if options.get("name") in UNDIVIDED:
-        yield f"{options['name']} of torch has no rule for divided weights; use adamw, or leave shard out"
+        yield f"torch's {options['name']} does not support sharded weights; use adamw, or remove shard"
 
 
 def callback_problems(train: Train) -> Iterator[Problem]:
     """Yield a problem if weights would be averaged twice."""
     averaging = [f"callbacks[{n}]" for n, one in enumerate(train.callbacks) if "averages" in one.part.capabilities]
     if len(averaging) > 1:
-        yield Problem(averaging[1], f"{averaging[0]} already averages the weights; remove one of the two", at="train")
+        yield Problem(
+            averaging[1], f"{averaging[0]} already averages the weights; remove one of the two callbacks", at="train"
+        )
     elif averaging and isinstance(train.keep, Mean):
         text = f"keep: {{mean: {train.keep.mean}}} already averages the weights; use keep: best or last"
         yield Problem(averaging[0], text, at="train")
@@ -167,7 +176,10 @@ def adapter_problems(
             bool(train.freeze),
             "train.adapter freezes the model; list what to train besides in its option `also`",
         ),
-        "groups": (bool(train.groups), "train.adapter freezes the model, and parameters of adapters are in no group"),
+        "groups": (
+            bool(train.groups),
+            "train.adapter freezes the model, and groups cannot select the adapter's parameters",
+        ),
         "layer_decay": (
             train.layer_decay is not None,
             "train.adapter freezes the model, and all parameters of an adapter have the same learning rate",
@@ -200,7 +212,7 @@ def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
         return
     validations = _times(train.steps, train.evaluate_every)
     if _is_set(train, "evaluate_every") and train.evaluate_every > train.steps:
-        text = f"with {train.steps} steps, the only validation is after the last step"
+        text = f"exceeds steps: {train.steps}, so the only validation is after the last step; use a smaller value"
         yield Doubt("evaluate_every", text, at="train")
     if train.patience is not None and train.patience >= validations:
         text = f"has no effect: there are only {validations} validations"
@@ -282,7 +294,7 @@ def _attention_problems(teacher: Teacher, blueprint: Blueprint) -> Iterator[Prob
     for pair in layer_pairs(teacher.attention, blueprint.last.side):
         plan = plans.get(pair.side)
         if plan is not None and pair.own < plan.num_layers and not shows_attention(plan, pair.own):
-            text = f"layer {pair.own} of the {pair.side} has no attention that exposes its weights"
+            text = f"layer {pair.own} of the {pair.side} has no self-attention that exposes its weights"
             yield Problem("", f"{text}; remove this pair", at=f"train.teacher.attention{pair.at}")
 
 

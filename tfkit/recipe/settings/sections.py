@@ -41,7 +41,7 @@ def value_problem(key: str) -> str:
     if not dot or section not in SECTIONS:
         return f"for a trained model, only keys of {', '.join(SECTIONS)} can be changed"
     fixed = next((name for name in MADE if key == name or key.startswith(f"{name}.")), None)
-    return "" if fixed is None else f"the model was trained with its {fixed}"
+    return "" if fixed is None else f"the {fixed} of a trained model cannot change"
 
 
 def _checked(evaluations: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
@@ -142,7 +142,8 @@ class Data(Section):
     batch: Batch = Field(Batch(tokens=4096), description="batching of the examples")
     shards: bool | None = Field(
         None,
-        description="read tokens from shards on disk instead of memory; none: only if corpus files have 64 MiB or more",
+        description="read tokens from shards on disk instead of memory; none: only if the corpus files have 64 MiB or "
+        "more in total",
     )
 
     @property
@@ -194,7 +195,7 @@ class InitFrom(Section):
 
 
 class Teacher(Section):
-    """A trained model to distill from, besides the objective (Hinton et al. 2015, arXiv 1503.02531)."""
+    """A trained model to distill from, in addition to the objective (Hinton et al. 2015, arXiv 1503.02531)."""
 
     run: RunPath = Field(description="run folder of the teacher, which has the same vocabulary and is not trained")
     temperature: PositiveFloat = Field(2.0, description="T: soft targets are softmax(logits / T), loss scaled by T^2")
@@ -238,7 +239,9 @@ class ParameterGroup(Section):
         None, description="slot of the part that contains the parameter; or bias, vector, or matrix (in hidden layers)"
     )
     rate: PositiveFloat = Field(1.0, description="learning rate factor; factors of several groups are multiplied")
-    weight_decay: NonNegativeFloat | None = Field(None, description="overrides the optimizer's; the last group wins")
+    weight_decay: NonNegativeFloat | None = Field(
+        None, description="overrides that of the optimizer; if several groups set it, the last one wins"
+    )
 
     @model_validator(mode="after")
     def _selects(self) -> ParameterGroup:
@@ -256,14 +259,14 @@ class Parallelism(Section):
         "order, so that 1, 2, 4, ... processes give bitwise equal results",
     )
     shard: bool = Field(
-        False, description="divide weights, gradients and optimizer state over the processes, layer by layer (FSDP2)"
+        False, description="shard weights, gradients and optimizer state over the processes, layer by layer (FSDP2)"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _replicates(cls, data: object) -> object:
         if isinstance(data, Mapping) and data.get("tensor"):
-            raise ValueError("tensor: a layer is not divided; for memory, use shard: true")
+            raise ValueError("tensor: tensor parallelism is not supported; to save memory, use shard: true")
         return data
 
     @model_validator(mode="after")
@@ -291,7 +294,8 @@ class Validate(Section):
     limit: PositiveInt | None = Field(None, description="number of examples for the metrics; none: all")
     best: str = Field(
         "loss",
-        description="criterion of keep: best and of patience: loss, or one of these metrics; ties go to the first",
+        description="measure that keep: best and patience compare: loss, or one of these metrics; the earliest of "
+        "equal values wins",
     )
 
     @model_validator(mode="after")

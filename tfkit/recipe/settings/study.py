@@ -118,7 +118,7 @@ class Looks(Section):
 
     up_to: int = Field(ge=2, le=SEEDS.most, description="maximum number of seeds per variant")
     worth: PositiveFloat = Field(
-        description="margin on the first measure: a difference confidently below it counts as decided"
+        description="equivalence margin of the first measure: a difference confidently below it counts as decided"
     )
 
 
@@ -142,8 +142,8 @@ class Study(Section):
     )
     seeds: Seeds = Field(
         3,
-        description="number of seeds per variant, a list of seeds, or {up_to: 20, worth: 0.01}: add seeds until the "
-        "variant is better, worse, or its difference confidently below worth",
+        description="number of seeds per variant, a list of seeds, or {up_to: 20, worth: 0.01}: add seeds until each "
+        "variant is confidently better, worse, or less than worth away from the baseline",
     )
     match: Match | None = Field(None, description="quantity to equalize between each variant and the baseline")
     tune: dict[str, Values] = Field(
@@ -155,7 +155,8 @@ class Study(Section):
         description="scores or costs of the runs, or {probe: NAME}; the first is the main measure",
     )
     equal_within: dict[str, PositiveFloat] = Field(
-        default_factory=dict, description="largest difference that counts as equal, by measure: {valid.loss: 0.01}"
+        default_factory=dict,
+        description="equivalence margin by measure, the largest difference that counts as equal: {valid.loss: 0.01}",
     )
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
         (), description="claims of papers to test on the runs"
@@ -186,7 +187,7 @@ class Study(Section):
 
     @property
     def worth(self) -> float | None:
-        """Margin of a study with sequential seeds; None if the seeds are fixed."""
+        """Equivalence margin of a study with sequential seeds; None if the seeds are fixed."""
         return self.seeds.worth if isinstance(self.seeds, Looks) else None
 
     @property
@@ -292,7 +293,7 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
         )
     for name in study.equal_within:
         if name not in study.names:
-            text = f"'{name}' is not among study.measure"
+            text = f"'{name}' is not measured; add it to study.measure"
             yield Problem(name, text, nearest(name, [*study.names]), at="study.equal_within")
 
 
@@ -322,10 +323,15 @@ def _claim_problems(study: Study, arms: Sequence[str]) -> Iterator[Problem]:
     for place, claim in enumerate(study.claims):
         where = f"study.claims[{place}]"
         if claim.on not in study.names:
-            yield Problem("on", f"'{claim.on}' is not among study.measure", nearest(claim.on, [*study.names]), at=where)
+            yield Problem(
+                "on",
+                f"'{claim.on}' is not measured; add it to study.measure",
+                nearest(claim.on, [*study.names]),
+                at=where,
+            )
         for side in claim.sides:
             if side not in arms:
-                text = f"'{side}' is not compared; available: {', '.join(arms)}"
+                text = f"'{side}' is not compared by this study; available: {', '.join(arms)}"
                 yield Problem("says", text, nearest(side, list(arms)), at=where)
         if claim.sides[0] == claim.sides[1]:
             yield Problem("says", f"compares '{claim.sides[0]}' with itself", at=where)

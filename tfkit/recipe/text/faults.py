@@ -88,7 +88,7 @@ class Faults:
         near = nearest(name, list(known))
         cut = near is not None and near.startswith(name)  # a prefix, such as metric for metrics
         suggestion = near if meant is None or (cut and "." in meant) else meant or None
-        hint = f"available: {', '.join(sorted(known))}" if known else "none is supported here"
+        hint = f"available: {', '.join(sorted(known))}" if known else f"no {what} is allowed here"
         listing = "" if suggestion else f"; {hint}"
         self.add(node, f"unknown {what}{listing}", suggestion, at_key=True)
 
@@ -110,7 +110,7 @@ class Faults:
         for detail in error.errors(include_url=False):
             place, rest = find(node, detail["loc"])
             if detail["type"] == "too_short" and len(place.plain()) >= detail["ctx"]["min_length"]:
-                continue  # long enough: Pydantic does not count invalid items
+                continue  # the list is long enough, but Pydantic does not count invalid items
             key = place.path + ("." + str(rest[0]) if detail["type"] == "missing" and rest else "")
             if detail["type"] == "extra_forbidden":
                 known = schema_at(node, model, detail["loc"][:-1])

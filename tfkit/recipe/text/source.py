@@ -240,7 +240,7 @@ class _Builder:
         if isinstance(event, AliasEvent):
             return self._alias(event.anchor or "", place, path, depth, key_place)
         if not isinstance(event, ScalarEvent | CollectionStartEvent):
-            raise TypeError(f"no value begins with {event}")
+            raise TypeError(f"a value cannot start with {event}")
         if event.tag is not None:
             self._fault(place, path, f"the tag {_tag(event.tag)} is not allowed: a recipe is plain data")
         if event.anchor is not None:
@@ -318,7 +318,7 @@ class _Builder:
 
     def _merge_key(self, path: str, depth: int, place: Place) -> dict[str, Node]:
         """Return the keys merged by `<<: *anchor` or `<<: [*first, *second]`; earlier mappings win."""
-        # charged at `depth`, since the merged keys are on the level of this mapping's own keys
+        # counted at `depth`, since the merged keys are on the level of this mapping's own keys
         value = self._node(self._next(), path, depth, place)
         mappings = value.value if isinstance(value.value, list) else [value]
         merged: dict[str, Node] = {}
@@ -332,11 +332,11 @@ class _Builder:
 
     def _alias(self, name: str, place: Place, path: str, depth: int, key_place: Place | None) -> Node:
         if name not in self._anchors:
-            self._fault(place, path, f"no anchor &{name} before this alias")
+            self._fault(place, path, f"this alias needs an earlier anchor &{name}")
             return Node(None, place, path, key_place)
         anchored = self._anchors[name]
         if anchored is None:
-            self._fault(place, path, f"the alias *{name} is inside its own anchor")
+            self._fault(place, path, f"the alias *{name} refers to a value that contains it")
             return Node(None, place, path, key_place)
         for inner_depth, inner in anchored.walk(depth):
             self._budget.charge(place, path, inner_depth, len(path) + len(inner.path) - len(anchored.path))

@@ -7,7 +7,7 @@ from itertools import groupby
 
 Runs = list[tuple[int, int]]  # ascending ranges of layers: (first, last), inclusive
 SHOWN_RUNS = 12
-FEW_RUNS = 4  # in a table
+FEW_RUNS = 4  # shown in a cell of a table
 
 
 def places(order: Sequence[int]) -> dict[int, Runs]:

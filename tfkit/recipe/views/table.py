@@ -120,7 +120,7 @@ class RecipeTable:
         """
         steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
         if not steps or _dotted(steps) != key.strip():
-            raise UsageError(f"'{key}' is not a dotted key, such as model.layer.dropout")
+            raise UsageError(f"expected a dotted key, such as model.layer.dropout, got '{key}'")
         if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
             steps = ["model", *steps]  # keys that start like parameter names: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
@@ -169,7 +169,7 @@ class RecipeTable:
                 return self._below(rows, rest, path)
             if name.isdecimal():
                 depths = " and ".join(f"the {side} has {self.plans[side].num_layers:,}" for side in sides)
-                raise UsageError(f"{path}: layers count from 0; {depths}")
+                raise UsageError(f"{path}: no such layer; layers are counted from 0, and {depths}")
             rest = [name, *rest]
         if key not in STACK:
             raise self._unknown(path, key)
@@ -195,7 +195,7 @@ class RecipeTable:
         return RecipeRow(key, value, node, sentence(key), notes=self.notes)
 
     def _layers(self, side: Side, path: str, name: str, steps: Sequence[str]) -> Iterator[RecipeRow]:
-        """Yield a row for each group of layers that `name` selects and that have the same source."""
+        """Yield a row for each group of layers with the same source, among those that `name` selects."""
         plan, entries = self.plans[side], self.resolver.entries[side]
         causal, selected = causal_by_type(plan, self.blueprint), self._selection(side, name, bool(steps))
         texts: dict[int, int] = {}
