@@ -255,7 +255,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     import_model(str(llama), run)
     result = command("import", gpt2, "--out", run)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{run}: contains a run of tfkit; --force replaces it" in result.stderr
+    assert f"{run}: contains a tfkit run; --force replaces it" in result.stderr
     (run / "mine.txt").write_text("kept")
     assert command("import", gpt2, "--out", run, "--force").exit_code == 0
     same_as_theirs(run, gpt2)
@@ -263,7 +263,7 @@ def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("kept")
-    with pytest.raises(RunError, match="not empty and not a run of tfkit"):
+    with pytest.raises(RunError, match="not empty and not a tfkit run"):
         import_model(str(gpt2), foreign, force=True)
 
 
@@ -401,7 +401,7 @@ def test_the_summary_names_weights_that_nothing_reads(tmp_path: Path) -> None:
     tensors = load_file(bert / "model.safetensors")
     save_file({**tensors, "bert.pooler.dense.weight": torch.ones(32, 32)}, bert / "model.safetensors")
     result = command("import", bert, "--out", tmp_path / "run")
-    assert "weights not used by any output of this model: bert.pooler.dense.weight" in result.stdout
+    assert "weights that no output of this model uses: bert.pooler.dense.weight" in result.stdout
 
 
 def with_tensor(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -58,19 +58,19 @@ def quantize_run(
     """Write `run` to the folder `out` with matrices and embedding tables in int8, and evaluate both runs.
 
     `force` renames an existing run to NAME.old. Raises RunError if the folder must not be overwritten, and UsageError
-    if the run is already in int8 or has non-finite weights. On errors, no files are left.
+    if the run is already in int8 or has non-finite weights. No files are left behind on failure.
     """
     source = RunFolder(run.folder)
     known = source.known if (source / ENVIRONMENT).is_file() else {}
     if run.folder == run.weights:
-        raise UsageError(f"{source}: is only a weight file; use a run folder")
+        raise UsageError(f"{source}: is only a weight file, not a run folder; use a run folder")
     if run.stores_int8:
         raise UsageError(f"{source}: the weights are already in int8")
     if Path(out).resolve() == run.folder.resolve():
         raise UsageError(
             f"{out}: is the run itself, whose float weights are needed for training; choose another folder"
         )
-    goal = target_folder(out, "run of tfkit", (ENVIRONMENT, RESOLVED), force)
+    goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):
         raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be scaled")

@@ -137,7 +137,7 @@ def default_unknown(options: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def unknown_problem(special: SpecialTokens, covers: str) -> str:
-    """Return the message if the unknown token and the option `covers`, which replaces it, are both set or both unset."""
+    """Return the message if an unknown token and the option `covers`, which replaces it, are both set, or neither."""
     if special.unknown is None:
         return f"an unknown token is needed without {covers}; set special_tokens.unknown"
     return f"{covers} needs no unknown token; set special_tokens.unknown: none, not {special.unknown!r}"
