@@ -440,7 +440,9 @@ def test_integers_are_no_weights(llama: Path, tmp_path: Path, dtype: torch.dtype
     with_tensor(llama, "model.layers.0.mlp.up_proj.weight", lambda tensor: tensor.to(dtype))
     kind = str(dtype).removeprefix("torch.")
     name = r"decoder\.layers\.0\.feedforward\.up\.weight"
-    with pytest.raises(DataError, match=rf"llama: .*{name} \({kind}\) are not floating-point and cannot be weights"):
+    with pytest.raises(
+        DataError, match=rf"llama: .*{name} \({kind}\) are not floating-point, so they cannot be weights"
+    ):
         import_model(str(llama), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

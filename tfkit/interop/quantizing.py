@@ -36,7 +36,7 @@ COPIED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS)
 
 @dataclass(frozen=True)
 class QuantizedRun:
-    """Result of a quantization: weight file sizes, and scores before and after (empty without data)."""
+    """Result of a quantization: weight file sizes, and scores before and after it (empty if there are no data)."""
 
     folder: Path
     bytes: tuple[int, int]
@@ -73,7 +73,7 @@ def quantize_run(
     goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):
-        raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be scaled")
+        raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be quantized")
     judged = run.recipe.data is not None and run.recipe.objective is not None
     before = _scores(run, split, limit) if judged else {}
     check_listed(source, KEPT)
@@ -107,7 +107,7 @@ def _scores(run: Run, split: str | None, limit: int | None) -> dict[str, float]:
 
 
 def _environment(run: Run, known: Mapping[str, object], target: Path) -> dict[str, object]:
-    """Return environment.json for the quantized run: the original's, marked as int8."""
+    """Return environment.json for the quantized run: a copy of the original, marked as int8."""
     kept = {key: value for key, value in known.items() if key not in ("finished", NEEDS)}
     needs = recorded(run.recipe, target, run.tokenizer.vocab_size if run.recipe.unknown_vocab else None)
     return {**kept, QUANTIZED: "int8"} | ({NEEDS: needs} if needs else {})

@@ -78,8 +78,9 @@ def _loaders() -> Mapping[str, object]:
 
 
 def _taken(run: Run, loaders: Mapping[str, object]) -> FamilyConfig:
-    """Return the run's config for a transformers class that CTranslate2 supports. Raise UsageError with the location
-    of each unsupported setting.
+    """Return the run's config for a transformers class that CTranslate2 supports.
+
+    Raise UsageError with the location of each unsupported setting.
     """
     _check_writes(run)
     classes = optional("transformers", "hf", PURPOSE).CONFIG_MAPPING

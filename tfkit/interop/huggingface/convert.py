@@ -50,8 +50,9 @@ class RenamedTensors(Mapping[str, Tensor]):
 def to_own(
     family: type[Family], checkpoint: Mapping[str, Tensor], required: Mapping[str, torch.Size], blueprint: Blueprint
 ) -> ConvertedTensors:
-    """Convert checkpoint tensors to tfkit tensors with the `required` names and shapes. Raise DataError listing
-    mismatches.
+    """Convert checkpoint tensors to tfkit tensors with the `required` names and shapes.
+
+    Raise DataError listing mismatches.
     """
     names = names_of(family, checkpoint)
     brought = ConvertedTensors()
@@ -78,8 +79,9 @@ def to_own(
 
 
 def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
-    """Convert tfkit tensors to checkpoint tensors. Raise DataError for tensors without a rule and for names that two
-    rules write.
+    """Convert tfkit tensors to checkpoint tensors.
+
+    Raise DataError for tensors without a rule and for names that two rules write.
     """
     result: dict[str, Tensor] = {}
     used: set[str] = set()
