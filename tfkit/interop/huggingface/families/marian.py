@@ -1,6 +1,4 @@
-"""Translation models with sinusoidal positions: Marian (Junczys-Dowmunt et al. 2018), M2M-100 (Fan et al. 2020), FSMT
-(2019).
-"""
+"""Translators with fixed positions: Marian (Junczys-Dowmunt et al. 2018), M2M-100 (Fan et al. 2020), FSMT (2019)."""
 
 from __future__ import annotations
 

@@ -330,7 +330,10 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         *("labels", "use_cache", *ANSWER),
     )
     def forward(self, call: Values, rest: Values) -> Result:
-        """Return logits [batch time vocab], and the mean loss of `labels` (-100: ignored), shifted as inputs."""
+        """Return logits [batch time vocab], and the mean loss of `labels` (-100: ignored).
+
+        If there are no decoder inputs, they are the labels shifted to the right.
+        """
         labels, encoded = call["labels"], call["encoder_outputs"]
         if call["decoder_input_ids"] is None and labels is not None:
             call["decoder_input_ids"] = self._shifted(labels)
