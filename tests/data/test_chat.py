@@ -47,7 +47,7 @@ def test_a_conversation_is_a_source_and_its_last_reply(tmp_path: Path) -> None:
             json.dumps({"messages": [ASKED]}),
             ":2: the last message, the training target, must have the role assistant",
         ),
-        (json.dumps({"messages": [SAID]}), ":2: the last message is the training target"),
+        (json.dumps({"messages": [SAID]}), ":2: the last message, the training target"),
     ],
 )
 def test_faults_are_named_with_their_line(tmp_path: Path, line: str, said: str) -> None:
