@@ -108,7 +108,7 @@ def _attended(maps: AttentionMaps, token: str) -> list[JsonObject]:
             attended.append(one | {"special": on_special})
     if not attended:
         tokens = dict.fromkeys(word for each in maps.maps for word in each.queries)
-        raise UsageError(f"x {', '.join(tokens)}")
+        raise UsageError(f"'{token}' is not a token of the text; its tokens are {', '.join(tokens)}")
     return sorted((one for one in attended if one["weight"]), key=lambda one: -one["weight"])
 
 

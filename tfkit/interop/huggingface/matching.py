@@ -136,7 +136,7 @@ def _with_ids(family: type[Family], config: ConfigJson, ids: Mapping[str, int | 
     fixed = {key: config[key] for key in ids if config.get(key) is not None}
     other = [key for key, id_ in fixed.items() if ids[key] not in (None, id_)]
     if other:
-        what = f"{other[0]} {ids[other[0]]}, x"
+        what = f"{other[0]} {ids[other[0]]}, because positions start after {fixed[other[0]]}"
         raise Unlike(f"its config.json cannot express {what}")
     missing = [key for key in family.reads_ids if {**ids, **fixed}.get(key) is None]
     if missing:

@@ -86,7 +86,7 @@ def _wordpiece(path: Path, settings: JsonObject) -> tokenizers.Tokenizer:
     ids = {token: number for number, token in enumerate(tokens)}
     unknown = _token(settings, "unk_token", "[UNK]")
     if unknown not in ids:
-        raise DataError(f"{path}: x")
+        raise DataError(f"{path}: lacks {unknown} and is not a BERT vocabulary")
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=bool(settings.get("do_lower_case", True)),
