@@ -60,7 +60,7 @@ def test_the_commands_take_it(tmp_path: Path) -> None:
     for words, message in (
         (("generate", file, "a"), "has no tokenizer: this run works on ids (run.model), not on texts"),
         (("evaluate", file), "the recipe has no data"),
-        (("quantize", file, tmp_path / "small"), "is only a weight file; use a run folder"),
+        (("quantize", file, tmp_path / "small"), "is only a weight file, not a run folder; use a run folder"),
     ):
         result = command(*words)
         assert (result.exit_code, result.stderr) == (2, f"tfkit: {file}: {message}\n")

@@ -82,7 +82,7 @@ def test_a_run_is_resumed_exactly_and_not_with_other_data(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("text", "this model reads vectors; pass a list of arrays"),
+        ("text", "this model reads vectors, got 'text'; pass a list of arrays, one per input"),
         (3, "this model reads vectors"),
         (np.zeros((1, 4, 5)), "patches of 2 x 2 do not tile a picture of 4 x 5"),
         (np.zeros((1, 2, 2)), "requires 2 positions, but the encoder's max_length is 5"),
@@ -137,7 +137,7 @@ def test_a_recipe_of_texts_still_needs_a_tokenizer() -> None:
     [
         ("x.npy", np.zeros((24, 4, 6)), r"x.npy: row 1: requires 7 positions, but the encoder's max_length is 5"),
         ("x.npy", np.zeros((24, 3, 4)), r"x.npy: row 1: patches of 2 x 2 do not tile a picture of 3 x 4"),
-        ("x.npy", np.zeros((23, 4, 4)), r"y.txt has 24 labels for 23 examples of .*x.npy"),
+        ("x.npy", np.zeros((23, 4, 4)), r"y.txt has 24 labels, but .*x.npy has 23 examples"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(name: str, value: Any, said: str, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
     (
         {"type": "csv", "file": "a.csv", "fields": {"text": 1}, "header": False},
         {"a.csv": b"fine\tfor\n"},
-        'a.csv:1: 1 columns, but column 1 is selected (columns count from 0); the file may need delimiter: "\\t"',
+        'a.csv:1: 1 columns, but column 1 is selected (counted from 0); the file may need delimiter: "\\t"',
     ),
     (
         {"type": "csv", "file": "a.csv", "fields": {"text": "txt"}},
@@ -72,7 +72,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
     (
         {"type": "parallel_tsv", "file": "a.tsv"},
         {"a.tsv": b"a,b\n"},
-        "a.tsv:1: 1 columns, but column 1 is selected (columns count from 0 and are separated by tabs)",
+        "a.tsv:1: 1 columns, but column 1 is selected (columns are counted from 0 and separated by tabs)",
     ),
     (
         {"type": "json_lines", "file": "a.jsonl", "fields": {"text": "content"}},

@@ -175,7 +175,7 @@ def test_a_weight_that_is_not_finite_is_refused(folders: tuple[Path, Path], tmp_
     save_file(tensors, broken / WEIGHTS, {"tied": '{"head.output.weight": "decoder.embedding.tokens.weight"}'})
     found = tfkit_command("quantize", broken, tmp_path / "out")
     assert found.exit_code == 2
-    assert f"{UP} contains NaN or infinite values, which cannot be scaled" in found.stderr
+    assert f"{UP} contains NaN or infinite values, which cannot be quantized" in found.stderr
 
 
 @pytest.mark.slow

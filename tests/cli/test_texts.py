@@ -117,7 +117,7 @@ OBJECTS: dict[str, tuple[str | bytes, str]] = {
     "an empty line": (f"{ID}\n", ":2: empty line; remove it"),
     "no JSON": (f"{ID}{{text: a}}\n", ":2: not a JSON value (column 2: Expecting property name"),
     "nested": (ID + "[" * 100_000, ":2: not a JSON value (nested too deeply)"),
-    "no object": (f'{ID}"text"\n', ":2: no field 'text'; found a text; expected named values"),
+    "no object": (f'{ID}"text"\n', ":2: no field 'text'; found a text; expected a mapping"),
     "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: no field 'text'; available: id, txt. Did you"),
     "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected text or a number"),
     "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),

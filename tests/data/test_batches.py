@@ -106,7 +106,7 @@ def test_packing_counts_the_longer_side() -> None:
 
 
 def test_what_cannot_be_packed_is_refused() -> None:
-    with pytest.raises(UsageError, match="needs the length of a row"):
+    with pytest.raises(UsageError, match="pack needs a row length"):
         plan_packed(np.array([1]), Batch(pack=True), 0, 0)
     with pytest.raises(UsageError, match="length 600 does not fit into a batch of 512 tokens"):
         plan_packed(np.array([1]), Batch(tokens=512), 0, 0, length=600)

@@ -40,14 +40,14 @@ def test_a_conversation_is_a_source_and_its_last_reply(tmp_path: Path) -> None:
         ('{"messages": [{"role": "usr", "content": "a"}]}', ":2: message 1: unknown role 'usr'; did you mean 'user'?"),
         ('{"messages": [{"content": "a"}]}', ":2: message 1: has no role; use one of system, user, assistant"),
         ('{"messages": [{"role": "user"}]}', ":2: message 1: has no content; write the text of the user"),
-        ('{"messages": [{"role": "user", "content": " "}]}', "the content is empty or not a text"),
-        ('{"messages": [{"role": "user", "content": [1]}]}', "the content is empty or not a text"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "the content is empty or not a string"),
+        ('{"messages": [{"role": "user", "content": [1]}]}', "the content is empty or not a string"),
         ('{"messages": [{"role": "user", "content": "a", "tool_calls": 1}]}', ":2: message 1: tool_calls is not supp"),
         (
             json.dumps({"messages": [ASKED]}),
-            ":2: the last message is the training target; end with an assistant message",
+            ":2: the last message, the training target, must have the role assistant",
         ),
-        (json.dumps({"messages": [SAID]}), ":2: the last message is the training target"),
+        (json.dumps({"messages": [SAID]}), ":2: the last message, the training target"),
     ],
 )
 def test_faults_are_named_with_their_line(tmp_path: Path, line: str, said: str) -> None:

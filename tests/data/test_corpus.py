@@ -223,7 +223,7 @@ def test_json_lines(write: Write) -> None:
         ("[" * 100_000, "x.jsonl:2: not a JSON value"),
         ('{"eng": "a"}', "x.jsonl:2: no field 'en'; available: eng. Did you mean 'eng'?"),
         ("{}", "x.jsonl:2: no field 'en'; available: none"),
-        ('["a"]', "x.jsonl:2: no field 'en'; found a list; expected named values"),
+        ('["a"]', "x.jsonl:2: no field 'en'; found a list; expected a mapping"),
         ('{"en": null}', "x.jsonl:2: field 'en' is null; expected text or a number"),
         ('{"en": ["a"]}', "x.jsonl:2: field 'en' is a list"),
         ('{"en": " "}', "x.jsonl:2: text is empty"),

@@ -1,4 +1,4 @@
-"""Data sets on disk are read as the library datasets reads them."""
+"""Data sets on disk are read as the `datasets` library reads them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_corpus_that_ends_is_the_end_or_named_or_repeated(texts: Path) -> None
     assert sum(line[0] == "c" for line in whole) == 5 and 70 < len(whole) < 95
     with pytest.raises(DataError, match=r"c\.txt: of\[2\] with 5 examples ends after \d+ of 600 examples of the mix"):
         lines(mixed(texts, size=600))
-    with pytest.raises(ValidationError, match="repeat: true has no end; set size"):
+    with pytest.raises(ValidationError, match="with repeat: true, a mixture is endless; set size"):
         mixed(texts, repeat=True)
     (texts / "c.txt").write_text("")
     with pytest.raises(DataError, match=r"c\.txt: the file is empty"):

@@ -415,7 +415,7 @@ def test_too_many_phrases_are_refused_with_the_bound() -> None:
 
 @pytest.mark.parametrize("more", [1, 2**31 - MOST])
 def test_too_many_phrases_are_refused_when_the_recipe_is_read(more: int) -> None:
-    with pytest.raises(ValueError, match=f"are {MOST + more:,} pairs together, but only {MOST:,} distinct pairs exist"):
+    with pytest.raises(ValueError, match=f"add up to {MOST + more:,} pairs, but only {MOST:,} distinct pairs exist"):
         Slot("corpus").validate({"type": "phrases", "train": MOST + more - 20, "valid": 10, "test": 10})
 
 

@@ -118,7 +118,7 @@ def test_a_file_that_is_no_array_is_refused(name: str, said: str, tmp_path: Path
 def test_labels_of_another_count_name_both_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((3, 4)))
     (tmp_path / "y.txt").write_text("a\nb\n")
-    with pytest.raises(DataError, match=r"y.txt has 2 labels for 3 examples of .*x.npy"):
+    with pytest.raises(DataError, match=r"y.txt has 2 labels, but .*x.npy has 3 examples"):
         examples("npy", file=str(tmp_path / "x.npy"), labels=str(tmp_path / "y.txt"))
     (tmp_path / "y.txt").write_text("a\n\nb\n")
     with pytest.raises(DataError, match=r"y.txt:2: the line is empty"):
@@ -217,7 +217,7 @@ def test_a_sound_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     sound(file, np.zeros(4000))
     with pytest.raises(DataError, match=r"a.wav: has 8,000 samples per second, not 16,000; set rate: 8000"):
         examples("audio", folder=str(tmp_path))
-    with pytest.raises(DataError, match=r"4,000 samples are shorter than a window of 8,000"):
+    with pytest.raises(DataError, match=r"has 4,000 samples, but a frame needs 8,000"):
         examples("audio", folder=str(tmp_path), rate=8000, window_ms=1000)
     whole = file.read_bytes()
     file.write_bytes(whole[:1000])

@@ -26,7 +26,11 @@ TINY_T5 = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 
     ("family", "config", "message"),
     [
         (GPTJ, {"rotary_dim": None}, "rotary_dim"),
-        (GPTNeo, {"num_layers": 3, "attention_types": [[["global", "local"], 2]]}, "covers 4 layers, num_layers is 3"),
+        (
+            GPTNeo,
+            {"num_layers": 3, "attention_types": [[["global", "local"], 2]]},
+            "covers 4 layers, but num_layers is 3",
+        ),
         (Bloom, {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm"),
         (Falcon, {"new_decoder_architecture": True, "parallel_attn": False}, "parallel_attn: false"),
         (MPT, {"attn_config": {"alibi": False}}, "attn_config.alibi: only True"),

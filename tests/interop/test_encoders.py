@@ -94,7 +94,7 @@ def test_minilm_gives_what_was_computed_elsewhere(minilm: tfkit.Run) -> None:
         ("xlm", {"n_langs": 2}, "n_langs: only 1"),
         ("xlm", {"causal": True}, "causal: only False"),
         ("flaubert", {"pre_norm": True}, "pre_norm: only False"),
-        ("longformer", {"attention_window": [4]}, "attention_window: 1 windows for 12 layers; set one each"),
+        ("longformer", {"attention_window": [4]}, "attention_window: 1 windows for 12 layers; set one per layer"),
         (
             "bert_generation",
             {"architectures": ["BertGenerationDecoder"]},

@@ -131,7 +131,7 @@ REFUSED = {
     ),
     "encoder": (
         {**ONE, "type": "encoder", "position": "learned", "head": {"type": "masked_lm", "tied": True}, "layer": POST},
-        r"does not generate text, as CTranslate2 requires; try --to onnx",
+        r"does not generate text, which CTranslate2 requires; try --to onnx",
     ),
 }
 

@@ -401,7 +401,7 @@ def test_the_summary_names_weights_that_nothing_reads(tmp_path: Path) -> None:
     tensors = load_file(bert / "model.safetensors")
     save_file({**tensors, "bert.pooler.dense.weight": torch.ones(32, 32)}, bert / "model.safetensors")
     result = command("import", bert, "--out", tmp_path / "run")
-    assert "weights not used by any output of this model: bert.pooler.dense.weight" in result.stdout
+    assert "weights that no output of this model uses: bert.pooler.dense.weight" in result.stdout
 
 
 def with_tensor(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -440,7 +440,9 @@ def test_integers_are_no_weights(llama: Path, tmp_path: Path, dtype: torch.dtype
     with_tensor(llama, "model.layers.0.mlp.up_proj.weight", lambda tensor: tensor.to(dtype))
     kind = str(dtype).removeprefix("torch.")
     name = r"decoder\.layers\.0\.feedforward\.up\.weight"
-    with pytest.raises(DataError, match=rf"llama: .*{name} \({kind}\) are not floating-point and cannot be weights"):
+    with pytest.raises(
+        DataError, match=rf"llama: .*{name} \({kind}\) are not floating-point, so they cannot be weights"
+    ):
         import_model(str(llama), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -203,7 +203,7 @@ def test_a_malformed_address_is_refused(name: str) -> None:
 def test_push_takes_an_address_and_a_folder(place: Hub, run: Run) -> None:
     with pytest.raises(UsageError, match=r"'someone/small' is not the address of a repository"):
         tfkit.push(run, "someone/small")
-    with pytest.raises(UsageError, match=r"is only a weight file; push a run folder"):
+    with pytest.raises(UsageError, match=r"is only a weight file, not a run folder; push the whole folder"):
         tfkit.push(run.weights, HERE)
     assert tfkit.push(run.folder, HERE) == HERE
 

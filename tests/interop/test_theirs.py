@@ -186,5 +186,5 @@ def test_windows_that_do_not_divide_the_largest_are_not_written_as_longformer() 
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [4, 12], "pad_token_id": 1}))))
     assert family.config(model, "LongformerModel")["attention_window"] == [4, 12]
     model = spell(model_values(blueprint_of(family.recipe({**TINY, "attention_window": [8, 12], "pad_token_id": 1}))))
-    with pytest.raises(DataError, match="cannot express 8; sizes must divide the largest, 12"):
+    with pytest.raises(DataError, match="cannot express size 8, which does not divide the largest size, 12"):
         family.config(model, "LongformerModel")

@@ -274,7 +274,7 @@ def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], messag
             {"type": "induction", "symbols": 8},
             r"data\.train\.symbols: are too few for a sequence of 16 distinct symbols",
         ),
-        ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols do not have that many distinct rules"),
+        ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols cannot form that many distinct rules"),
         ({"type": "lano", "length": 8}, r"data\.train\.length: must be below 8, the minimum length of a sentence"),
         ({"type": "capo", "split": "longer"}, r"data\.train\.split: .*train.*valid.*test"),
     ],

@@ -1,7 +1,7 @@
 """Batch planning: which examples form each batch, and in what order.
 
-A plan is a pure function of (lengths, settings, seed, epoch). A run therefore resumes exactly from two numbers, all
-processes of a distributed run compute the same plan, and no RNG state is saved.
+A plan is a pure function of (lengths, settings, seed, epoch). A run therefore resumes exactly from its epoch and batch
+number, without a saved RNG state, and all processes of a distributed run compute the same plan.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Indices = NDArray[np.int64]
 Lengths = NDArray[np.integer]  # [examples] or [examples sides]
 Batch = TypeVar("Batch")
 
-_POOL = 64  # batches that are sorted by length together: enough to reduce padding, few enough to mix well
-_PACK_POOL = 8192  # examples packed together
+_POOL = 64  # batches per pool whose examples are sorted by length: more batches reduce padding, fewer mix better
+_PACK_POOL = 8192  # number of examples that are packed into rows at a time
 
 
 def fitting(lengths: Lengths, longest: int) -> Indices:
@@ -57,7 +57,7 @@ def plan_packed(
     """
     room = length or config.length
     if room is None:
-        raise UsageError("pack needs the length of a row; set data.batch.length, or the model's max_length")
+        raise UsageError("pack needs a row length; set data.batch.length or the model's max_length")
     widths = _widths(lengths)
     _check(widths, config, room)
     rows_at_once = config.size or (config.tokens or 0) // room
@@ -85,7 +85,7 @@ class BatchOrder(Generic[Batch]):
 
     @property
     def state(self) -> tuple[int, int]:
-        """Epoch and batch to be yielded next."""
+        """Epoch and index of the batch to yield next."""
         return self._epoch, self._batch
 
     def __iter__(self) -> Iterator[tuple[int, int, Batch]]:
@@ -148,7 +148,7 @@ def _shuffled(count: int, seed: int, epoch: int, purpose: int) -> Indices:
 
 
 def _near_in_length(order: Indices, sides: Lengths, config: BatchOptions) -> Indices:
-    """Sort `order` by length within pools, alternating the direction so that batches across pools fit."""
+    """Sort `order` by length within pools, reversing every other pool so that batches across a boundary pad little."""
     widths = sides.max(axis=1)
     rows = config.size or max(1, (config.tokens or 0) // max(1, int(widths.mean())))
     pool = rows * _POOL
@@ -177,10 +177,10 @@ def _cut(order: Indices, widths: Indices, config: BatchOptions) -> list[Indices]
 
 
 def _pack(examples: Indices, widths: Indices, room: int) -> list[list[int]]:
-    """Pack examples into rows of at most `room` tokens, best fit decreasing."""
+    """Pack examples into rows of at most `room` tokens with the best-fit decreasing algorithm."""
     rows: list[list[int]] = []
     by_space: dict[int, list[list[int]]] = {}
-    spaces = 0  # bit n: some row has n tokens of space left
+    spaces = 0  # bit n is set if some row has space for n more tokens
     for index in examples[np.argsort(-widths[examples], kind="stable")].tolist():
         width = int(widths[index])
         fitting_spaces = spaces >> width

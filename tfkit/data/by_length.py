@@ -11,7 +11,8 @@ CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 32768
 def by_length(lengths: Sequence[int], device: str, size: int | None = None) -> Iterator[list[int]]:
     """Yield batches of indices, longest texts first, so that an out-of-memory error occurs at once.
 
-    A batch has at most `size` texts, and at most the device type's budget of padded tokens unless it is a single text.
+    A batch has at most `size` texts and, unless it is a single text, at most as many padded tokens as the device type
+    allows.
     """
     tokens = CPU_TOKENS if device == "cpu" else ACCELERATOR_TOKENS
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])

@@ -20,7 +20,10 @@ LONGEST = 100_000  # maximum characters of a template
 
 
 def checked(value: object, place: str) -> list[Message]:
-    """Validate a parsed conversation and return its messages. Raise DataError with `place` and the message number."""
+    """Validate a parsed conversation and return its messages.
+
+    Raise DataError, naming `place` and the message, if it is invalid.
+    """
     if not isinstance(value, list) or not value:
         raise DataError(f"{place}: messages is {'empty' if value == [] else 'not a list'}; list at least one message")
     return [_message(one, f"{place}: message {number}") for number, one in enumerate(value, 1)]
@@ -38,7 +41,7 @@ def _message(value: object, place: str) -> Message:
         known = f"use one of {', '.join(ROLES)}" if hint is None else f"did you mean '{hint}'?"
         raise DataError(f"{place}: {'has no role' if role is None else f'unknown role {role!r}'}; {known}")
     if not isinstance(content, str) or not content.strip():
-        what = "has no content" if content is None else "the content is empty or not a text"
+        what = "has no content" if content is None else "the content is empty or not a string"
         raise DataError(f"{place}: {what}; write the text of the {role}")
     return {"role": role, "content": content}
 
@@ -83,8 +86,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], special: Mapping[str, str], reply: bool = False) -> str:
         """Render messages as one text, followed by the start of a reply if `reply`.
 
-        `special` are the special tokens by role. Raise DataError if a message contains one of them, or if the template
-        rejects the messages or exceeds the limits on loops and output.
+        `special` are the special tokens by role. Raise DataError if a message contains a special token, or if the
+        template rejects the messages or exceeds the limits on loops and output.
         """
         for number, message in enumerate(messages, 1):
             found = next((token for token in special.values() if token in message["content"]), None)

@@ -1,7 +1,7 @@
 """Encoding of many texts in several processes.
 
-Each process runs this module. It reads the tokenizer, then batches of texts as lines of JSON, and answers with arrays.
-It exits at the end of its input, and therefore with its parent process.
+Each process runs this module. It reads the tokenizer, then batches of texts as lines of JSON, and writes arrays of ids.
+It exits at the end of its input, and therefore also when its parent process exits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def encoded(batches: Iterable[Sequence[str]], tokenizer: Tokenizer, processes: i
     with ExitStack() as stack:
         workers: SimpleQueue[_Worker] = SimpleQueue()
         pool = stack.enter_context(ThreadPoolExecutor(processes))
-        for _ in range(processes):  # the stack kills the workers before the pool joins its threads
+        for _ in range(processes):  # on exit, workers are killed before the pool joins the threads that wait for them
             workers.put(stack.enter_context(_Worker(tokenizer)))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         waiting: deque[Future[TokenIds]] = deque()
@@ -69,7 +69,7 @@ class _Worker:
         answer = self.process.stdout
         line = answer.readline() if answer is not None else b""
         if not line or answer is None:
-            raise DataError("a process that encodes texts has died; start again")
+            raise DataError("a process that encodes texts has died; run the command again")
         sizes = json.loads(line)
         if isinstance(sizes, str):
             raise DataError(sizes)
@@ -101,7 +101,7 @@ def _encode(workers: SimpleQueue[_Worker], batch: Sequence[str]) -> TokenIds:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer requests, each a batch of texts, until the end of the input."""
+    """Encode batches of texts until the end of the input."""
     tokenizer = Tokenizer.from_json(json.loads(requests.readline()))
     for line in requests:
         try:

@@ -338,7 +338,7 @@ _FAMILIES: dict[str, tuple[_Family, ...]] = {
 }
 KINDS = tuple(_FAMILIES)
 KIND_SIZES = {kind: sum(family.size for family in families) for kind, families in _FAMILIES.items()}
-# maximum of all splits: each kind is limited to the size of the smallest kind, less one per split for rounding
+# maximum total size of the splits: all kinds are limited to the size of the smallest, less one per split for rounding
 MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 
 
@@ -387,7 +387,7 @@ def split(train: int, valid: int, test: int, seed: int) -> tuple[list[Phrase], l
     for kind, *counts in zip(KINDS, _shares(train), _shares(valid), _shares(test), strict=True):
         in_train, in_valid, in_test = counts
         drawn = _draw(kind, in_train + in_valid + in_test, rng)
-        # core phrases come last, so held-out sets contain them only if there are no others left
+        # core phrases are last, so held-out sets contain them only if no other phrases are left
         parts[1].extend(drawn[:in_valid])
         parts[2].extend(drawn[in_valid : in_valid + in_test])
         parts[0].extend(drawn[in_valid + in_test :])

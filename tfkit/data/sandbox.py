@@ -15,11 +15,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 from tfkit.core.errors import DataError
 
-LOOPS = 100_000  # maximum loop iterations and macro calls per rendering, and numbers in its ranges
+LOOPS = 100_000  # maximum number of loop iterations and macro calls per rendering, and maximum length of a range
 TIMES, MORE = 100, 100_000  # maximum output in characters: TIMES * characters of the messages + MORE
 PRODUCT = 100_000_000  # maximum product of a text's length and the largest argument of a filter or method on it
 BITS = 4096  # maximum size of an integer
-WIDE = re.compile(r"%[-+ #0]*(\d*\.)?\d{6}|\{[^{}]*[:.][^{}]*\d{6}")  # a large width in a format string
+WIDE = re.compile(r"%[-+ #0]*(\d*\.)?\d{6}|\{[^{}]*[:.][^{}]*\d{6}")  # matches a large width in a format string
 
 
 class _JinjaCode(CodeGenerator):

@@ -34,7 +34,7 @@ CACHE = "TFKIT_CACHE"  # environment variable that sets the cache folder
 FILE = "shard.json"
 AT_ONCE = 10_000  # texts per batch
 EACH = 2**24  # bytes of text per encoding process
-SECONDS = 10.0  # between progress messages
+SECONDS = 10.0  # seconds between progress messages
 PATIENCE = 0.2  # seconds between checks of a shard that another process is writing
 Example = Mapping[str, str]
 
@@ -71,7 +71,7 @@ class ShardSource:
     size: int
     examples: Callable[[], Iterable[Example]]
     tokenizers: Mapping[str, Tokenizer]
-    processes: int = field(default=0)  # 0: depends on the size and the number of CPUs
+    processes: int = field(default=0)  # 0: chosen by the size and the number of CPUs
 
     def workers(self) -> int:
         """Return the number of encoding processes."""
@@ -112,7 +112,7 @@ def _claimed(folder: Path, name: str) -> Iterator[None]:
             time.sleep(PATIENCE)
         except OSError as error:
             why = error.strerror or error
-            raise RunError(f"{folder}: cannot be written: {why}; set {CACHE} to a folder for token shards") from None
+            raise RunError(f"{folder}: cannot be written: {why}; set {CACHE} to a writable folder") from None
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ class TokenIds:
 
 
 class Stream:
-    """The non-empty texts concatenated to one sequence of ids, with `end` (unless None) between texts."""
+    """The non-empty texts concatenated into one sequence of ids, with `end` (unless None) between texts."""
 
     def __init__(self, texts: TokenIds, end: int | None) -> None:
         self.texts, self.end = texts, end

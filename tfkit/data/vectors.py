@@ -1,4 +1,4 @@
-"""Named arrays that models read instead of texts, validated on creation."""
+"""Named arrays that models read instead of texts; they are validated on creation."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def as_vectors(arrays: Any) -> list[Vectors]:
         arrays = arrays.detach().cpu().numpy()
     rows = [arrays] if isinstance(arrays, Vectors) else arrays
     if isinstance(rows, str) or not isinstance(rows, (Sequence, np.ndarray)):
-        raise UsageError(f"this model reads vectors; pass a list of arrays, one per input, got {arrays!r}")
+        raise UsageError(f"this model reads vectors, got {arrays!r}; pass a list of arrays, one per input")
     vectors = []
     for number, row in enumerate(rows, 1):
         if isinstance(row, str) and not isinstance(row, Vectors):
-            raise UsageError(f"this model reads vectors; pass arrays, got the text {row!r}")
+            raise UsageError(f"this model reads vectors, got the text {row!r}; pass arrays")
         try:
             vectors.append(row if isinstance(row, Vectors) else Vectors(f"array {number}", row))
         except (DataError, ValueError) as error:

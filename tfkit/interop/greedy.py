@@ -19,7 +19,7 @@ PROMPTS, LONGEST, NEW = 20, 12, 16  # number of random prompts, maximum prompt l
 
 
 class BoundaryTokens(TypedDict):
-    """Tokens that begin and end generated text."""
+    """Start and end tokens of generated text."""
 
     start: int | None  # first decoder token of an encoder-decoder
     ends: list[int]
@@ -30,7 +30,7 @@ Write = Callable[[list[int], int], list[int]]  # (prompt, limit) -> new ids
 
 @dataclass
 class FilesVerdict:
-    """Result of comparing exported files with their run."""
+    """Result of a comparison of exported files with their run."""
 
     tolerance: float
     differences: dict[str, float] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class FilesVerdict:
             return [] if small <= WORST * whole else [wrong]
         off = [f"{name}: off by {worst:.1e}" for name, worst in self.differences.items() if not worst <= self.tolerance]
         if self.equal_prompts is not None and self.equal_prompts < self.prompts:
-            off.append(f"greedy tokens: equal after {self.equal_prompts} of {self.prompts} prompts")
+            off.append(f"greedy tokens: equal for only {self.equal_prompts} of {self.prompts} prompts")
         return off
 
     def as_data(self) -> JsonObject:
@@ -57,7 +57,7 @@ class FilesVerdict:
 
 
 def boundary_tokens(run: Run) -> BoundaryTokens:
-    """Return the start and end tokens: the tokenizer's for a trained run, else the recipe's."""
+    """Return the start and end tokens of the tokenizer if the run was trained, else those of the recipe."""
     special = dict(run.blueprint.special_ids)
     if has_tokenizer(run) and (run.recipe.objective is not None or not special):
         special |= run.tokenizer.special_ids
@@ -80,7 +80,7 @@ def prompts(model: Model, special: BoundaryTokens) -> Iterator[Prompt]:
     for number in range(PROMPTS):
         length = min(1 + number % LONGEST, max(1, most - 1))
         ids = torch.randint(size // 8, size, (length,), generator=generator).tolist()
-        if paired and set(ids) <= set(special["ends"]):  # engines reject it as an empty source
+        if paired and set(ids) <= set(special["ends"]):  # engines reject a source of only this token as empty
             ids = [(ids[0] + 1) % size] * length
         yield Prompt(ids, min(NEW, most - (1 if paired else length)))
 

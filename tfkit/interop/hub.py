@@ -24,12 +24,12 @@ from tfkit.training.kept import KEPT, kept_files
 from tfkit.training.weights import Weights
 from tfkit.training.weights_file import opened, read_entry, with_digest
 
-MARKS = {ENVIRONMENT, RESOLVED}  # files that identify a run on the hub
+MARKS = {ENVIRONMENT, RESOLVED}  # files by which a repository is recognized as a run
 BESIDE = {CARD, ".gitattributes"}  # files that a new repository may already contain
 
 
 def push(run: Run | str | Path, target: str, force: bool = False, private: bool = False) -> str:
-    """Push a run to hf://user/name in one commit and return this address.
+    """Push a run to hf://user/name in one commit. Return the address.
 
     Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Absolute paths, such
     as those of data files and custom parts, are replaced by their last component, and a warning lists them. A new
@@ -40,7 +40,7 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
     hub = optional("huggingface_hub", "hf", "tfkit.push needs")
     run = run if isinstance(run, Run) else load_run(run)
     if not run.folder.is_dir():
-        raise UsageError(f"{run.folder}: is only a weight file; push a run folder")
+        raise UsageError(f"{run.folder}: is only a weight file, not a run folder; push the whole folder")
     folder = RunFolder(run.folder)
     paths = LocalPaths.of(run)
     with tempfile.TemporaryDirectory() as beside:
@@ -62,7 +62,7 @@ def _commit(hub: Any, target: str, contents: dict[str, Path | bytes], title: str
         existing = set(api.list_repo_files(name)) if is_there else set()
         _check_free(target, existing, force)
         if CARD in existing and not is_ours(Path(api.hf_hub_download(name, CARD))):
-            del contents[CARD]  # written by the author
+            del contents[CARD]  # the card was written by the author
         if not is_there:
             api.create_repo(name, private=private)
         api.create_commit(name, _operations(hub, contents, existing), commit_message=f"Push {title}")

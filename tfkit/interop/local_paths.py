@@ -28,7 +28,7 @@ _PATH = re.compile(r"(?<![\w./:~<>-])(?:/|[A-Za-z]:[\\/])[^\s\"'`,;:|<>()\[\]{}]
 
 @dataclass(frozen=True)
 class LocalPaths:
-    """Local paths recorded in a run -> replacements: relative to the run folder, or the shortest unique suffix."""
+    """Maps local paths recorded in a run to replacements: relative to the run, or the shortest unique suffix."""
 
     names: Mapping[str, str]
 
@@ -45,7 +45,7 @@ class LocalPaths:
 
     def out_of(self, text: str) -> str:
         """Replace the paths in a text, including JSON-escaped ones."""
-        # comments may name other files in the same folders, whose paths may contain spaces
+        # comments may name other files in the same folders, and those paths may contain spaces
         folders = {f"{folder}/": "" for path in self.names for folder in _pure(path).parents if _is_local(str(folder))}
         names = {**folders, **self.names}
         for path in sorted(names, key=len, reverse=True):

@@ -36,7 +36,7 @@ COPIED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS)
 
 @dataclass(frozen=True)
 class QuantizedRun:
-    """Result of a quantization: weight file sizes, and scores before and after (empty without data)."""
+    """Result of a quantization: weight file sizes, and scores before and after it (empty if there are no data)."""
 
     folder: Path
     bytes: tuple[int, int]
@@ -58,12 +58,12 @@ def quantize_run(
     """Write `run` to the folder `out` with matrices and embedding tables in int8, and evaluate both runs.
 
     `force` renames an existing run to NAME.old. Raises RunError if the folder must not be overwritten, and UsageError
-    if the run is already in int8 or has non-finite weights. On errors, no files are left.
+    if the run is already in int8 or has non-finite weights. No files are left behind on failure.
     """
     source = RunFolder(run.folder)
     known = source.known if (source / ENVIRONMENT).is_file() else {}
     if run.folder == run.weights:
-        raise UsageError(f"{source}: is only a weight file; use a run folder")
+        raise UsageError(f"{source}: is only a weight file, not a run folder; use a run folder")
     if run.stores_int8:
         raise UsageError(f"{source}: the weights are already in int8")
     if Path(out).resolve() == run.folder.resolve():
@@ -73,7 +73,7 @@ def quantize_run(
     goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):
-        raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be scaled")
+        raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be quantized")
     judged = run.recipe.data is not None and run.recipe.objective is not None
     before = _scores(run, split, limit) if judged else {}
     check_listed(source, KEPT)
@@ -107,7 +107,7 @@ def _scores(run: Run, split: str | None, limit: int | None) -> dict[str, float]:
 
 
 def _environment(run: Run, known: Mapping[str, object], target: Path) -> dict[str, object]:
-    """Return environment.json for the quantized run: the original's, marked as int8."""
+    """Return environment.json for the quantized run: a copy of the original, marked as int8."""
     kept = {key: value for key, value in known.items() if key not in ("finished", NEEDS)}
     needs = recorded(run.recipe, target, run.tokenizer.vocab_size if run.recipe.unknown_vocab else None)
     return {**kept, QUANTIZED: "int8"} | ({NEEDS: needs} if needs else {})

@@ -11,7 +11,7 @@ from tfkit.recipe.views.runs import Runs, joined
 
 
 class Pair(NamedTuple):
-    """A stretch of aligned layers: their plans, and the first and last index in each stack."""
+    """A run of consecutive aligned layers: their plans, and the first and last index in each stack."""
 
     before: LayerPlan
     after: LayerPlan
@@ -20,7 +20,7 @@ class Pair(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """All layers of two stacks: aligned pairs, and layers without a counterpart."""
+    """The layers of two stacks: aligned pairs, and layers without a counterpart."""
 
     pairs: list[Pair]
     only_before: list[tuple[LayerPlan, Runs]]
@@ -41,7 +41,7 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
         here, there = _outlines(before, kinds), _outlines(after, kinds)
         start = _equal(here, there)
         end = min(_equal(here[::-1], there[::-1]), shorter - start)
-        start = shorter - end  # pair the rest by index
+        start = shorter - end  # pair the remaining layers by index
     else:
         end = 0
     pairs = [*_pairs(before, after, 0, 0, start), *_pairs(before, after, first - end, second - end, end)]
@@ -67,7 +67,7 @@ def _equal(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: int) -> Iterator[Pair]:
-    """Pair `count` layers, from `here` on in one stack and from `there` on in the other."""
+    """Pair `count` layers, starting at index `here` in one stack and at `there` in the other."""
     kinds = zip(before.order[here : here + count], after.order[there : there + count], strict=True)
     for (one, other), same in groupby(kinds):
         length = sum(1 for _ in same)
@@ -77,7 +77,7 @@ def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: in
 
 
 def _left(plan: StackPlan, first: int, after: int) -> list[tuple[LayerPlan, Runs]]:
-    """Group the layers with indices in [first, after) by plan."""
+    """Group consecutive layers with the same plan among the indices in [first, after)."""
     groups: dict[int, list[tuple[int, int]]] = {}
     for index in range(first, after):
         groups.setdefault(plan.order[index], []).append((index, index))

@@ -20,7 +20,7 @@ from tfkit.core.trees import JsonObject
 from tfkit.generation.attention import AttentionMaps
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
-LARGEST = 3_000_000  # maximum map cells per page, at one byte per cell before base64
+LARGEST = 3_000_000  # maximum number of map cells per page, each of one byte before base64 encoding
 SHOWN = 10  # maximum number of heads in a table
 STEPS = 255  # quantization levels between 0 and the maximum of a map
 
@@ -55,7 +55,10 @@ def print_heads(maps: AttentionMaps, console: Console) -> None:
 
 
 def print_head(maps: AttentionMaps, named: str, console: Console) -> None:
-    """Print the most attended keys of each query of the head `PLACE:NUMBER`. Raise UsageError if there is none."""
+    """Print the most attended keys of each query of the head `PLACE:NUMBER`.
+
+    Raise UsageError if there is no such head.
+    """
     place, _, number = named.rpartition(":")
     attention = maps.map(place or named)
     if not number.isdecimal() or int(number) >= len(attention.weights):
@@ -76,7 +79,10 @@ def print_head(maps: AttentionMaps, named: str, console: Console) -> None:
 
 
 def print_token(maps: AttentionMaps, token: str, console: Console) -> None:
-    """Print the other token that a query attends to most, for all heads by weight. Raise UsageError if unknown."""
+    """For each head, print the token other than the query that it attends to most, sorted by weight.
+
+    Raise UsageError if the token is unknown.
+    """
     attended = _attended(maps, token)
     rows = [
         [one["place"], str(one["head"]), one["key"], f"{one['weight']:.3f}", f"{one['special']:.3f}"]
@@ -86,7 +92,7 @@ def print_token(maps: AttentionMaps, token: str, console: Console) -> None:
 
 
 def _attended(maps: AttentionMaps, token: str) -> list[JsonObject]:
-    """Return the top key of the first query `token` in each head, except special tokens and the query itself."""
+    """Return the top key of the first `token` in each head, ignoring special tokens and the token itself."""
     attended = []
     for each in maps.maps:
         place = _place(token, each.queries)
@@ -119,7 +125,7 @@ def _figure(value: float | None, digits: int) -> str:
 
 
 def _table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]], figures: bool = True) -> None:
-    """Print columns; figures are right-aligned."""
+    """Print a table in which figures are right-aligned."""
     cells = [[printable(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
@@ -135,7 +141,7 @@ def _line(console: Console, text: str) -> None:
 
 
 def page(maps: AttentionMaps, title: str) -> str:
-    """Render a page with all maps, which are max-pooled if the text is long."""
+    """Render a page with all attention maps, which are max-pooled if the text is long."""
     cells, block = sum(each.weights.numel() for each in maps.maps), 1
     while cells / block**2 > LARGEST:
         block *= 2

@@ -25,10 +25,10 @@ from tfkit.reports.table import size
 
 Layer = Tree
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
-WIDEST = 100  # minimum table width, enough for six lengths
+WIDEST = 100  # minimum table width, sufficient for six lengths
 LEAST, MOST = 9, 50  # minimum and maximum number of timed calls per length
 ENOUGH = 0.3  # minimum total seconds of calls per length
-SETTLED = 1.03  # maximum ratio of the second fastest call to the fastest
+SETTLED = 1.03  # timing ends when the second fastest call takes at most this multiple of the fastest
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Measured:
 
 
 def layers(setting: BenchSetting) -> Mapping[str, Layer]:
-    """Return the layers that can be measured, by name."""
+    """Return the parts that can be measured, by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
     def attention(name: str, mask: object = None, **options: object) -> Layer:
@@ -79,7 +79,7 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
 
 
 def chosen(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
-    """Return the requested names, or the defaults. Raise UsageError for unknown names."""
+    """Return the requested attention names, or the defaults. Raise UsageError for unknown names."""
     known = layers(setting)
     for name in names or ():
         if name not in known:
@@ -129,9 +129,9 @@ def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], N
 
 
 def _quickest(calls: Mapping[int, Callable[[], None]], device: str) -> dict[int, float]:
-    """Return the minimum time for each length, since other processes affect the minimum least.
+    """Return the minimum time for each length, which is the statistic that other processes affect least.
 
-    The lengths take turns, so that a temporary slowdown affects all of them.
+    The lengths are timed in turns, so that a temporary slowdown affects all of them.
     """
     times: dict[int, list[float]] = {length: [] for length in calls}
     while unsettled := [length for length, seconds in times.items() if not _is_settled(seconds)]:
@@ -149,7 +149,7 @@ def _is_settled(seconds: Sequence[float]) -> bool:
 
 
 def _seconds(call: Callable[[], None], device: str) -> float:
-    """Time a call, in process time for a single CPU thread, else in wall-clock time."""
+    """Time a call: in process time if it runs on a single CPU thread, else in wall-clock time."""
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
     _wait(device)
@@ -201,7 +201,7 @@ def _quiet() -> Iterator[None]:
 def growth(measured: Sequence[Measured], value: Callable[[Measured], float]) -> float | None:
     """Return the largest growth factor per doubling of the length, or None if there is only one length.
 
-    Factors between other ratios of lengths are converted to factors per doubling.
+    If a length is not twice the previous one, the factor is converted to a factor per doubling.
     """
     ordered = sorted(measured, key=lambda one: one.length)
     factors = [

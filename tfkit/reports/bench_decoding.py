@@ -23,7 +23,7 @@ from tfkit.reports.rounds import OWN, Call, alternate, compared, print_table
 
 PROMPT = 32  # prompt length in tokens
 FLOOR = "weights alone"
-OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # used once, not at every step
+OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # used once per source, not per step
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Work:
         return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator)
 
 
-Peer = Callable[[Work], Call | None]  # a call of another library; None if it does not support the task
+Peer = Callable[[Work], Call | None]  # a call of another library; None if the library does not support the task
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds that one method needed in each round, or None if it does not support the task."""
+    """Seconds that a method took in each round, or None if it does not support the task."""
 
     work: Work
     way: str
@@ -91,7 +91,7 @@ def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> It
 def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
     """Return the call for tfkit, quantized tfkit and each peer; None if a method does not support the task.
 
-    A multiplication by the weights alone is included as a lower bound. Raise UsageError if a library is missing.
+    The time of multiplying by the weights alone is included as a lower bound. Raise UsageError if a library is missing.
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
     own: dict[str, Call | None] = {OWN: _own(model, work, None)}
@@ -147,7 +147,7 @@ def _is_available(model: Model, quantize: Quantize) -> bool:
 
 
 def _floor(model: Model, work: Work) -> Call:
-    """Return a call that multiplies each weight by one vector per step: a lower bound for float32 weights."""
+    """Return a call that multiplies each weight matrix by one vector per step, a lower bound with float32 weights."""
     layers = model.stack(model.blueprint.last.side).layers
     named = [*layers.named_parameters(), *(model.head.named_parameters() if model.head is not None else ())]
     weights = [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]

@@ -1,14 +1,15 @@
 """Cost of a Blueprint: parameters, FLOPs, activations and decode cache, computed without weights.
 
 A sample of the model (see sample.py) is built on `meta` and run twice, in training mode and with a decode state. The
-cost of each part is multiplied by the number of equal layers, so custom parts are counted as well.
+measured cost of each part is multiplied by the number of equal layers; this includes custom parts.
 
-Conventions. A multiply-add is 2 FLOPs. Only products count (linear layers, attention, convolutions), not element-wise
-operations. FLOPs per token are the FLOPs of a full forward pass at the stated length, divided by its tokens. In an
-encoder-decoder, source and target both have that length, and the FLOPs of both sides are divided by the target tokens.
-Attention counts the full square, regardless of the mask. Activations are the tensors that one training forward pass
-saves for the backward pass, before any loss: each storage once, without weights, with fused attention, and with dropout
-as on a CPU. The cache is the decode state after that many tokens (and as many source tokens); an encoder has none.
+Conventions. A multiply-add counts as 2 FLOPs. Only matrix products are counted (linear layers, attention,
+convolutions), not element-wise operations. FLOPs per token are the FLOPs of a full forward pass at the stated length,
+divided by its tokens. In an encoder-decoder, source and target both have that length, and the FLOPs of both sides are
+divided by the target tokens. Attention is counted for all pairs of tokens, regardless of the mask. Activations are the
+tensors that one training forward pass, without the loss, saves for the backward pass. Each storage is counted once,
+weights are excluded, attention is fused, and dropout is implemented as on a CPU. The cache is the decode state after
+that many tokens (and the same number of source tokens); an encoder has none.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class PartCount:
-    """A part of a layer, or a whole embedding, norm or head, with the shapes of its own weights."""
+    """The cost of a part of a layer, or of a whole embedding, norm or head, with the shapes of its own weights."""
 
     name: str
     weights: dict[str, tuple[int, ...]]
@@ -119,7 +120,7 @@ def count_parameters(blueprint: Blueprint) -> int:
 
 
 def default_length(blueprint: Blueprint) -> int:
-    """Return the smallest max_length of the stacks, or 512 if no stack has one."""
+    """Return the smallest max_length of all stacks, or 512 if none has one."""
     return min((plan.max_length for plan in blueprint.stacks() if plan.max_length), default=512)
 
 
@@ -143,7 +144,7 @@ def countable() -> Iterator[None]:
         if "overflow" in reason.lower():
             raise UsageError(f"a tensor of this model would exceed 2^63 bytes: {reason}") from None
         if "meta" in reason.lower():
-            raise UsageError(f"a part of this model cannot be measured without real numbers: {reason}") from error
+            raise UsageError(f"a part of this model cannot be measured without actual values: {reason}") from error
         raise
 
 
@@ -187,7 +188,7 @@ class _Account:
         )
 
     def _single(self, side: str, name: str, module: nn.Module | None, tally: Tally) -> Iterator[CountedEntry]:
-        """Yield the row of a module outside the layers, unless the module is empty."""
+        """Yield the row of a module outside the layers, if the module is not empty."""
         if module is None or is_empty(module):
             return
         part = self._part(name, module, tally)
@@ -195,11 +196,11 @@ class _Account:
         yield CountedEntry(side, name, part.cost, (part,))
 
     def _layers(self, plan: StackPlan, kind: int, path: Path, layer: nn.Module, sets: WeightSets) -> CountedEntry:
-        """Count all layers of one kind; `sets` tells how many copies of shared weights exist."""
+        """Count all layers of one kind; `sets` has the number of separate copies of shared weights."""
         times, whole = plan.order.count(kind), self._within(*path, "1")
         parts, parameters = [], 0
         for name, module in parts_of(layer).items():
-            # operations outside the other parts count for the residual layout
+            # operations outside all other parts are attributed to the residual layout
             tally = self.tallies.get((*path, "1"), Tally()) if name == "residual" else self._within(*path, "1", name)
             uses = sets.of(kind, name) if sets.shares(kind, name) else times
             part = self._part(name, module, tally, self.caches.get((*path, name), 0), uses)

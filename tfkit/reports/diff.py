@@ -15,7 +15,7 @@ from tfkit.recipe.views.runs import Runs, joined, label, places
 from tfkit.reports.align import Alignment, align
 from tfkit.reports.difference import Change, differences, words
 
-Follows = list[tuple[Any, Any]]  # changes of layer norms, which other norms follow
+Follows = list[tuple[Any, Any]]  # changes of the layers' norm, which other norms inherit
 AS_LAYER = "layer.norm"
 SHOWN_SETS = 8
 
@@ -52,7 +52,7 @@ def _named(what: str, before: dict[str, object], after: dict[str, object], follo
 
 
 def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
-    """Compare the order of the names that both have."""
+    """Compare the order of the names that occur in both."""
     old, new = ([name for name in one if name in other] for one, other in ((before, after), (after, before)))
     if old != new:
         yield Change(f"order of {what}", ", ".join(old), ", ".join(new))
@@ -62,7 +62,7 @@ def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
 
 
 def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[Change]:
-    """Compare all stacks; a change that encoder and decoder share is listed once."""
+    """Compare all stacks; a change that applies to both encoder and decoder is listed once."""
     old, new = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
     if len(old) == len(new) == 1:
         yield from _Stack(before.last, after.last, follows, alone=True).changes()
@@ -81,7 +81,7 @@ def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[C
 
 
 class _Stack:
-    """Comparison of two stacks; changed layer norms are appended to `follows`."""
+    """Comparison of two stacks; changes of the layers' norm are appended to `follows`."""
 
     def __init__(self, before: StackPlan, after: StackPlan, follows: Follows, alone: bool) -> None:
         self.before = before
@@ -96,7 +96,7 @@ class _Stack:
         for name in STACK:
             if name == "layer":
                 yield from layers
-            elif name == "memory" and self.alone:  # next to an encoder, the memory is its output
+            elif name == "memory" and self.alone:  # if there is an encoder, the memory is its output
                 yield from self._at("memory.d_model", "memory_width")
             elif name == "memory" and self.after.side == "decoder" and self.before.last_state != self.after.last_state:
                 words = (
@@ -105,7 +105,7 @@ class _Stack:
                 yield Change("memory", *words)
             elif name == "pattern" and not any(change.what.endswith("shared") for change in layers):
                 yield from self._sharing()
-            elif name not in ("mask", "memory", "layers", "pattern"):  # compared layer by layer
+            elif name not in ("mask", "memory", "layers", "pattern"):  # these are compared layer by layer
                 yield from self._at(name, name)
 
     def _at(self, what: str, name: str) -> Iterator[Change]:
@@ -159,7 +159,7 @@ def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
     order = [columns.pop("sublayers") for columns in (old, new)]
     for name in dict.fromkeys([*old, *new]):
         if name.endswith("_norm") and not (name in old and name in new):
-            continue  # only one of the layers has this sublayer
+            continue  # only one of the two layers has this sublayer
         absent = "the stack's" if name == "position" else "none"
         yield from differences(f"layer.{name}", old.get(name), new.get(name), _base(name, columns), absent)
     yield from _order("sublayers", *order)

@@ -39,7 +39,7 @@ class Diff:
 
 
 def as_data(diff: Diff) -> JsonObject:
-    """Return the content of `render` as data, with exact figures."""
+    """Return what `render` prints as data, with exact figures."""
     counts = diff.before.counts
     return {
         "a": diff.before.name,
@@ -95,7 +95,7 @@ def _changes(console: Console, title: str, changes: Sequence[Change]) -> None:
 
 
 def _figures(diff: Diff, console: Console) -> None:
-    """Print both costs and their difference, as lines of text if a table does not fit."""
+    """Print both costs and their difference, as lines of text if the console is too narrow for a table."""
     old, new = (asdict(side.counts.total) for side in (diff.before, diff.after))
     rows = [("", "A", "B", "difference")]
     for key, title in FIGURES.items():

@@ -1,4 +1,4 @@
-"""Differences between values: parts by option, lists of parts by membership, phrased like a recipe."""
+"""Differences between values: parts are compared by option, lists of parts by members; words are those of a recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def differences(
 ) -> Iterator[Change]:
     """Yield the differences between `before` and `after` at the key `what`.
 
-    Pairs in `follows` are skipped, because they are reported elsewhere; `absent` is the word for None.
+    Pairs in `follows` are skipped, because they are reported elsewhere; `absent` is the text for a value of None.
     """
     if before == after or any(pair == (before, after) for pair in follows):
         return
@@ -75,7 +75,7 @@ def words(value: object) -> str:
 
 
 def _telling(value: BaseModel) -> Iterator[str]:
-    """Yield the options to list: all except defaults that are empty (`none`, `false`, 0, [])."""
+    """Yield the options to list: all except those whose default is empty (`none`, `false`, 0, [])."""
     for name, field in type(value).model_fields.items():
         option = getattr(value, name)
         if option or field.is_required() or option != field.get_default():

@@ -19,11 +19,11 @@ from tfkit.recipe.views.table import RecipeTable
 from tfkit.reports.parts_table import rows as print_rows
 from tfkit.reports.wrapped import say
 
-AS_WRITTEN = "as written; after resolving, no layer or stack has this key"
+AS_WRITTEN = "shown as written, because no layer or stack has this key after resolving"
 
 
 class Answer(NamedTuple):
-    """A key with its values; there are several if stacks or layers differ."""
+    """A key with its values, which are several if stacks or layers differ."""
 
     path: str
     sentence: str
@@ -70,11 +70,11 @@ def _by_key(rows: Sequence[RecipeRow]) -> list[list[RecipeRow]]:
 
 
 def _whole(rows: list[RecipeRow]) -> Iterator[Answer]:
-    """Yield the changes to a part or section itself, if any; its options are listed separately."""
+    """Yield the changes of a part or section as a whole, if any; its options are listed separately."""
     answer = _answer(rows, rows)
     happened = [entry for entry in answer.entries if entry.dropped or entry.replaced]
     texts = {tuple(_happened(entry)) for entry in happened}
-    if len(texts) == 1 and len(happened) == len(answer.entries):  # equal for all layers
+    if len(texts) == 1 and len(happened) == len(answer.entries):  # the same for all layers
         happened = [replace(happened[0], where="")]
     if happened:
         yield answer._replace(entries=happened)
@@ -90,7 +90,7 @@ def _answers(rows: Sequence[RecipeRow]) -> Iterator[Answer]:
 
 
 def _answer(leaves: list[RecipeRow], rows: list[RecipeRow]) -> Answer:
-    """Group the rows of a key by value and origin; `rows` are all rows that could have the key."""
+    """Group the rows of a key by value and origin; `rows` includes those that lack the key."""
     groups: dict[tuple[str, str], list[RecipeRow]] = {}
     for row in leaves:
         groups.setdefault((inline(row.plain()), row.origin.short()), []).append(row)
@@ -106,7 +106,7 @@ def _where(holds: list[RecipeRow], rows: list[RecipeRow]) -> str:
     for side in dict.fromkeys(row.side for row in holds):
         held = [row.layers for row in holds if row.side == side]
         runs = joined(run for layers in held for run in layers or ())
-        # no layer numbers if all layers have the value
+        # omit layer numbers if all layers have the value
         rest = any(row.side == side and row.layers not in held for row in rows)
         numbers = label(runs) if runs and (rest or not paired) else ""
         words.append(" ".join(word for word in (f"{side}" if paired else "", numbers) if word))

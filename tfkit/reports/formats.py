@@ -11,7 +11,7 @@ from pathlib import Path
 from tfkit.core.extras import optional
 from tfkit.core.output import printable
 
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # spreadsheets evaluate cells that start with one of these
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # spreadsheets evaluate cells that start with one of these characters
 # inline Markdown: tags and entities, code, emphasis, formulas, strikethrough, links, table cells
 _INLINE = (
     (re.compile(r"\\(?=[!-/:-@\[-`{-~])"), r"\\\\"),

@@ -16,7 +16,7 @@ from tfkit.reports.explain import answers
 from tfkit.reports.picture import Box, Picture, picture
 from tfkit.reports.svg import style, svg
 
-# slots for which the gallery has a filter
+# slots by which the gallery can be filtered
 FILTERS = ("norm", "position", "attention", "mixer", "feedforward", "residual")
 TITLE = "Architectures"
 PAGE = (
@@ -73,7 +73,7 @@ def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
 
 
 def _ideas(blueprint: Blueprint) -> list[Config]:
-    """Return the parts of a model for which there are filters."""
+    """Return the names of a model's parts in the slots that have a filter."""
     return [part for plan in blueprint.stacks() for part in plan.parts() if part.part.part_slot in FILTERS]
 
 

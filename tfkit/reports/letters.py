@@ -22,7 +22,7 @@ _LETTERS = {
 }
 _WIDTHS = {letter: width for width, letters in _LETTERS.items() for letter in letters}
 _BOLDER = 13
-_OTHER = 110  # other letters; the SVG states the length of lines that contain them
+_OTHER = 110  # width of other letters; lines that contain them have their length set in the SVG
 
 
 @lru_cache(maxsize=2**14)
@@ -40,7 +40,7 @@ def is_measured(text: str) -> bool:
 def lines(words: Iterable[str], most: float, size: float, bold: bool = False, apart: bool = False) -> list[str]:
     """Wrap groups of words to lines of at most `most`, preferring breaks between groups, then words, then letters.
 
-    With `apart`, each group starts on a new line.
+    If `apart` is set, each group starts on a new line.
     """
     wrapped: list[str] = []
     for group in words:

@@ -38,18 +38,18 @@ class Tally:
 class Meter:
     """Context manager that attributes all operations to the innermost watched module.
 
-    A storage counts fully where it is saved first; parameters of the model do not count.
+    A storage is attributed to the module that saves it first; parameters of the model are not counted.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.tallies: dict[Path, Tally] = {}
-        # the references prevent addresses from being reused
+        # keeping references prevents reuse of the addresses
         self._storages = {_address(weight): weight.untyped_storage() for weight in model.parameters()}
         self._scopes: list[Path] = [()]
         self._open = ExitStack()
 
     def watch(self, module: nn.Module | None, name: Callable[[], Path] | Path) -> None:
-        """Tally `module` separately, under the enclosing path plus `name`; callables are evaluated at each call."""
+        """Tally `module` separately, under the enclosing path plus `name`; a callable name is called each time."""
         if module is None:
             return
 
@@ -104,7 +104,7 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # True would import torch's compiler, which takes seconds
+        return False  # if True, torch's compiler would be imported, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}

@@ -46,7 +46,7 @@ def _in_model(part: Part) -> Tree:
 
 
 def _in_section(part: Part) -> Tree:
-    """Return a small model, with the part in the section to which its slot belongs."""
+    """Return a small model, with the part in the section of its slot."""
     topology = _topology(part)
     data = Case("model", topology, topology).recipe()
     key, _, written = SLOTS[part.part_slot].written.partition(": ")
@@ -116,7 +116,7 @@ def _items(entries: Sequence[object], indent: str, width: int) -> Iterator[str]:
 
 
 def _folded(line: str, indent: str, width: int) -> Iterator[str]:
-    """Break a quoted text at single spaces, where YAML ignores line breaks; long words stay whole."""
+    """Break a quoted text at single spaces, where YAML reads a line break as a space; long words are not broken."""
     first, *words = re.split(r"(?<=[^ ]) (?=[^ ])", line.lstrip(" "))
     line = indent[:-2] + first
     for word in words:

@@ -14,13 +14,13 @@ from tfkit.core.skeleton import NoDraws
 from tfkit.models.layer import Layer
 from tfkit.models.sample import used_kinds
 
-MOST = 256  # maximum layers built for comparison; in deeper stacks, only the first and last layers are compared
+MOST = 256  # maximum number of layers built for comparison; in deeper stacks, only the first and last ones are compared
 Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 
 @dataclass(frozen=True)
 class _Watched(Shape):
-    """A shape that records reads of `layer`, including reads from its copies."""
+    """A shape that records accesses to `layer`, including those through its copies."""
 
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
@@ -32,7 +32,7 @@ class _Watched(Shape):
 
 @dataclass(frozen=True)
 class _WatchedPlan(StackPlan):
-    """A plan whose shapes record reads of `layer`."""
+    """A plan whose shapes record accesses to `layer`."""
 
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
@@ -71,7 +71,7 @@ def _split(plan: StackPlan, kind: int) -> StackPlan:
     if len(different) == 1:
         return plan
     if len(numbers) > MOST:
-        raise UsageError(f"a part has a different size in each layer, which is supported up to {MOST:,} layers")
+        raise UsageError(f"a part has a different size in each layer, which is supported only up to {MOST:,} layers")
     kinds = dict(zip(different, [kind, *range(len(plan.layers), len(plan.layers) + len(different) - 1)], strict=True))
     order = list(plan.order)
     for number in numbers:

@@ -36,7 +36,7 @@ def slot_data(slot: str) -> dict[str, object]:
 
 
 def line_data(part: Part) -> dict[str, object]:
-    """Summarize a part; `what` is the sentence without the paper, `own` is true for custom parts."""
+    """Summarize a part; `what` is the first sentence without its citation; `own` is true for custom parts."""
     doc = inspect.cleandoc(part.__doc__ or "")
     sentence = " ".join(doc.partition("\n\n")[0].split())
     papers = PAPER.findall(sentence) or PAPER.findall(" ".join(doc.split()))
@@ -51,7 +51,7 @@ def line_data(part: Part) -> dict[str, object]:
 
 
 def part_data(part: Part, width: int = 80) -> dict[str, object]:
-    """Describe a part. Its minimal recipe is wrapped to `width`, or None with the reason in `recipe_problem`."""
+    """Describe a part. Its minimal recipe is wrapped to `width`, or is None for the reason in `recipe_problem`."""
     minimal = minimal_recipe(part)
     return {
         "slot": part.part_slot,
@@ -93,13 +93,13 @@ def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iter
 
 
 def _kind(section: type[BaseModel]) -> str:
-    """Return the `type` that selects this nested mapping, as a prefix."""
+    """Return a prefix with the `type` that selects this nested mapping."""
     kind: FieldInfo | None = section.model_fields.get("type")
     return f"{in_words(kind) if kind else section.__name__}: "
 
 
 def _checked(config: type[Config]) -> list[str]:
-    """Return the options that the part's own validators access."""
+    """Return the options that the validators of the part itself read."""
     checks = [kind.__dict__["check"] for kind in config.__mro__ if "check" in kind.__dict__]
     checks += [validator.func for validator in config.__pydantic_decorators__.model_validators.values()]
     read = {name for check in checks for name in inspect.unwrap(check).__code__.co_names}

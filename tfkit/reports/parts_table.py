@@ -89,7 +89,7 @@ def _options(console: Console, part: JsonObject) -> None:
     """Print the options."""
     fields = part["fields"]
     if not fields:
-        say(console, "It has no options.")
+        say(console, "This part has no options.")
         return
     names = [field["name"] for field in fields]
     heads = ("option", "value", "default", "meaning")
@@ -143,7 +143,7 @@ def rows(console: Console, cells: Sequence[Sequence[str | Text]], heads: Sequenc
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Shrink the widest columns so that they fit `room`. Return None if that would break a word."""
+    """Shrink the widest columns so that they fit `room`. Return None if a word would have to be broken."""
     words = [[cell_len(word) for cell in column for word in cell.split()] for column in columns]
     least = [min(max(lengths, default=0), LONG) for lengths in words]
     widths = [max(map(cell_len, column)) for column in columns]
@@ -157,7 +157,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
 
 
 def _stack(console: Console, row: Sequence[str | Text], heads: Sequence[str]) -> None:
-    """Print a row as its name, with the other cells below, labelled."""
+    """Print a row as its name, followed by its other cells on labelled lines."""
     say(console, str(row[0]), "bold", INDENT)
     for column, cell in enumerate(row[1:], start=1):
         label = f"{heads[column]}: " if heads else ""

@@ -19,8 +19,8 @@ from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, pa
 from tfkit.reports.table import FIGURES, caption, figure, headline, weight_groups
 from tfkit.reports.wiring import PART, Junction, Path, wiring
 
-LONGEST_PATTERN = 64  # maximum layers of a repeated pattern
-MOST_FRAMES = 12  # maximum frames per stack; beyond it, layers are framed by kind
+LONGEST_PATTERN = 64  # maximum number of layers in a repeated pattern
+MOST_FRAMES = 12  # maximum number of frames per stack; if there are more, layers are framed by kind
 MOST_KINDS = 40
 SIZES = ("d_model", "vocab_size", "max_length")  # recipe keys shown in the input's box
 OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # recipe keys shown in a layer group's band
@@ -50,7 +50,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Fork:
-    """Parallel paths that end in `joined`; an empty path is a residual connection."""
+    """Parallel paths that join in the operation `joined`; an empty path is a residual connection."""
 
     paths: tuple[Series, ...]
     joined: str
@@ -58,7 +58,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers, or a pattern of layers; the band shows their number and common properties."""
+    """A group of layers, or a repeated pattern of layers; its band shows their number and common properties."""
 
     band: Box
     body: Series
@@ -122,7 +122,7 @@ def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None
 
 
 def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
-    """Mark the differences of two pictures: None for boxes that both have, else the words that only one has."""
+    """Mark the differences between two pictures: None for boxes in both that are equal, else the words that differ."""
     for one, other in ((before, after), (after, before)):
         other_text = {box.key: box.text for box in other.boxes()}
         for box in one.boxes():
@@ -218,7 +218,7 @@ class _Painter:
                 series.append(frame(plan.order[first], [(first, first + times - 1)], times))
                 continue
             body = []
-            for start, _, count in inner:  # stretches within the pattern, and their repetitions
+            for start, _, count in inner:  # runs of equal layers within the pattern, and their lengths
                 at = [first + start + turn * period for turn in range(times)]
                 body.append(frame(plan.order[at[0]], joined((one, one + count - 1) for one in at), count))
             band = self._box(
@@ -257,7 +257,7 @@ class _Painter:
         body = _series(wiring(layer, plan.shape(runs[0][0], layer), norms), box, f"{key}/")
         if body is None:
             named = [*reading, *(name for name, norm in norms.items() if norm is not None)]
-            words.append("the layout's forward cannot be traced: its parts are listed")
+            words.append("the layout's forward cannot be traced; only its parts are listed")
             body = tuple(map(box, named))
         extra = self.parts.get((plan.side, "layer", kind, "residual"))
         words += [] if extra is None else [f"residual: {word}" for word in _cost_words(extra.cost, extra.weights)]
@@ -331,13 +331,13 @@ def _norm_key(layer: LayerPlan, name: str) -> str:
 
 
 def _figures(blueprint: Blueprint) -> dict[str, object]:
-    """Return the figures of the headline that can be known without counting."""
+    """Return the figures of the headline that do not require counting."""
     stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
     return {"name": blueprint.name, "type": blueprint.type.part.part_name, "stacks": stacks}
 
 
 def _cost_words(cost: Cost, weights: dict[str, tuple[int, ...]] | None = None) -> list[str]:
-    """List the shapes of weights, then all costs except zeros."""
+    """List the shapes of weights, then all nonzero costs."""
     shapes = weight_groups({name: list(size) for name, size in (weights or {}).items()})
     values = {name: value for name, value in vars(cost).items() if value}
     return [*shapes, *(f"{FIGURES[name]} {figure(name, value)}" for name, value in values.items())]
@@ -357,7 +357,7 @@ def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | 
 
 
 def _folds(order: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Fold the order of kinds greedily into repeated stretches. Yield (first layer, length, repetitions)."""
+    """Fold the order of kinds greedily into repeated patterns. Yield (first layer, length, repetitions)."""
     first = 0
     while first < len(order):
         best, times = 1, 1

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series
 
-# characters with a meaning in Mermaid or Markdown; # starts an entity
+# characters with a special meaning in Mermaid or Markdown; # starts an entity
 ACTING = '"`#;{}[]<>()|*_&\\'
 
 
@@ -38,7 +38,7 @@ def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterato
 
 
 def _fork(picture: Picture, fork: Fork, before: str, width: int) -> Iterator[str]:
-    """Render parallel paths one below the other, with a line for the residual connection."""
+    """Render parallel paths one below the other; a residual connection is a line of its own."""
     straight = [path for path in fork.paths if not path]
     yield f"{before}  ├─╮" if straight else f"{before}  ┬"
     edge = f"{before}  │ " if straight else f"{before}  "

@@ -1,4 +1,4 @@
-"""The list of shipped recipes, with the first line of each."""
+"""The list of shipped recipes, with a one-line description of each."""
 
 from __future__ import annotations
 

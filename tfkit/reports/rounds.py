@@ -1,4 +1,4 @@
-"""Times of several calls in alternating rounds, so that a disturbance of the machine affects all of them."""
+"""Times of several calls in alternating rounds, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWN = "tfkit"
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Return the names. Raise UsageError for unknown ones."""
+    """Return the requested names. Raise UsageError for unknown names."""
     for name in names:
         if name not in known:
             hint = nearest(name, list(known))
@@ -28,7 +28,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
 
 
 def alternate(calls: Mapping[str, Call | None], rounds: int) -> dict[str, tuple[float, ...] | None]:
-    """Return the seconds of each round by name, after a warm-up round; None for calls that are None."""
+    """Return the seconds of each call by name, one per round after a warm-up round; None for calls that are None."""
     supported = {name: call for name, call in calls.items() if call is not None}
     seconds: dict[str, list[float]] = {name: [] for name in supported}
     for number in range(rounds + 1):
@@ -52,7 +52,10 @@ def compared(seconds: Sequence[float] | None, own: Sequence[float]) -> JsonObjec
 
 
 def print_table(rows: Sequence[JsonObject], texts: Mapping[str, str], figures: Mapping[str, str]) -> None:
-    """Print rows of `compared`. `texts` maps a title to a key, `figures` a title to a format of the row."""
+    """Print rows of `compared`.
+
+    `texts` maps a column title to a key, `figures` maps a title to a format string for the row.
+    """
     table = Table(box=None, pad_edge=False)
     for title in texts:
         table.add_column(title, no_wrap=True)

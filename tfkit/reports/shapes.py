@@ -1,7 +1,7 @@
 """Shape functions for the most frequent operations on `meta`.
 
 torch computes most meta shapes in Python functions whose first call imports its compiler and sympy, which takes two
-seconds. Operations without a shape function here take that path, with equal results.
+seconds. Operations without a shape function in this module still use torch's functions; the results are equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
-# operations that preserve integer and boolean dtypes
+# operations whose result has the dtype of integer and boolean inputs
 ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.bitwise_and, aten.bitwise_or, aten.bitwise_not}
 COMPARISONS = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
 

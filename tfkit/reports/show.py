@@ -81,7 +81,7 @@ def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry)
 
 
 def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> PartConfigs:
-    """Return name -> part outside the layers."""
+    """Return the parts outside the layers by name."""
     if plan is None:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
     kinds = (PartValue, PartsValue, NormValue)
@@ -90,14 +90,14 @@ def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> PartConfigs:
 
 
 def layer_configs(layer: LayerPlan) -> dict[str, Any]:
-    """Return name -> part of a layer; norms are named by their place in the residual layout."""
+    """Return the parts of a layer by name; norms are named by their place in the residual layout."""
     columns = layer_columns(layer)
     places = layer.residual.part.norm_names([sublayer.name for sublayer in layer.sublayers])
     return columns | {name: columns[f"{sublayer}_norm" if sublayer else "norm"] for name, sublayer in places.items()}
 
 
 def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, object]:
-    """Return the head sizes that an attention derives if its options do not set them."""
+    """Return the head sizes that an attention computes because its options do not set them."""
     if not isinstance(config, MultiHead.Config):
         return {}
     return {"num_kv_heads": config.num_kv_heads or config.num_heads, "head_dim": config.width(plan.shape(plan=layer))}

@@ -1,6 +1,6 @@
 """Pictures as SVG, drawn from bottom to top, with residual connections next to the parts that they bypass.
 
-Layout precedes drawing: each block is measured to the left, to the right and upwards from its incoming line.
+Blocks are measured before drawing: their extent to the left, to the right and upwards from the incoming line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PASS, SIDE, LANE = 26.0, 16.0, 14.0  # widths of residual connections, group mar
 ROUND, SUM = 7.0, 8.0  # radii of corners and sums
 MARGIN = 24.0
 APART = 64.0  # distance between two stacks
-Hover = Callable[[Box], str]  # returns the tooltip of a box
+Hover = Callable[[Box], str]  # function from a box to its tooltip
 
 
 @cache
@@ -92,12 +92,12 @@ class Sheet:
     hover: Hover | None = None
     wide: float = 0.0
     tall: float = 0.0
-    _bypass: int = -1  # side of residual connections: -1 left, 1 right
+    _bypass: int = -1  # side on which residual connections are drawn: -1 left, 1 right
     _groups: list[str] = field(default_factory=list)
     _wires: list[str] = field(default_factory=list)
     _boxes: list[str] = field(default_factory=list)
     _at: dict[str, tuple[float, float]] = field(default_factory=dict)  # center of each box
-    _out: tuple[float, float] = (0.0, 0.0)  # end of the previous stack
+    _out: tuple[float, float] = (0.0, 0.0)  # right end of the previous stack
     _readers: list[tuple[Box, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class Sheet:
         yield from (*self._groups, *self._wires, *self._boxes)
 
     def draw(self, x: float, bottom: float) -> None:
-        """Draw the picture with its left edge at `x`; pictures side by side share the bottom edge."""
+        """Draw the picture with its left edge at `x`; pictures side by side have the same bottom edge."""
         y = MARGIN + 14
         for line in self._name:
             self._boxes.append(written(line, x, y, NAME, "h"))
@@ -199,7 +199,8 @@ class Sheet:
         size = measure((column.position,))
         middle = x + side * (WIDTH + GAP)
         beside = measure((column.embedding or column.start,)).up
-        self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))  # not above the embedding
+        # its top must not be above that of the embedding
+        self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))
         if column.embedding is not None and "position" in column.embedding.reads:
             self._wire(
                 f"M{middle - side * WIDTH / 2:.1f} {y:.1f}H{x + side * WIDTH / 2:.1f}",
@@ -319,7 +320,7 @@ class Sheet:
         return y - up
 
     def _inside(self, box: Box, x: float, y: float, wide: float, new: frozenset[str]) -> Iterator[str]:
-        """Yield the text of a box from its top `y` downwards, then the inner boxes, the first of them at the bottom."""
+        """Yield the text of a box from its top `y` downwards, then its inner boxes, from bottom to top."""
         titles, words = _text(box, wide)
         size = WORDS if box.tone == "scale" else TITLE
         y += PAD / 2
@@ -351,7 +352,7 @@ class Sheet:
 
 
 def _column(column: Column) -> Series:
-    """Return a stack as one path; several heads end it side by side."""
+    """Return a stack as one path, which ends in several heads side by side if there are several."""
     heads: Series = (Fork(tuple((head,) for head in column.heads), ""),) if len(column.heads) > 1 else column.heads
     return (column.start, *([column.embedding] if column.embedding else []), *column.layers, *heads)
 
@@ -369,7 +370,7 @@ def _arrow(path: Series, x: float, y: float) -> tuple[float, float, str] | None:
 
 
 def _across(fork: Fork, x: float, bypass: int) -> Iterator[tuple[Series, float]]:
-    """Yield the paths of a fork with their x: parts are centered, residual connections are on one side."""
+    """Yield the paths of a fork with their x coordinates: parts are centered, residual connections are on one side."""
     narrow = [path for path in fork.paths if not path or _is_scale(path)]
     broad = [path for path in fork.paths if path not in narrow]
     sizes = [measure(path) for path in broad]
@@ -398,7 +399,7 @@ def _spread(sizes: Sequence[Extent]) -> float:
 
 
 def measure(series: Series) -> Extent:
-    """Measure a path. Both sides have equal widths, so that a stack can be mirrored."""
+    """Measure a path. Both sides have the same width, so that a stack can be mirrored."""
     half, up = 0.0, GAP * max(len(series) - 1, 0)
     for block in series:
         size = _measured(block)

@@ -13,8 +13,9 @@ from tfkit.reports.wrapped import say
 
 SHOWN_NAMES = 8
 TEXT_WIDTH = 24  # minimum width of the first column
-ONCE = "computed once for all layers"  # row of masks, shared position biases and memory
-LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}  # shown first in the headline
+ONCE = "computed once for all layers"  # title of the row for masks, shared position biases and memory
+# figures shown first in the headline
+LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}
 ELSEWHERE = ("max_length", "memory_width", "last_state")  # stack figures omitted from the headline
 FIGURES = {
     "parameters": "parameters",
@@ -89,7 +90,7 @@ def caption(data: JsonObject) -> str:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A line of the table; without figures, its text may use the full width."""
+    """A line of the table; if it has no figures, its text may use the full width."""
 
     text: str
     figures: tuple[str, ...] = ()

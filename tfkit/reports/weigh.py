@@ -34,7 +34,7 @@ def weigh_training(model: Model, length: int, batch: int) -> dict[Path, Tally]:
         for kind, layer in enumerate(stack.layers[::2]):
             meter.watch(layer, partial(_next_turn, kind, iter("01")))
             for name, part in parts_of(layer).items():
-                if name != "residual":  # the residual layout encloses all other parts
+                if name != "residual":  # the residual layout's forward calls all other parts
                     meter.watch(part, (name,))
     for name, head in heads_of(model):
         meter.watch(head, ("", name))
@@ -76,7 +76,7 @@ def parts_of(layer: nn.Module) -> dict[str, nn.Module]:
 
 
 def idle_parameters(module: nn.Module) -> int:
-    """Count the parameters that a single token does not use, as reported by the parts."""
+    """Count the parameters that a single token does not use, according to the parts."""
     return sum(part.idle_parameters() for part in module.modules() if isinstance(part, SublayerFacts))
 
 

@@ -36,7 +36,7 @@ class Signal:
         self.number = next(_NUMBERS)
         self.uses = 0
         self.within: frozenset[Signal] = frozenset({self}).union(*(one.within for one in inputs))
-        # dominators: signals that are on every path from the layer's input
+        # dominators: the signals that every path from the layer's input passes
         every = frozenset.intersection(*(one.passed for one in inputs)) if inputs else frozenset()
         self.passed: frozenset[Signal] = every | {self}
         for one in inputs:
@@ -109,7 +109,7 @@ def parts_of(path: Path) -> Iterator[str]:
 
 
 def _branch(name: str, norms: dict[str, Config | None], scale: float) -> Branch:
-    """Build a branch whose sublayer and norms map signals to signals."""
+    """Build a branch whose sublayer and norms are replaced by maps from signals to signals."""
     functions: dict[str, Any] = {key: _same if norm is None else _part(key) for key, norm in norms.items()}
     sublayer = _part(name)
     return Branch(name, lambda x, context: sublayer(x), cast("Context", None), _same, functions, scale)
@@ -133,7 +133,7 @@ def _path(signal: Signal, source: Signal) -> Path:
 
 
 def _terms(signal: Signal, kind: str) -> Iterator[Signal]:
-    """Yield the terms of a sum, flattening inner sums that are not used elsewhere."""
+    """Yield the terms of a sum; inner sums are flattened unless they are also used elsewhere."""
     for one in signal.inputs:
         if kind == SUM and one.kind == SUM and one.uses == 1:
             yield from _terms(one, kind)

@@ -6,7 +6,7 @@ import textwrap
 
 from rich.console import Console
 
-LEAST = 40  # minimum columns; narrower terminals wrap the lines themselves
+LEAST = 40  # minimum number of columns; in narrower terminals, the terminal wraps the lines
 
 
 def say(console: Console, text: str, indent: int = 0, style: str = "", hang: int = 4) -> None:

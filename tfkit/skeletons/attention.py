@@ -37,7 +37,7 @@ class MyPart(Attention):
     # The capabilities of the part: tfkit refuses recipes that need others, and `tfkit parts --verify` tests each one.
     # Add "cross_attention" once keys and values can be computed from `context.source`.
     capabilities = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
-    residual_outputs = ("output",)  # outputs to the residual stream, which some inits scale with the depth
+    residual_outputs = ("output",)  # layers that write to the residual stream; some inits scale them with the depth
     config: Config
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:

@@ -14,7 +14,7 @@ class MyPart(Callback):
 
     # Options of the part, as written in a recipe: {type: my_part, patience: 50}. Add your own here.
     class Config(Callback.Config):
-        patience: int = Field(50, ge=1, description="steps without a lower loss")
+        patience: int = Field(50, ge=1, description="number of steps without a lower loss after which training stops")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

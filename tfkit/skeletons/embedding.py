@@ -34,14 +34,14 @@ class MyPart(Embedding):
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:
         super().__init__(config, shape)
-        # A head can be tied to the table only if it is called `tokens`.
+        # A head can be tied to the table only if the table is called `tokens`.
         self.tokens = nn.Embedding(shape.vocab_size or 1, self.width)
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
         if (inputs.input_ids is None) == (vectors is None):
             raise tfkit.UsageError("pass either input_ids or vectors")
         if inputs.token_type_ids is not None:
-            raise tfkit.UsageError("my_part has no segments; omit token_type_ids")
+            raise tfkit.UsageError("my_part does not support segments; omit token_type_ids")
         rows = self.tokens(inputs.input_ids) if vectors is None else vectors
         # Change this: [batch time width] -> [batch time d_model].
         x: Tensor = self.config.length * F.normalize(rows, dim=-1)

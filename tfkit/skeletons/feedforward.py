@@ -22,7 +22,7 @@ class MyPart(FeedForward):
 
     # A part that processes each token separately needs no declaration. If yours mixes tokens, declare its
     # `capabilities`.
-    residual_outputs = ("down",)  # outputs to the residual stream, which some inits scale with the depth
+    residual_outputs = ("down",)  # layers that write to the residual stream; some inits scale them with the depth
     config: Config
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:

@@ -21,7 +21,7 @@ class MyPart(Mixer):
 
     # The capabilities of the part, which `tfkit parts --verify` tests. Add "cache" once it can decode from a state.
     capabilities = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
-    residual_outputs = ("output",)  # outputs to the residual stream, which some inits scale with the depth
+    residual_outputs = ("output",)  # layers that write to the residual stream; some inits scale them with the depth
 
     def __init__(self, config: Config, shape: tfkit.Shape) -> None:
         super().__init__(config, shape)

@@ -17,12 +17,15 @@ class MyPart(Objective):
     # Options of the part, as written in a recipe: {type: my_part, share: 0.2}. Add your own here.
     class Config(Objective.Config):
         share: float = Field(
-            0.1, ge=0, lt=1, description="share of each target spread over all tokens, in training only"
+            0.1,
+            ge=0,
+            lt=1,
+            description="share of a target's probability to spread over all tokens, in training only",
         )
 
     config: Config
     reads = "causal"  # or "bidirectional", "encoder_decoder"
-    rows_type = TextRows  # conversion of examples: each text is a row whose tokens predict the next; or your own rows
+    rows_type = TextRows  # each text becomes a row whose tokens predict the next one; or use your own rows
     # Set  capabilities = frozenset()  if the loss is not -log p, since perplexity is then undefined.
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:

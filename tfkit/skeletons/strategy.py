@@ -16,7 +16,7 @@ from tfkit.generation.strategy.rows import write_rows
 class MyPart(Strategy):
     """Draws one of the most likely tokens uniformly."""
 
-    draws = True  # allows logits rules of sampling, such as temperature and top_p
+    draws = True  # allows logits rules that require sampling, such as temperature and top_p
 
     # Options of the part, as written in a recipe: {type: my_part, among: 5}. Add your own here.
     class Config(Strategy.Config):

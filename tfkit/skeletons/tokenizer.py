@@ -19,14 +19,14 @@ class MyPart(LearnedTokenizer):
 
     # Options of the part, as written in a recipe: {type: my_part, minimum_count: 3}. Add your own here.
     class Config(LearnedTokenizer.Config):
-        minimum_count: int = Field(1, ge=1, description="minimum frequency of a character; rarer ones are unknown")
+        minimum_count: int = Field(1, ge=1, description="minimum number of occurrences; rarer characters are unknown")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        # Change this: how tokens are determined. `some` raises an error if all texts are empty.
+        # Change this: how the vocabulary is built. `some` raises an error if all texts are empty.
         counts = Counter(character for text in some(texts) for character in text)
         known = sorted(character for character, count in counts.items() if count >= self.config.minimum_count)
         vocabulary = {token: index for index, token in enumerate([*self.special.texts().values(), *known])}

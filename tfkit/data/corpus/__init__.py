@@ -12,7 +12,7 @@
 | `chat` | a conversation: messages with roles, in JSON lines | the objective `chat` |
 | `csv` | a row | data from a spreadsheet |
 | `parquet` | a row | data from a data set hub |
-| `datasets` | a row | a folder saved by the library datasets, or a folder of Parquet files |
+| `datasets` | a row | a folder saved by the `datasets` library, or a folder of Parquet files |
 | `phrases` | a generated pair | a first translation model without files |
 | `docstrings` | a text from Python's own documentation | a first language model without files |
 | `copying`, `reversal`, `sorting` | random symbols and their permutation | probe of position handling |
@@ -29,8 +29,8 @@
 | `modular_addition` | a sum and its remainder | probe of generalization versus memorization (grokking) |
 | `mixture` | an example from one of several corpora | training on several corpora in a given ratio |
 
-Arrays, images and sounds are `vectors` with a `label` or a `target`; they bypass the tokenizer. The fields of texts are
-`source` and `target` for pairs, `text` alone, `text` with `label`, or `text` with `tags`. In `json_lines`, `csv` and
+Arrays, images and sounds are `vectors` with a `label` or a `target`; they bypass the tokenizer. A text example has the
+fields `source` and `target` (pairs), only `text`, `text` and `label`, or `text` and `tags`. In `json_lines`, `csv` and
 `parquet`, the option `fields` maps these fields to names in the file.
 """
 

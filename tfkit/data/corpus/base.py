@@ -64,7 +64,7 @@ class Corpus(CorpusFacts):
             """
             return path_values(self)
 
-    # False if the first example costs as much as all of them; `tfkit check` then skips the corpus
+    # False if reading the first example takes as long as reading all; `tfkit check` then skips the corpus
     in_order: bool = True
 
     def __init__(self, config: Config) -> None:
@@ -103,7 +103,7 @@ class Corpus(CorpusFacts):
         return self.limit if count is None else min(count, self.limit or count)
 
     def count(self) -> int | None:
-        """Number of examples before `limit` is applied, or None if only reading reveals it."""
+        """Number of examples before `limit` is applied, or None if it is unknown before reading."""
         return None
 
     def read(self) -> Iterator[Example]:
@@ -164,7 +164,7 @@ class TextRecordCorpus(RecordCorpus):
     """Base of corpora that read records from text files."""
 
     class Config(RecordCorpus.Config):
-        """Options of all text files of records."""
+        """Options of all record corpora that read text files."""
 
         encoding: Encoding = Field("utf-8", description="text encoding of the file: utf-8, latin-1, ...")
 

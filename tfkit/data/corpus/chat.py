@@ -34,7 +34,7 @@ class Conversations(TextRecordCorpus):
         self.file = config.file
 
     def records(self) -> Iterator[Record]:
-        """Yield each conversation. Raise DataError with the line number of an invalid one."""
+        """Yield each conversation. Raise DataError with the line number if one is invalid."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if self.skip_empty and not line.strip():
@@ -44,7 +44,7 @@ class Conversations(TextRecordCorpus):
                 raise DataError(f"{place}: no field 'messages'; expected {{\"messages\": [...]}}")
             messages = checked(value["messages"], place)
             if messages[-1]["role"] != "assistant" or len(messages) < 2:
-                raise DataError(f"{place}: the last message is the training target; end with an assistant message")
+                raise DataError(f"{place}: the last message, the training target, must have the role assistant")
             yield place, {"source": written(messages[:-1]), "target": messages[-1]["content"]}
 
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Data sets on disk in the format of the library datasets."""
+"""Data sets on disk in the format of the `datasets` library."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ STATE, SPLITS = "state.json", "dataset_dict.json"  # written by save_to_disk
 
 @register("corpus", "datasets")
 class Datasets(RecordCorpus):
-    """A folder saved with `save_to_disk` of the library datasets, or a folder of Parquet files; one row per example.
+    """A folder saved with `save_to_disk` of the `datasets` library, or a folder of Parquet files; one row per example.
 
-    Nothing is downloaded, and the library is not needed.
+    Nothing is downloaded, and the `datasets` library need not be installed.
     """
 
     class Config(RecordCorpus.Config):
         """The folder, its split and the columns."""
 
         folder: FolderPath = Field(description="a folder saved with save_to_disk, or a folder with .parquet files")
-        split: str | None = Field(None, description="the split, if the folder has several: train, ...")
-        fields: Fields = Field(description="column of each field, or a dotted path")
+        split: str | None = Field(None, description="the split to read (train, ...), if the folder has several")
+        fields: Fields = Field(description="column of each field; a dotted path selects a nested value")
 
         def files_read(self) -> tuple[str, ...]:
             """Return the data files, or the folder if they cannot be listed."""

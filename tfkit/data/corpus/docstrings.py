@@ -23,7 +23,7 @@ from tfkit.data.sentences import first_sentence
 
 _TESTS = {"test", "tests", "idle_test"}
 _TOPICS = "pydoc_data/topics.py"
-# word counts of summary and body: fewer words are uninformative, more words are reference manuals
+# allowed word counts of summary and body: shorter ones are uninformative, longer ones are reference manuals
 _SUMMARY, _BODY = range(3, 31), range(5, 201)
 
 
@@ -42,12 +42,14 @@ class Docstrings(Corpus):
         """The split (`valid` and `test` have 5% each), its seed, the form, and the maximum size of all splits."""
 
         split: Literal["train", "valid", "test"] = Field(
-            "train", description="train, valid or test; valid and test each get one in twenty texts, or modules"
+            "train",
+            description="train, valid or test; valid and test each get one in twenty texts (form text) or modules",
         )
         seed: Seed = Field(0, description="seed of the assignment to splits")
-        characters: PositiveInt = Field(2_000_000, description="maximum number of characters of all splits together")
+        characters: PositiveInt = Field(2_000_000, description="maximum total number of characters in all splits")
         form: Literal["text", "summary"] = Field(
-            "text", description="whole texts, or pairs of a docstring's rest and its first sentence"
+            "text",
+            description="whole texts, or docstrings as pairs: the first sentence is the target, the rest the source",
         )
 
     fields: tuple[str, ...] = ("text",)

@@ -19,7 +19,8 @@ from tfkit.data.vectors import Array, Vectors
 
 COLOURS = {"red": (0.9, 0.1, 0.1), "green": (0.1, 0.7, 0.2), "blue": (0.1, 0.2, 0.9), "yellow": (0.9, 0.8, 0.1)}
 FORMS, RADII = ("circle", "square", "triangle"), {"small": 3, "large": 5}
-RELATIONS = ("above", "left of")  # of the first shape to the second; without inverses, sentences are unique
+# of the first shape to the second; inverse relations are left out, so that an image has only one sentence
+RELATIONS = ("above", "left of")
 PIXELS, HALF = 24, 12
 THINGS = tuple(itertools.product(RADII, COLOURS, FORMS))
 MELODIES = {
@@ -65,7 +66,8 @@ class DrawnCorpus(VectorCorpus):
 class Shapes(DrawnCorpus):
     """Two drawn shapes, 24 x 24 pixels, and a sentence: "a large red circle above a small blue square".
 
-    A fifth of the 1,152 possible sentences is reserved for valid, and another fifth for test: unseen combinations.
+    A fifth of the 1,152 possible sentences is reserved for valid, and another fifth for test, so both contain only
+    unseen combinations.
     """
 
     fields = ("vectors", "target")
@@ -118,7 +120,7 @@ class Tones(DrawnCorpus):
         rate: Annotated[int, Field(ge=4000, le=48_000)] = Field(8000, description="sample rate in samples per second")
         seconds: Annotated[float, Field(ge=0.3, le=10)] = Field(0.9, description="length of a melody in seconds")
         window_ms: Milliseconds = Field(64.0, description="length of a frame in milliseconds")
-        hop_ms: Milliseconds = Field(32.0, description="time between the starts of two frames in milliseconds")
+        hop_ms: Milliseconds = Field(32.0, description="time between the starts of consecutive frames in milliseconds")
         noise: Annotated[float, Field(ge=0, le=1)] = Field(0.05, description="standard deviation of the noise")
 
     config: Config

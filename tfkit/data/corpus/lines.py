@@ -80,7 +80,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines. A truncated last line is dropped unless it is the only line."""
-        blank: list[str] | None = []  # empty lines before the first text
+        blank: list[str] | None = []  # empty lines before the first non-empty one
         for line in self._all():
             if blank is None:
                 yield line
@@ -188,7 +188,7 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _undecodable(path: str | Path, error: UnicodeDecodeError, encoding: str, lines: int = 0) -> DataError:
-    """Return the error with its line number; `lines` is the number of lines decoded before."""
+    """Return the error with its line number; `lines` is the number of lines decoded before it."""
     line = lines + error.object[: error.start].decode(encoding, errors="replace").count("\n") + 1
     bad = error.object[error.start : error.end].hex(" ")
     return DataError(
@@ -201,6 +201,6 @@ def _check_memory(path: str | Path, size: int) -> None:
     free = free_memory()
     if free is not None and size * DECODED > free:
         raise DataError(
-            f"{path}: has {gigabytes(size)}, and reading it needs {DECODED} times as much memory, but only "
+            f"{path}: is {gigabytes(size)} large, and reading it needs {DECODED} times as much memory, but only "
             f"{gigabytes(free)} are free; split the file"
         )

@@ -52,7 +52,7 @@ class Mixture(Corpus):
         of: Annotated[tuple[WeightedCorpus, ...], BeforeValidator(_at_least_two)] = Field(
             min_length=2, description="the corpora, each with its weight: [{corpus: ..., weight: 2}, ...]"
         )
-        size: PositiveInt | None = Field(None, description="number of examples; none: until a corpus is exhausted")
+        size: PositiveInt | None = Field(None, description="number of examples; none: stop when a corpus is exhausted")
         repeat: bool = Field(
             False, description="restart exhausted corpora; false: a corpus that ends before `size` is an error"
         )
@@ -61,7 +61,7 @@ class Mixture(Corpus):
         @model_validator(mode="after")
         def _ends(self) -> Mixture.Config:
             if self.repeat and self.size is None:
-                raise ValueError("repeat: true has no end; set size, the number of examples")
+                raise ValueError("with repeat: true, a mixture is endless; set size to the number of examples")
             return self
 
         @model_validator(mode="after")
@@ -70,7 +70,7 @@ class Mixture(Corpus):
             for number, other in enumerate(fields):
                 if set(other) != set(fields[0]):
                     first, these = ", ".join(fields[0]), ", ".join(other)
-                    raise ValueError(f"of[{number}] has {these}; of[0] has {first}; use corpora of equal fields")
+                    raise ValueError(f"of[{number}] has {these}; of[0] has {first}; use corpora with the same fields")
             return self
 
         def files_read(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Mixture(Corpus):
                 raise DataError(self._exhausted(number, streams[number].read, made))
 
     def _order(self) -> Iterator[int]:
-        """Yield corpus indices endlessly, ordered by random times: example k at a time in [k, k + 1) / weight."""
+        """Yield corpus indices endlessly, sorted by random times: in [k, k + 1) / weight for example k of a corpus."""
 
         def times(number: int, weight: float) -> Iterator[tuple[float, int]]:
             rng = random.Random(f"{self.config.seed} mixture {number}")

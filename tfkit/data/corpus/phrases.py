@@ -22,12 +22,12 @@ class Phrases(Corpus):
     example: ClassVar = {"train": 60, "valid": 20, "test": 20}
 
     class Config(Corpus.Config):
-        """The split, and the sizes and seed that all splits must share."""
+        """The split, and the sizes and the seed, which must be the same for all splits."""
 
         split: Literal["train", "valid", "test"] = Field("train", description="the split")
-        train: PositiveInt = Field(30000, description="pairs in train")
-        valid: PositiveInt = Field(500, description="pairs in valid")
-        test: PositiveInt = Field(1000, description="pairs in test")
+        train: PositiveInt = Field(30000, description="number of pairs in train")
+        valid: PositiveInt = Field(500, description="number of pairs in valid")
+        test: PositiveInt = Field(1000, description="number of pairs in test")
         seed: Seed = Field(1, description="seed of the pairs and their splits")
 
         @model_validator(mode="after")
@@ -37,7 +37,7 @@ class Phrases(Corpus):
             total = self.train + self.valid + self.test
             if total > MOST:
                 raise ValueError(
-                    f"train, valid and test are {total:,} pairs together, but only {MOST:,} distinct pairs exist"
+                    f"train, valid and test add up to {total:,} pairs, but only {MOST:,} distinct pairs exist"
                 )
             return self
 

@@ -18,8 +18,8 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 
 SPLITS = ("train", "valid", "test", "longer")
-SHARES = {"valid": 10, "test": 20}  # percentage of sources; the rest is train
-TRIES = 200  # draws per requested, or per found, example before a split counts as exhausted
+SHARES = {"valid": 10, "test": 20}  # percentage of the sources in each split; the rest are in train
+TRIES = 200  # maximum draws per example requested or found; a split without enough examples by then is exhausted
 PATIENCE = 100  # added to the number of found examples, so that a search does not end too early
 
 
@@ -55,7 +55,7 @@ class Probe(Corpus):
         raise NotImplementedError(f"{type(self).__name__} does not implement draw")
 
     def identity(self, source: str, target: str) -> str:
-        """Return the key that decides the split and is unique within it: by default the source."""
+        """Return the key whose hash decides the split and which is unique within it: by default the source."""
         return source
 
     def count(self) -> int | None:
@@ -84,7 +84,7 @@ class Probe(Corpus):
         if len(seen) < config.count:
             raise DataError(
                 f"{self.name()}: {config.split} has only {len(seen):,} distinct pairs with these options, not "
-                f"{config.count:,}; set count: {len(seen)}, or larger lengths"
+                f"{config.count:,}; set count: {len(seen)}, or increase the lengths"
             )
 
     def _lengths(self) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def symbols(count: int) -> list[str]:
 
 
 def lettered(word: str, number: int) -> str:
-    """Append a number in letters (a to z, ba, bb, ...), since word tokenizers would split off digits."""
+    """Append a number spelled in letters (a to z, ba, bb, ...), since word tokenizers would split off digits."""
     letters = ""
     while number or not letters:
         number, last = divmod(number, 26)
@@ -202,7 +202,7 @@ class AssociativeRecall(Probe):
 class Induction(Probe):
     """Probe: source ... a b c ... a, target = b c, what followed the earlier a (Olsson et al. 2022, arXiv 2209.11895).
 
-    The length is that of the sequence before the final query; its symbols are distinct.
+    The length is that of the sequence before the final query; the symbols in this sequence are distinct.
     """
 
     example: ClassVar = {"count": 20, "shortest": 3, "following": 2}
@@ -214,7 +214,7 @@ class Induction(Probe):
         length: Drawn = Field(16, description="maximum length in train, valid and test")
         longest: Drawn = Field(32, description="maximum length in longer (must exceed length)")
         symbols: Drawn = Field(40, description="number of symbols")
-        following: Drawn = Field(4, description="number of symbols to continue with")
+        following: Drawn = Field(4, description="number of symbols in the target")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)

@@ -49,7 +49,7 @@ class Grammar:
 
     @property
     def possible(self) -> bool:
-        """True if enough distinct rules exist."""
+        """True if enough distinct rules exist for all symbols."""
         available = sum(pow(self.breadth, size) for size in CHILDREN)
         return bool(self.breadth * self.rules <= available)
 
@@ -254,7 +254,7 @@ class Lano(Probe):
             grammar = grammar_of(self)
             most = self.longest if self.split == "longer" else self.length
             if not grammar.possible:
-                yield Problem("rules", f"{self.breadth} symbols do not have that many distinct rules")
+                yield Problem("rules", f"{self.breadth} symbols cannot form that many distinct rules")
             elif most >= grammar.least:
                 yield Problem("length", f"must be below {grammar.least}, the minimum length of a sentence")
 

@@ -53,7 +53,7 @@ def _find(record: object, name: str, place: str) -> object:
 
 def _available(value: object, name: str) -> str:
     if not isinstance(value, Mapping):
-        return f"found {_kind(value)}; expected named values"
+        return f"found {_kind(value)}; expected a mapping"
     hint = nearest(name, [str(name) for name in value])
     return f"available: {', '.join(map(str, value)) or 'none'}" + (f". Did you mean '{hint}'?" if hint else "")
 
@@ -107,7 +107,7 @@ Columns = Annotated[dict[str, str | NonNegativeInt], Field(min_length=1)]
 
 @register("corpus", "csv")
 class Csv(TextRecordCorpus):
-    """CSV: one example per row, all with equally many cells; quoted cells may contain delimiters and line breaks."""
+    """CSV: one example per row, with equal numbers of cells; quoted cells may contain delimiters and line breaks."""
 
     class Config(TextRecordCorpus.Config):
         """The file; `fields` maps each field to a column name in the header, or to a column index from 0."""
@@ -176,7 +176,7 @@ def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> 
         numbers[field] = first.index(column) if isinstance(column, str) else column
         if numbers[field] >= len(first):
             raise DataError(
-                f"{place}: {len(first)} columns, but column {column} is selected (columns count from 0){_parted(first)}"
+                f"{place}: {len(first)} columns, but column {column} is selected (counted from 0){_parted(first)}"
             )
     return numbers
 
@@ -215,7 +215,7 @@ class Parquet(RecordCorpus):
             yield place, pick(row, self.names, place)
 
     def count(self) -> int:
-        """Return the row count from the metadata, which may be large even if the file is small."""
+        """Return the row count from the metadata; a small file may declare a large count."""
         rows: int = self._file.metadata.num_rows
         return rows
 
@@ -225,7 +225,7 @@ class Parquet(RecordCorpus):
             if bound_of_files() is None:
                 yield from _rows_of(self._file)
                 return
-            with files.regular(self.file) as file:  # buffered, so that unused pages are skipped
+            with files.regular(self.file) as file:  # buffered reading skips unused pages
                 yield from _rows_of(import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER), FEW)
 
     @cached_property

@@ -27,7 +27,7 @@ class TextCorpus(Corpus):
 
         files: RecipePaths = Field(description="a file, or a list of files")
         unit: Literal["line", "paragraph", "document"] = Field(
-            "line", description="unit of text: a line, a paragraph between empty lines, a file"
+            "line", description="unit of text: a line, a paragraph (separated by empty lines) or a whole file"
         )
         encoding: Encoding = Field("utf-8", description="text encoding of the files: utf-8, latin-1, ...")
 
@@ -70,7 +70,7 @@ class TextCorpus(Corpus):
 
 @register("corpus", "labelled_text")
 class LabelledText(TextRecordCorpus):
-    """Labelled lines: the label is the first word of a line, or the same line of the file `labels`."""
+    """Labelled lines: the label is the first word of a line, or the line of the file `labels` with the same number."""
 
     class Config(TextRecordCorpus.Config):
         """The file of texts, and the file of labels if they are separate."""
@@ -162,7 +162,7 @@ class ParallelTsv(TextRecordCorpus):
         if columns <= max(self.source, self.target):
             raise DataError(
                 f"{self.file}:1: {columns} columns, but column {max(self.source, self.target)} is selected "
-                "(columns count from 0 and are separated by tabs)"
+                "(columns are counted from 0 and separated by tabs)"
             )
         for number, line in lines if self.header else chain([first], lines):
             cells = line.split("\t")

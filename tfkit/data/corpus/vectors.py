@@ -27,8 +27,8 @@ from tfkit.storage import files
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # Pillow's names
-MOST_PIXELS = 2**24  # per image: a small file can declare billions
-MOST_BYTES = 2**30  # per image or audio file
+MOST_PIXELS = 2**24  # limit per image, since a small file can declare billions of pixels
+MOST_BYTES = 2**30  # limit per image or audio file
 Milliseconds = Annotated[float, Field(gt=0, le=10_000)]
 
 
@@ -74,7 +74,7 @@ class Npy(VectorCorpus):
         labels, rows = self._read_labels(path), len(read_npy(self.config.file))
         if len(labels) != rows:
             raise DataError(
-                f"{path} has {len(labels):,} labels for {rows:,} examples of {self.config.file}; write one per example"
+                f"{path} has {len(labels):,} labels, but {self.config.file} has {rows:,} examples; use equal numbers"
             )
         return labels
 
@@ -124,7 +124,10 @@ class FolderCorpus(VectorCorpus):
         self.fields = ("vectors", config.field)
 
     def read(self) -> Iterator[Example]:
-        """Yield the files in the order of the label file, or sorted. Raise DataError if their shapes do not match."""
+        """Yield the files in the order of the label file, or sorted by path.
+
+        Raise DataError if their arrays have different shapes.
+        """
         first: tuple[str, Array] | None = None
         for path, label in self._labelled():
             array = self.load(path)
@@ -222,16 +225,16 @@ class Images(FolderCorpus):
 
 @register("corpus", "audio")
 class Audio(FolderCorpus):
-    """A folder of sounds (.wav), one per example: log-magnitude spectra [frames, frequencies]."""
+    """A folder of audio files (.wav), one per example: log-magnitude spectra [frames, frequencies]."""
 
     suffixes = (".wav",)
 
     class Config(FolderCorpus.Config):
-        """The folder, and how sounds are cut into frames; each has `rate * window_ms / 2000 + 1` frequencies."""
+        """The folder, and how its audio is cut into frames; each has `rate * window_ms / 2000 + 1` frequencies."""
 
         rate: PositiveInt = Field(16_000, description="sample rate in Hz; files with other rates are rejected")
         window_ms: Milliseconds = Field(25.0, description="length of a frame in milliseconds")
-        hop_ms: Milliseconds = Field(10.0, description="time between the starts of two frames in milliseconds")
+        hop_ms: Milliseconds = Field(10.0, description="time between the starts of consecutive frames in milliseconds")
 
     config: Config
 
@@ -247,7 +250,7 @@ def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: s
     """Return log-magnitude spectra [frames frequencies] of Hann windows, scaled from 0 (-60 dB) to 1 (full scale)."""
     window, hop = (max(1, round(rate * milliseconds / 1000)) for milliseconds in (window_ms, hop_ms))
     if len(samples) < window:
-        raise DataError(f"{place}: {len(samples):,} samples are shorter than a window of {window:,}")
+        raise DataError(f"{place}: has {len(samples):,} samples, but a frame needs {window:,}")
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)  # [window]
     pieces = np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]  # [frames, window]
     magnitude = np.abs(np.fft.rfft(pieces * hann)) / hann.sum() * 2  # [frames, frequencies]
@@ -280,7 +283,7 @@ def read_wav(path: str) -> tuple[Array, int]:
 class Digits(VectorCorpus):
     """1,797 handwritten digits, 8 x 8 grey pixels from 0 to 1, from scikit-learn (Alpaydin and Kaynak 1998).
 
-    In a fixed shuffled order, the first 180 are test, the next 180 valid, and the rest train.
+    After a fixed shuffle, the first 180 are test, the next 180 valid, and the rest train.
     """
 
     fields = ("vectors", "label")

@@ -11,14 +11,14 @@ from tfkit.core.errors import DataError
 from tfkit.core.machine import free_memory, gigabytes
 
 LOGGER = logging.getLogger("tfkit")
-SECONDS = 10.0  # between log lines
-OFTEN, SELDOM = 1_000, 100_000  # examples between two checks of the clock, and of the memory
+SECONDS = 10.0  # seconds between log lines
+OFTEN, SELDOM = 1_000, 100_000  # number of examples between checks of the clock, and between checks of the memory
 SMALLEST = 250  # bytes; lower bound for an example with one short text
 SPARED = 10  # reading stops if less than 1/SPARED of the initially free memory is left
 
 
 def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | None) -> Iterator[dict[str, str]]:
-    """Yield the examples. Raise DataError if a field is not text, or before memory runs out.
+    """Yield the examples. Raise DataError if a field is not text, or if memory is about to run out.
 
     `expected` is the number of examples, or None if unknown.
     """
@@ -53,7 +53,7 @@ def check_texts(example: Mapping[str, Any], place: str) -> None:
 
 
 def _check_memory(free: int | None, number: int, name: str) -> None:
-    """Raise DataError if little is left of the `free` bytes that were measured at the start."""
+    """Raise DataError if little memory is left of the `free` bytes measured at the start."""
     left = free_memory()
     if free is not None and left is not None and left < free / SPARED:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Tokenizers: conversion of text to ids and back, based on the library tokenizers.
+"""Tokenizers: conversion of text to ids and back, based on the `tokenizers` library.
 
 | type | token | purpose |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""Loading of tokenizer.json files, validated first because some files make the library tokenizers abort."""
+"""Loading of tokenizer.json files, which are validated first because some make the `tokenizers` library abort."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def read_backend(text: str) -> tokenizers.Tokenizer:
 
 @contextlib.contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Convert panics of the library to DataError, such as from a regular expression that takes too many steps."""
+    """Convert panics of the library to DataError, such as a panic because a regular expression takes too many steps."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # the class cannot be imported
+        if type(error).__name__ != "PanicException":  # the class of panics cannot be imported
             raise
         raise DataError(f"the tokenizer failed: {' '.join(str(error).split())}") from None
 
 
 def check(data: JsonObject) -> None:
-    """Raise DataError for values that the library accepts but that exhaust memory later.
+    """Raise DataError for values that the library accepts but that would exhaust memory when texts are encoded.
 
     Values of wrong types are left to the library, which rejects them.
     """
@@ -129,14 +129,14 @@ def _check_charsmap(text: str) -> None:
 def _check_growth(part: str, steps: Iterable[JsonObject]) -> None:
     """Raise DataError if replacements can expand a text excessively.
 
-    For each character, `grown` counts the copies that one input character can become.
+    `grown` maps a character to the maximum number of its copies that one input character can become.
     """
     grown: dict[str, float] = defaultdict(lambda: 1.0)
-    rest, before = 1.0, 0  # growth of all other characters; length of the prefix
+    rest, before = 1.0, 0  # maximum growth of characters not in `grown`; length of the prefix
     for step in steps:
         before += len(step.get("prepend") or "")
         if "pattern" not in step or "content" not in step:
-            rest = max([rest, *grown.values()])  # this step may map any character to any other
+            rest = max([rest, *grown.values()])  # this step may map any character to any other one
             grown.clear()
             continue
         literal, content = step["pattern"].get("String"), step["content"]

@@ -31,7 +31,7 @@ class Tokenizer:
     ) -> None:
         """Wrap a `tokenizers` object with its special tokens by role. Raise DataError for unknown tokens.
 
-        `source` is the tokenizer for the encoder's texts, if it differs.
+        `source` is the tokenizer for the encoder's texts, if the two sides have different ones.
         """
         vocabulary = backend.get_vocab(with_added_tokens=True)
         missing = [f"{role} {text!r}" for role, text in special.items() if text not in vocabulary]
@@ -120,7 +120,7 @@ class Tokenizer:
 
     @panics_as_errors()
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, skipping special tokens and ids without a token."""
+        """Decode `ids`, skipping special tokens and ids without a token."""
         numbers = [int(id_) for id_ in ids]
         if numbers and min(numbers) < 0:
             raise UsageError(f"ids must not be negative, got {min(numbers)}")
@@ -158,7 +158,7 @@ class Tokenizer:
         return str(self.backend.to_str(pretty=True))
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json atomically. Raise DataError if that fails."""
+        """Write tokenizer.json atomically. Raise DataError if writing fails."""
         try:
             write_text(Path(path), self.to_json())
         except RunError as error:

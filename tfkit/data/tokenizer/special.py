@@ -54,7 +54,7 @@ class SpecialTokens(BaseModel):
         letters = sum(character.isalnum() for character in text)
         if any(character.isspace() for character in text) or letters in (0, len(text)):
             raise ValueError(
-                f"a special token needs letters and other signs but no spaces, such as <pad> or [PAD], so that no "
+                f"a special token must contain letters and other characters, but no spaces, such as <pad>, so that no "
                 f"word of a text equals it; got {text!r}"
             )
         return text
@@ -69,7 +69,7 @@ class SpecialTokens(BaseModel):
         return self
 
     def texts(self) -> dict[str, str]:
-        """Special tokens that are set, by role, in the order of their ids."""
+        """Special tokens by role, in the order of their ids, without roles that are none."""
         roles = {role: text for role in ROLES if (text := getattr(self, role)) is not None}
         return roles | {f"sentinel_{number}": SENTINEL.format(number) for number in range(self.sentinels)}
 
@@ -137,7 +137,7 @@ def default_unknown(options: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def unknown_problem(special: SpecialTokens, covers: str) -> str:
-    """Return the message for an unknown token that the option `covers` makes useless, or for the lack of both."""
+    """Return the message if an unknown token and the option `covers`, which replaces it, are both set, or neither."""
     if special.unknown is None:
         return f"an unknown token is needed without {covers}; set special_tokens.unknown"
     return f"{covers} needs no unknown token; set special_tokens.unknown: none, not {special.unknown!r}"

@@ -17,8 +17,11 @@ from tfkit.data.tokenizer.special import check_room, default_unknown, unknown_pr
 from tfkit.data.tokenizer.words import MARK, mark_words
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # byte tokens, named as the library requires
-DIGITS, NOISE = 6, 1e-9  # decimals of the stored log-probabilities, and their maximum variation between runs
-STEP = 1e-4  # log-probability between consecutive characters in the library's ranking
+DIGITS, NOISE = (
+    6,
+    1e-9,
+)  # decimals of stored log-probabilities, and their maximum variation before rounding
+STEP = 1e-4  # difference in log-probability between consecutive characters in the library's ranking
 
 
 @register("tokenizer", "unigram")

@@ -14,8 +14,8 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 def continuations(tokenizer: Tokenizer) -> Flags:
     """Return the mask [vocab_size] of word-internal tokens, which start with `##`, or lack a leading `▁` or `Ġ`.
 
-    In vocabularies without such marks (characters), letters and digits are word-internal, because the space before them
-    starts the word; all other signs start a word.
+    In vocabularies without such marks (characters), letters and digits are word-internal, because the space before
+    them starts the word; all other characters start a word.
     """
     vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
     marks = [mark for mark in ("▁", "Ġ") if any(token.startswith(mark) for token in vocabulary)]

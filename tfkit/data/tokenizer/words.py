@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 MARK = "▁"
-# letters with accents, digits, or other signs, each with its preceding space; all other whitespace one by one
+# runs of letters, digits or other characters, each with the mark before it; other whitespace one character at a time
 _PIECES = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\p{L}\p{M}\p{N}▁\s]+|▁|\s"
 
 

@@ -31,7 +31,7 @@ OBJECTIVES = {"decoder": "causal_lm", "encoder": "masked_lm", "encoder_decoder":
 
 @dataclass(frozen=True)
 class BenchCase:
-    """A model and a batch of `rows` random texts of `length` tokens; for an encoder-decoder, on both sides."""
+    """A model and a batch of `rows` random texts of `length` tokens; an encoder-decoder has them on both sides."""
 
     size: Size
     rows: int
@@ -45,7 +45,7 @@ class BenchCase:
         return torch.randint(5, self.size.vocab_size, (self.rows, self.length), generator=generator)
 
     def inputs(self) -> dict[str, Tensor]:
-        """Return the inputs of a forward pass; tfkit and transformers name them equally."""
+        """Return the inputs of a forward pass; tfkit and transformers use the same names for them."""
         return {"input_ids": self.ids()} | ({"decoder_input_ids": self.ids(1)} if self.size.pair else {})
 
     def labels(self) -> Tensor:
@@ -110,7 +110,7 @@ def _step(case: BenchCase, model: Model) -> Call:
 
 
 def _batch(case: BenchCase) -> Batch:
-    """Return a batch as the objectives collate it: `labels` [n], and their places in the flattened rows."""
+    """Return a batch as the objectives collate it: `labels` [n], and their indices in the flattened rows."""
     labels = case.labels().flatten()  # [rows*length]
     predicted = torch.nonzero(labels >= 0).flatten()  # [n]
     batch = {**case.inputs(), "labels": labels[predicted]}

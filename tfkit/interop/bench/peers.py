@@ -1,4 +1,4 @@
-"""Training steps and forward passes of other installed libraries, for models of equal size."""
+"""Training steps and forward passes of other installed libraries, with models of the same size."""
 
 # Axes: rows, length, d_model, vocab_size.
 
@@ -20,8 +20,8 @@ from tfkit.models import Model
 from tfkit.reports.bench_peers import library, transformers_model
 from tfkit.reports.rounds import Call
 
-Engine = Callable[[dict[str, Tensor]], Tensor]  # inputs by name to logits
-TOLERANCE = 1e-2  # of logits, which have a magnitude of 1
+Engine = Callable[[dict[str, Tensor]], Tensor]  # maps inputs by name to logits
+TOLERANCE = 1e-2  # maximum difference of logits, whose magnitude is about 1
 
 
 def _transformers(case: BenchCase, _: Model) -> Call:
@@ -87,7 +87,7 @@ def _call(case: BenchCase, model: nn.Module, logits: Callable[[dict[str, Tensor]
 
 
 def _exported(case: BenchCase, model: Model, load: Callable[[Path], Engine]) -> Call:
-    """Return a forward pass of an engine on the exported model. Raise RunError if its logits differ from tfkit's."""
+    """Return the forward pass of the exported model in an engine. Raise RunError if its logits differ from tfkit's."""
     graph = WholeGraph(model)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / graph.file

@@ -77,7 +77,7 @@ def largest_difference(model: Model, engine: Engine, special: BoundaryTokens) ->
 
 
 def verify_engine(run: Run, folder: Path, tolerance: float = TOLERANCE) -> FilesVerdict:
-    """Compare a run with its CTranslate2 folder. Raise DataError if it cannot be loaded."""
+    """Compare a run with its CTranslate2 export in `folder`. Raise DataError if it cannot be loaded."""
     special = boundary_tokens(run)
     engine, model = Engine(folder, special), as_float32(run.model)
     try:

@@ -34,7 +34,7 @@ from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
 
 PURPOSE = "export to CTranslate2 needs"
 TOKENIZER_FILES = (TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
-LARGEST = 1e-3  # allowed difference in log-probability; more means that the converter ignored a setting
+LARGEST = 1e-3  # maximum difference in log-probability; a larger one means that the converter ignored a setting
 EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps")
 MARIAN = "MarianConfig"  # loaded as BART, because CTranslate2's Marian loader drops the last token
 SPECIAL = ("bos_token", "eos_token", "unk_token")
@@ -51,7 +51,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     """Export `run` to the CTranslate2 folder `target` and verify its log-probabilities.
 
     Raises UsageError if a library is missing or CTranslate2 does not support the model, RunError if the folder must
-    not be overwritten. A failed export leaves no files.
+    not be overwritten. No files are left behind on failure.
     """
     loaders = _loaders()
     goal = target_folder(target, "CTranslate2 model", (MODEL, CONFIG), force)
@@ -78,7 +78,10 @@ def _loaders() -> Mapping[str, object]:
 
 
 def _taken(run: Run, loaders: Mapping[str, object]) -> FamilyConfig:
-    """Return the config of a class that CTranslate2 supports. Raise UsageError locating each unsupported setting."""
+    """Return the run's config for a transformers class that CTranslate2 supports.
+
+    Raise UsageError with the location of each unsupported setting.
+    """
     _check_writes(run)
     classes = optional("transformers", "hf", PURPOSE).CONFIG_MAPPING
     types = {name: family.model_types[0] for name, family in families().items()}
@@ -110,7 +113,7 @@ def _lacks(model: Mapping[str, object], key: str) -> str:
 def _check_writes(run: Run) -> None:
     """Raise UsageError for a model that does not generate text, or a run without a single tokenizer."""
     if not writes(run.model):
-        raise UsageError(f"{run.folder}: does not generate text, as CTranslate2 requires; try --to onnx")
+        raise UsageError(f"{run.folder}: does not generate text, which CTranslate2 requires; try --to onnx")
     if not has_tokenizer(run):
         raise UsageError(f"{run.folder}: has no tokenizer, which CTranslate2 requires; try --to onnx")
     if run.source_tokenizer is not run.tokenizer:

@@ -29,19 +29,21 @@ def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
     """Write the adapter of `run` for peft, to be loaded into the exported base model.
 
     Raise UsageError if the run has no low-rank adapter, trained other parameters too, or adapts projections that
-    transformers stores in another form; raise RunError if the folder must not be overwritten. On errors, no files are
-    left.
+    transformers stores in another form; raise RunError if the folder must not be overwritten. No files are left behind
+    on failure.
     """
     config = run.recipe.train.adapter
     if not isinstance(config, Lora.Config) or not (run.folder / ADAPTER).is_file():
         raise UsageError(f"{run.folder}: has no low-rank adapter; train with train.adapter: lora")
     if config.also:
         raise UsageError(
-            f"{run.folder}: trained more than its adapter (also: {', '.join(config.also)}); export it merged"
+            f"{run.folder}: also trained parameters outside its adapter ({', '.join(config.also)}); export it merged"
         )
     family_config = matching_family(run.blueprint, imported_as(run), ids_of(run))
     if family_config is None:
-        raise UsageError(f"{run.folder}: peft requires a transformers class, and none fits; export it merged")
+        raise UsageError(
+            f"{run.folder}: peft requires a transformers class, and none can express this model; export it merged"
+        )
     check(RunFolder(run.folder), [ADAPTER])
     pairs, _ = read_tensors(run.folder / ADAPTER)
     names = [name.removesuffix(".up") for name in pairs if name.endswith(".up")]
@@ -75,8 +77,8 @@ def _config(config: Lora.Config, family_config: FamilyConfig, paths: list[str]) 
 def _places(run: Run, family_config: FamilyConfig, names: list[str]) -> Mapping[str, tuple[str, Tensor]]:
     """Return the module name in transformers for each projection, and the order of the projection's rows in it.
 
-    To find them, weights with numbered rows are converted. Raise UsageError if the conversion joins, splits or
-    transposes a projection.
+    Both are found by converting weights whose rows are filled with their own numbers. Raise UsageError if the
+    conversion to transformers joins, splits or transposes a projection.
     """
     own, _ = own_tensors(run.model)
     marks = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in own.items()}

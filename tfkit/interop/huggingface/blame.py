@@ -16,9 +16,9 @@ from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
 
 MOST = 4  # maximum keys in a message
-PROBES = (2, 8)  # replacement values tried for a key
-NOWHERE = " (at <mapping>)"  # location suffix of values that come from no file
-# parts of a recipe path that a family's settings omit: the prefix, the kind of layer and list indices
+PROBES = (2, 8)  # values tried as replacements for a key's value
+NOWHERE = " (at <mapping>)"  # suffix of the location of values that are not from a file
+# parts of a recipe path that are omitted in a family's settings: the prefix, the kind of layer and list indices
 UNSAID = re.compile(r"^model\.|(?<=layer)s\.\w+|\[\d+\]")
 
 
@@ -38,7 +38,7 @@ def unreadable(file: Path, family: type[Family], config: Watched, error: Excepti
 
 
 def _line(family: type[Family], config: Watched, fault: Fault, curing: Sequence[str]) -> str:
-    """Format a fault with the keys that it names and the keys whose change would fix it."""
+    """Format a fault with the keys that it mentions and the keys that fix it if changed."""
     message = f"{UNSAID.sub('', fault.path)}: {fault.message.replace(NOWHERE, '')}"
     return _with_keys(message, config, [*(row.config_key for row in _about(family, fault)), *curing])
 
@@ -66,7 +66,7 @@ def _curing(family: type[Family], config: Watched) -> list[str]:
 
 
 def _others(bare: Mapping[str, object], key: str) -> Iterator[Mapping[str, object]]:
-    """Yield the config without a key, then with other numbers as its value."""
+    """Yield copies of the config: one without a key, then some with other numbers as its value."""
     yield bare
     for number in PROBES:
         config = copy.deepcopy(dict(bare))

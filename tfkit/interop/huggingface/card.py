@@ -14,9 +14,9 @@ from tfkit.training.folder import RunFolder
 
 
 def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
-    """Return the card of a run that transformers loads with the class `loader`, with user text escaped.
+    """Return the card of a run that transformers loads with the class `loader`. User text is escaped.
 
-    `sentences`: sentence-transformers can load the folder too.
+    `sentences` is true if sentence-transformers can also load the folder.
     """
     trusted = ", trust_remote_code=True" * own_code
     recipe = {"tfkit": LANGUAGE, "model": spell(model_values(run.blueprint))}

@@ -50,7 +50,10 @@ class RenamedTensors(Mapping[str, Tensor]):
 def to_own(
     family: type[Family], checkpoint: Mapping[str, Tensor], required: Mapping[str, torch.Size], blueprint: Blueprint
 ) -> ConvertedTensors:
-    """Convert to tfkit tensors with the `required` names and shapes. Raise DataError listing mismatches."""
+    """Convert checkpoint tensors to tfkit tensors with the `required` names and shapes.
+
+    Raise DataError listing mismatches.
+    """
     names = names_of(family, checkpoint)
     brought = ConvertedTensors()
     used: set[str] = set()
@@ -66,7 +69,7 @@ def to_own(
             tensors = [checkpoint[names[name]] for name in needed]
             try:
                 converted = rule.to_own(tensors, [required[name] for name in own], sizes)
-            except Exception as error:  # einops has its own error class
+            except Exception as error:  # including the error class of einops
                 shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(needed, tensors, strict=True))
                 raise DataError(f"{shapes} cannot become {', '.join(own)}: {_first_line(error)}") from None
             brought.tensors |= dict(zip(own, converted, strict=True))
@@ -76,7 +79,10 @@ def to_own(
 
 
 def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
-    """Convert to checkpoint tensors. Raise DataError for tensors without a rule and for names written twice."""
+    """Convert tfkit tensors to checkpoint tensors.
+
+    Raise DataError for tensors without a rule and for names that two rules write.
+    """
     result: dict[str, Tensor] = {}
     used: set[str] = set()
     for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
@@ -100,7 +106,7 @@ def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Bl
 
 
 def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
-    """Return the axis sizes that layouts may use, for the sublayer that owns tfkit's tensor `name`."""
+    """Return the axis sizes that layouts may refer to, for the sublayer that owns tfkit's tensor `name`."""
     side, _, rest = name.partition(".")
     plan = next((plan for plan in blueprint.stacks() if plan.side == side), None)
     if plan is None or not rest.startswith("layers."):
@@ -112,7 +118,7 @@ def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
 
 
 def names_of(family: type[Family], checkpoint: Iterable[str]) -> dict[str, str]:
-    """Return name in the rules -> name in the file."""
+    """Return a mapping from names in the rules to names in the file."""
     result = {}
     for name in checkpoint:
         plain = name
@@ -165,7 +171,7 @@ def _number(name: str) -> int:
 
 
 def _depth(names: Iterable[str]) -> int:
-    """Return the number of layers that appear in the names."""
+    """Return the number of layers, as numbered in the names."""
     return 1 + max(map(_number, names), default=-1)
 
 
@@ -175,7 +181,7 @@ def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapp
     if owner is None or owner not in names:
         return False
     if not torch.equal(checkpoint[names[plain]], checkpoint[names[owner]]):
-        raise DataError(f"{names[plain]} and {names[owner]} are tied by config.json, but differ in the files")
+        raise DataError(f"{names[plain]} and {names[owner]} are tied according to config.json, but differ in the files")
     return True
 
 

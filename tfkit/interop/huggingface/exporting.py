@@ -42,7 +42,7 @@ LABELS = ("id2label", "label2id", "problem_type")  # keys of config.json that na
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export. Without a `family_config`, the folder contains its own code, for the reasons in `why`."""
+    """Result of an export. If `family_config` is None, the folder contains its own code, for the reasons in `why`."""
 
     folder: Path
     family_config: FamilyConfig | None
@@ -59,9 +59,9 @@ def export_model(
 ) -> Exported:
     """Write `run` to the folder `target` for transformers; `force` renames an earlier export to NAME.old.
 
-    With `pooling` (mean, first, last), sentence-transformers can load the folder too. `family_config` is the class to
+    With `pooling` (mean, first, last), sentence-transformers can also load the folder. `family_config` is the class to
     export as, by default the first that fits. Raises RunError if the folder must not be overwritten, UsageError for
-    pooling if the model is not a text encoder. On errors, no files are left.
+    pooling if the model is not a text encoder. No files are left behind on failure.
     """
     if pooling is not None:
         check_reads_sentences(run)
@@ -97,7 +97,7 @@ def export_model(
 
 
 def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
-    """Return recipe faults for the settings that the nearest family's config.json cannot express."""
+    """Return a recipe fault for each setting that the nearest family's config.json cannot express."""
     nearest = nearest_unlike(run.blueprint, imported_as(run), ids)
     if nearest is None:
         return ()
@@ -107,7 +107,7 @@ def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
 
 
 def _checkpoint_tensors(blueprint: Blueprint, family: type[Family], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert to checkpoint tensors, including constants that the files require."""
+    """Convert a run's tensors to checkpoint tensors, adding constants that the files require."""
     constants = family.constants(blueprint).items()
     return to_checkpoint(family, own, blueprint) | {
         f"{family.prefix_of(name, blueprint)}{name}": value.to(_dtype(own)) for name, value in constants
@@ -120,7 +120,7 @@ def has_tokenizer(run: Run) -> bool:
 
 
 def auto_class(blueprint: Blueprint) -> str:
-    """Return the transformers class that loads the model, without its head if no class has it."""
+    """Return the transformers class that loads the model, or only its stacks if no class has its head."""
     classes = head_classes(blueprint)
     return "AutoModel" if classes is None else classes[0]
 

@@ -34,8 +34,8 @@ class Family(Component):
     rules: ClassVar[tuple[Rule, ...]] = ()
     head_rules: ClassVar[Mapping[str, tuple[Rule, ...]]] = {}  # additional rules by head type, or for "none"
     prefix: ClassVar[str] = ""  # prefix of checkpoint names, except in files of a base model; omitted in rules
-    unprefixed: ClassVar[tuple[str, ...]] = ()  # names without `prefix`, such as the head's, start like this
-    tied: ClassVar[Mapping[str, str]] = {}  # checkpoint name -> name of the tensor it may duplicate
+    unprefixed: ClassVar[tuple[str, ...]] = ()  # starts of the names that have no `prefix`, such as the head's
+    tied: ClassVar[Mapping[str, str]] = {}  # checkpoint name -> name of the tensor that it may be a copy of
     ignored: ClassVar[tuple[str, ...]] = ()  # name templates of constant buffers
     sizes: ClassVar[Sizes] = {}  # constant axis sizes for layouts
     dropped: ClassVar[tuple[str, ...]] = ()  # name templates of tensors that no output uses
@@ -45,15 +45,15 @@ class Family(Component):
 
     @classmethod
     def adopt(cls, slot: str, name: str) -> None:
-        """Register the family. Raise UsageError if its rules contradict each other."""
+        """Register the family. Raise UsageError if the family's rules contradict each other."""
         check_rules(name, cls.rules, cls.head_rules)
         super().adopt(slot, name)
 
     @classmethod
     def recipe(cls, config: ConfigJson) -> Tree:
-        """Return the `model:` section for a config. Raise DataError if no recipe can express it."""
+        """Return the `model:` section for a config. Raise DataError if no recipe can express the config."""
         for key in cls.derived:
-            look(config, key)  # marks the key as read
+            look(config, key)  # reading the key marks it as used
         for row in cls.fixed:
             row.check(config)
         rows = ((row.keys, row.read(config)) for row in cls.settings)
@@ -64,7 +64,7 @@ class Family(Component):
 
     @classmethod
     def head_class(cls, config: ConfigJson) -> str:
-        """Return the model class named in the config. Raise DataError if it is not supported."""
+        """Return the model class named in the config. Raise DataError if the class is not supported."""
         classes = config.get("architectures") or [next(iter(cls.heads))]
         for name in classes:
             if name in cls.heads:
@@ -74,7 +74,7 @@ class Family(Component):
 
     @classmethod
     def config(cls, model: ModelSection, head_class: str) -> Tree:
-        """Return config.json for a spelled-out `model:`. Raise DataError if it cannot express a value."""
+        """Return config.json for a spelled-out `model:`. Raise DataError if config.json cannot express a value."""
         config: Tree = {"architectures": [head_class], "model_type": cls.model_types[0]}
         for row in cls.fixed:
             put(config, row.config_key, row.values[0])
@@ -101,18 +101,19 @@ class Family(Component):
     def as_read(cls, model: ModelSection) -> ModelSection:
         """Return a spelled-out model as `recipe` would read it back from `config`.
 
-        The result differs from `model` if the implementation requires a part without effect, given by `constants`.
+        The result differs from `model` if the implementation requires a part that `constants` fill so that it has no
+        effect.
         """
         return model
 
     @classmethod
     def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
-        """Return the prefix of a checkpoint name; it is empty if the model has no head."""
+        """Return the prefix of a checkpoint name, which is empty if the model has no head."""
         return "" if blueprint.head is None or name.startswith(cls.unprefixed) else cls.prefix
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        """Add to `model` what `settings` cannot express."""
+        """Add the values to `model` that `settings` cannot express."""
 
     @classmethod
     def to_stored(cls, model: Tree, checkpoint: Mapping[str, Tensor]) -> list[str]:
@@ -121,7 +122,7 @@ class Family(Component):
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
-        """Add to `config` what `settings` cannot express."""
+        """Add the values to `config` that `settings` cannot express."""
 
 
 MISSING = object()
@@ -147,7 +148,7 @@ def value_of(model: ModelSection, dotted: str, default: object = None) -> Any:
 
 
 def merged(base: Mapping[str, object], *over: Mapping[str, object]) -> Tree:
-    """Return a copy of `base` with overrides merged as in variants: dotted keys, merge rule R20."""
+    """Return a copy of `base` with overrides merged as in variants: with dotted keys and merge rule R20."""
     return overlays.overlaid("model", base, *over)
 
 

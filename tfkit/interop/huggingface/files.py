@@ -21,13 +21,13 @@ from tfkit.interop.huggingface.strangers import file_in, mapping_in
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-# limits for numbers in config.json by words in their keys, since families create that many objects
+# limits of counts in config.json, by a word in their keys, since families create that many objects
 COUNTED = {"layer": 10_000, "expert": 100_000, "label": 1_000_000, "group": 1_000_000, "pattern": 10_000}
-DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model")  # downloaded from a hub repository: no code, no pickles
+DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model")  # files from the hub: no code, no pickles
 
 
 def folder_of(source: str) -> Path:
-    """Return the folder `source`, or download the hub repository of that name. Raise DataError if neither exists."""
+    """Return the folder `source`, or download the hub repository of that name. Raise DataError if there is neither."""
     path = Path(source)
     if path.is_dir():
         return path
@@ -56,7 +56,7 @@ def read_config(folder: Path) -> JsonObject:
 
 
 def _check_counts(path: Path, config: ConfigJson) -> None:
-    """Raise DataError for absurdly large counts, for which families would create huge lists."""
+    """Raise DataError for absurdly large counts, since families would create lists of that length."""
     for key, value in config.items():
         if isinstance(value, dict):
             _check_counts(path, value)
@@ -86,7 +86,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
 @contextmanager
 def open_checkpoint(folder: Path, dtype: torch.dtype | None = None) -> Iterator[Checkpoint]:
-    """Open the tensor files of a folder. Raise DataError for missing, broken or pickled files."""
+    """Open the tensor files in a folder. Raise DataError for missing, broken or pickled files."""
     paths = _paths(folder)
     with ExitStack() as stack:
         files: dict[str, object] = {}

@@ -66,11 +66,11 @@ class ImportedModel:
 def import_model(
     source: str, out: str | Path | None = None, dtype: str = "float32", force: bool = False, imports: Sequence[str] = ()
 ) -> ImportedModel:
-    """Import a Hugging Face folder or hub repository as a run, by default in runs/ under the same name.
+    """Import a Hugging Face folder or hub repository as a run, by default to a folder of the same name in runs/.
 
     `dtype` is the dtype of the stored weights; `force` renames an existing run to NAME.old; `imports` are the files
     passed to --import. Raises DataError if the model is not supported, RunError if the folder must not be overwritten.
-    On errors, no files are left.
+    No files are left behind on failure.
     """
     read = Source.of(source)
     if out is None:
@@ -107,7 +107,7 @@ def import_model(
 
 
 def _as_stored(read: Source, model: Tree) -> list[str]:
-    """Correct the values of `model` that only the tensors determine. Return notes for the user."""
+    """Correct the values of `model` that can be determined only from the tensors. Return notes for the user."""
     with open_checkpoint(read.folder) as checkpoint:
         return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
@@ -148,7 +148,7 @@ def _loaded(file: Path, imports: Sequence[str], read: Source, model: ModelSectio
     try:
         recipe = load_saved(file)
     except RecipeError as error:
-        read.described(model)  # report faults in config.json, not in a temporary file
+        read.described(model)  # report faults as faults in config.json, not in a temporary file
         raise read.generation_fault(error) from None
     return recipe if all(map(is_shipped, parts_in(recipe))) else load_saved(file, imports=imports)
 
@@ -182,10 +182,14 @@ def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unre
     if keys:
         notes.append(f"not read in {CONFIG}: {', '.join(keys)}")
     if unread:
-        notes.append(f"weights not used by any output of this model: {', '.join(unread)}")
+        notes.append(f"weights that no output of this model uses: {', '.join(unread)}")
     if tokenizer is None:
         files = unreadable(read.folder)
-        hint = f"; {', '.join(files)} cannot be read; save it as tokenizer.json with transformers" if files else ""
+        hint = (
+            f"; {', '.join(files)} cannot be read; save the tokenizer as tokenizer.json with transformers"
+            if files
+            else ""
+        )
         notes.append(f"no {TOKENIZER}: this run reads and writes ids instead of text{hint}")
     elif (size := blueprint.last.vocab_size) is not None and tokenizer.vocab_size > size:
         notes.append(

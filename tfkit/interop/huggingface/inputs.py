@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.classes import OF_TEXTS
 from tfkit.interop.huggingface.reference_model import tokenizer_difference
 from tfkit.run import Run
 
-ROWS, LENGTH = 2, 48  # of random inputs; the length is a multiple of common window sizes
+ROWS, LENGTH = 2, 48  # size of random inputs; the length is a multiple of common window sizes
 
 
 def call_of(run: Run, folder: Path, text: str | None) -> tuple[dict[str, Tensor], str, list[str]]:
@@ -67,7 +67,7 @@ def _random_input(plan: StackPlan, length: int, seed: int) -> dict[str, Tensor]:
 
 
 def _ended(rows: Tensor, again: Tensor, end: int | None) -> dict[str, Tensor]:
-    """End each source row with the end token, so that the last position holds the row vector; {} if not applicable."""
+    """End each source row with the end token, whose state represents the row; return {} if not applicable."""
     if end is None or rows.shape != again.shape:
         return {}
     other = end - 1 if end else end + 1
@@ -82,7 +82,7 @@ def _room(run: Run) -> int:
 
 
 def _random(size: int | None, length: int, seed: int) -> Tensor:
-    """Return random ids [rows length] without the first few ids, which are often special tokens."""
+    """Return random ids [rows length], excluding the lowest ids, which are often special tokens."""
     size = size or 1
     least = min(10, size - 1)
     return torch.randint(least, size, (ROWS, length), generator=torch.Generator().manual_seed(seed))

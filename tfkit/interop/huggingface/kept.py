@@ -14,11 +14,14 @@ from tfkit.training.folder import ENVIRONMENT, RunFolder
 from tfkit.training.kept import CONFIG, GENERATION, KEPT, TOKENIZER_CONFIG, TOKENS_MAP, copy_file, names_in, origin_of
 from tfkit.training.vocabularies import tokenizer_files
 
-SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # JSON mappings, which may reference code
+SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # JSON mappings that may reference code
 
 
 def keep(source: Path, folder: Path) -> list[str]:
-    """Copy the small original files without references to code. Return the names of files that had such references."""
+    """Copy the small original files without references to code.
+
+    Return the names of the files from which references were removed.
+    """
     (folder / KEPT).mkdir()
     coded = []
     for name in names_in(source):
@@ -37,7 +40,7 @@ def keep(source: Path, folder: Path) -> list[str]:
 
 
 def kept_of(run: Run) -> Path:
-    """Return the folder of original files. It does not exist if the run has none, or a different tokenizer by now."""
+    """Return the folder of original files. It does not exist if the run has none or its tokenizer has changed."""
     kept, came_from = run.folder / KEPT, origin(run)
     if kept.is_symlink():
         raise RunError(f"{kept}: is a link; expected a folder")
@@ -52,7 +55,7 @@ def origin(run: Run) -> Mapping[str, object]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the SHA-256 of the run's tokenizer, or of its two tokenizers joined with +; empty without a tokenizer."""
+    """Return the SHA-256 of the run's tokenizer, or both hashes joined with + for two tokenizers; empty for none."""
     return "+".join(sha256_of(folder / name) for name in tokenizer_files(RunFolder(folder)))
 
 

@@ -18,7 +18,8 @@ KINDS = {FULL: "global", SLIDING: "local"}  # names in recipes
 def set_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once: int = 0) -> None:
     """Write layer types to `model`; `kinds` are the overrides of `layer` by type.
 
-    If all layers have one type, its overrides are merged into `layer`. The first `once` layers precede the pattern.
+    If all layers have the same type, its overrides are merged into `layer`. The first `once` layers are not part of the
+    repeating pattern.
     """
     used = list(dict.fromkeys(types))
     if len(used) == 1:

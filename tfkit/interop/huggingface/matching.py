@@ -19,16 +19,16 @@ from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
-# keys that do not affect the outputs of a trained model, so that a config may omit them
+# keys that do not affect the outputs of a trained model, so a config need not express them
 TRAINING_ONLY = ("init", "special_ids", "balance_loss", "z_loss", "selection_rate")
 LENGTH = 2048  # max_length written for unbounded positions, since config files require one
-# tried first among equivalent families, because tools support them widely
+# tried first if several families match, because many tools support them
 FIRST = ("llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "qwen3", "mixtral", "gpt_neox")
 
 
 @dataclass(frozen=True)
 class FamilyConfig:
-    """A family, with the model class and config.json for one model."""
+    """A family that matches a model, with the model class and the config.json."""
 
     family: type[Family]
     head_class: str
@@ -46,9 +46,9 @@ def matching_family(
     `ids` are the model's special tokens by config.json key, None if missing; they are added to the config. `among`
     restricts the search to these families.
 
-    A family matches if its config reads back as the same architecture, ignoring dropout and initialization, and if
-    the installed transformers, if any, has its class. Warns if the family in `first` does not match, or if none matches
-    and a user-defined family failed.
+    A family matches if its config reads back as the same architecture, ignoring dropout and initialization, and if the
+    installed transformers, if any, has its class. Warns if the family in `first` does not match, or if no family
+    matches and a user-defined family raised an error.
     """
     why: dict[str, Exception] = {}
     match = None
@@ -108,11 +108,14 @@ class Absent(DataError):
 def _config_of(
     family: type[Family], head_class: str, model: ModelSection, ids: Mapping[str, int | None] | None
 ) -> FamilyConfig:
-    """Return the family's config for a model. Raise Unlike or Absent if it has none, or any error of the family."""
+    """Return the family's config for a model.
+
+    Raise Unlike or Absent if no config of the family describes it, or any error of the family.
+    """
     config = family.config(model, head_class)
     recipe = family.recipe(config)
     if model.get("head") is None and not model.get("heads"):
-        recipe.pop("heads", None)  # this class has a pooler, whose weights files may omit
+        recipe.pop("heads", None)  # files may omit the weights of this class's pooler
     read = spell(model_values(blueprint_of(recipe)))
     expected = family.as_read(model)
     others = _differing(_essence(read, expected), _essence(expected, read))
@@ -128,7 +131,7 @@ def _config_of(
 def _with_ids(family: type[Family], config: ConfigJson, ids: Mapping[str, int | None]) -> dict[str, object]:
     """Add the model's special tokens to a config. Raise Unlike if the implementation requires other ids.
 
-    Missing special tokens are written as null, since the family may have defaults.
+    Missing special tokens are written as null, since the family may have default ids.
     """
     fixed = {key: config[key] for key in ids if config.get(key) is not None}
     other = [key for key, id_ in fixed.items() if ids[key] not in (None, id_)]
@@ -181,7 +184,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _bounded(model: Tree) -> Tree:
-    """Return the model with max_length set wherever it was unbounded."""
+    """Return the model with a max_length in each stack that had none."""
     stacks: dict[str, object] = {side: _bounded(model[side]) for side in ("encoder", "decoder") if side in model}
     if "max_length" in model:
         stacks["max_length"] = model["max_length"] or LENGTH

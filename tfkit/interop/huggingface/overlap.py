@@ -1,4 +1,4 @@
-"""Detection of contradictory rules in a family: two rules for one tensor, one of which is never written."""
+"""Detection of contradictory rules in a family: two rules for the same tensor, one of which is never applied."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from itertools import combinations, product
 from tfkit.core.errors import UsageError
 from tfkit.interop.huggingface.tensors import WORDS, Rule
 
-# a name with # in place of each number, and the numbers (None: any)
+# a name with each number replaced by #, and the numbers (None: any)
 Form = tuple[str, tuple[str | None, ...]]
 
 
 def check_rules(family: str, rules: Sequence[Rule], head_rules: Mapping[str, Sequence[Rule]]) -> None:
     """Raise UsageError if two rules write the same tfkit tensor or the same checkpoint tensor.
 
-    The first of two rules for one tfkit tensor applies; it must be narrower, or belong to a head. Two rules for one
-    checkpoint tensor must also share the tfkit tensor, since a model might otherwise match both.
+    If two rules match a tfkit tensor, the first applies; it must be the narrower one, or belong to a head. Two rules
+    for the same checkpoint tensor must also write the same tfkit tensor, since a model might match both.
     """
     for first, second in combinations(_writing(rules), 2):
         _check_order(family, first, second)
@@ -72,7 +72,7 @@ def _contains(wide: str, narrow: str) -> bool:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
-    """Yield the templates of `one` that share a possible name with a template of `other`."""
+    """Yield the templates of `one` that can match a name that a template of `other` also matches."""
     for first, second in product(one, other):
         pairs = product(_forms(first), _forms(second))
         if any(form == other and _agree(numbers, others) for (form, numbers), (other, others) in pairs):
@@ -80,7 +80,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
 
 
 def _agree(some: Sequence[str | None], others: Sequence[str | None], strict: bool = False) -> bool:
-    """True if the numbers can be equal; if `strict`, for all values of `others`."""
+    """True if the numbers can be equal or, if `strict`, are equal for all values of `others`."""
     pairs = zip(some, others, strict=True)
     return all(other is None or one == other or (one is None and not strict) for one, other in pairs)
 

@@ -1,4 +1,4 @@
-"""A model as a transformers PreTrainedModel: the classes of an export, wrapped around the same weights."""
+"""A model as a transformers PreTrainedModel: the classes of an export, sharing the model's weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def as_pretrained(model: Model | Run) -> PreTrainedModel:
     """Wrap a model in a PreTrainedModel without copying it; a run's labels and special tokens are included.
 
     The result works with Trainer and `generate`, and `save_pretrained` writes a folder that loads with
-    trust_remote_code=True and without tfkit. Raises UsageError for other types.
+    trust_remote_code=True and without tfkit. Raises UsageError for anything but a run or a model.
     """
     optional("transformers", "hf", "tfkit.as_pretrained needs")
     if not isinstance(model, Model | Run):

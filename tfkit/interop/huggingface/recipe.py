@@ -18,7 +18,7 @@ from tfkit.recipe.text.options import OptionFacts, options_of
 
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]
-# keys that are written even with their default values: part names and sizes
+# keys that are written even if they have their default values: part names and sizes
 KEPT = (
     "type", "d_model", "num_layers", "vocab_size", "tied", "residual", "norm", "embedding", "position", "attention",
     "feedforward", "activation", "init",
@@ -28,7 +28,7 @@ KEPT = (
 def shortened(model: ModelSection) -> Tree:
     """Return the model without default values; every part is still named.
 
-    Overrides are kept, since omitting one would restore the value that it overrides.
+    Overrides are kept, since without one, the value that it overrides would apply.
     """
     stack = _stack(model, {})
     sides = {
@@ -39,7 +39,7 @@ def shortened(model: ModelSection) -> Tree:
 
 
 def _stack(keys: Options, below: Options) -> Tree:
-    """Shorten the stack keys among `keys`, which override those in `below`."""
+    """Shorten the stack keys of `keys`; `below` holds the values that they override."""
     result: Tree = {}
     # layers override the stack's position
     position = keys.get("position", below.get("position"))
@@ -64,7 +64,7 @@ def _stack(keys: Options, below: Options) -> Tree:
 
 
 def _layer(keys: Options, below: Options) -> Tree:
-    """Shorten a layer, or a kind of layer that overrides the keys in `below`."""
+    """Shorten a layer, or a kind of layer; `below` holds the values that it overrides."""
     result: Tree = {}
     for key, value in keys.items():
         kind = LAYER[key].kind if key in LAYER else OwnValue()  # keys such as feedforward_2 inherit from feedforward
@@ -83,7 +83,7 @@ def _ends_in_norm(layer: Options) -> bool:
 
 
 def _is_default(key: str, kind: Kind, value: object) -> bool:
-    """True if a plain value is the default of its key."""
+    """True if a value other than a part is the default of its key."""
     default = {RateValue: 0.0, FlagValue: False, SizeValue: None}.get(type(kind), MISSING)
     return key not in KEPT and default is not MISSING and _plain(value) == default
 

@@ -33,13 +33,13 @@ def load_reference(folder: Path, trust: bool) -> nn.Module:
         except Exception as error:  # the model's code may raise anything
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise DataError(f"{folder}: transformers cannot load it: {first}") from None
-    model.config.use_cache = False  # whole texts are compared
+    model.config.use_cache = False  # whole texts are compared, without a cache
     loaded: nn.Module = model.eval()
     return loaded
 
 
 def reply_of(reference: nn.Module, call: dict[str, Tensor], folder: Path) -> object:
-    """Run the model. Raise DataError if it rejects the input."""
+    """Run the Hugging Face model. Raise DataError if the model rejects the input."""
     own = reference.config.model_type == "tfkit"  # type: ignore[union-attr]  # exported classes return no layer states
     try:
         return reference(**call) if own else reference(**call, output_hidden_states=True)

@@ -11,15 +11,15 @@ from tfkit.core.errors import DataError
 from tfkit.core.trees import Options, Tree
 from tfkit.interop.huggingface.settings import ConfigJson, look
 
-SCALED = ("llama3", "yarn", "longrope")  # scaling types that state the original training length
+SCALED = ("llama3", "yarn", "longrope")  # scaling types with a key for the original training length
 
 
 @dataclass(frozen=True)
 class Rope:
-    """A family's defaults for rotary positions, and its interpretation of some keys.
+    """A family's defaults for rotary positions, and how it interprets some keys.
 
-    `partial`: heads may be rotated partially; otherwise fractions in config.json are ignored. `alpha`: dynamic scaling
-    with an alpha means a larger theta. `scores`: YaRN's mscale_all_dim scales all attention scores.
+    `partial`: heads may be rotated partially; otherwise fractions in config.json are ignored. `alpha`: if dynamic
+    scaling has an alpha, it stands for a larger theta. `scores`: YaRN's mscale_all_dim scales all attention scores.
     """
 
     theta: float = 10000.0
@@ -93,7 +93,10 @@ class Rope:
         }
 
     def write(self, part: Options, config: ConfigJson) -> Tree:
-        """Return the rope_parameters for a spelled-out part. Raise DataError if they cannot express it."""
+        """Return the rope_parameters for a spelled-out part.
+
+        Raise DataError if rope_parameters cannot express the part.
+        """
         if (part["layout"], part["clockwise"]) != (self.layout, self.clockwise):
             raise DataError(f"config.json cannot express rotary positions with layout {part['layout']!r}")
         if not self.partial and part["fraction"] != self.fraction:
@@ -133,7 +136,7 @@ def first(*values: object) -> Any:
 
 
 def needed(parameters: Mapping[str, object], key: str) -> Any:
-    """Return a required number of the rope scaling. Raise DataError if it is missing."""
+    """Return a required number of the rotary scaling. Raise DataError if it is missing."""
     if parameters.get(key) is None:
         raise DataError(f"config.json: the rotary scaling lacks {key}")
     return parameters[key]

@@ -36,8 +36,8 @@ ACTIVATIONS: Mapping[str, str] = {
 class Setting:
     """Maps a (dotted) key of config.json to one or several keys below `model:` with the same value.
 
-    `default` applies if config.json lacks the key. `words` translates values from config.json to the recipe. A value of
-    None leaves the recipe's key unset.
+    `default` applies if config.json lacks the key. `words` translates values from config.json to the recipe. If the
+    value is None, the recipe's key remains unset.
     """
 
     config_key: str
@@ -64,7 +64,7 @@ class Setting:
         return self.words[value]
 
     def write(self, value: object) -> object:
-        """Return the config's value for a recipe's value. Raise DataError if the config cannot express it."""
+        """Return the config's value for a recipe's value. Raise DataError if config.json cannot express it."""
         if value is None:
             return None
         if self.words is None:
@@ -81,7 +81,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Factor(Setting):
-    """A number without a default in config.json, so that the recipe must set it."""
+    """A number that has no default in config.json, so the recipe must set it."""
 
     def write(self, value: object) -> object:
         if not _is_number(value):
@@ -104,7 +104,7 @@ class Power(Setting):
             return None
         root = float(value) ** (1 / self.power)
         whole = round(root)
-        # undo rounding errors
+        # undo the rounding errors of taking a power
         return whole if math.isclose(root, whole, rel_tol=1e-9) else root
 
 
@@ -140,7 +140,7 @@ def amended(
 
 @dataclass(frozen=True)
 class Fixed:
-    """A key of config.json that supports only some values; the first is the default, which export writes."""
+    """A key of config.json of which only some values are supported; export writes the first, the default."""
 
     config_key: str
     values: tuple[object, ...]

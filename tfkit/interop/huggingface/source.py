@@ -50,7 +50,7 @@ class Source:
             raise self.fault(error) from None
         except DataError as error:
             raise _located(error, self.folder) from None
-        except Exception as error:  # families assume valid types and may raise anything otherwise
+        except Exception as error:  # families assume values of valid types and may raise any exception for others
             raise unreadable(self.folder / CONFIG, self.family, self.config, error) from error
 
     def described(self, model: ModelSection) -> Blueprint:
@@ -65,7 +65,7 @@ class Source:
         return config_fault(self.folder / CONFIG, self.family, self.config, error)
 
     def generation_fault(self, error: RecipeError) -> DataError:
-        """Return errors in the recipe's `generate:` as errors in the source files."""
+        """Return an error in the recipe's `generate:` as an error in the source files."""
         named = {option: key for key, (_, _, option) in RULES.items()}
         lines = []
         for fault in error.faults:
@@ -76,7 +76,7 @@ class Source:
 
 
 def without_weights(read: Source, model: Tree) -> list[str]:
-    """Remove the `heads` from `model` whose weights the files lack. Return their names.
+    """Remove the `heads` from `model` that have no weights in the files. Return their names.
 
     config.json does not list secondary heads such as a pooler.
     """

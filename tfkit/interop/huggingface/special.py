@@ -38,7 +38,7 @@ MOST = 2**31 - 1  # largest id
 
 
 def token_ids(config: ConfigJson, generation: Mapping[str, object]) -> dict[str, list[int]]:
-    """Return the pad, start and end ids by role; a model may have several end ids."""
+    """Return the pad, start and end ids by role; there may be several end ids."""
     by_role = {}
     for role, key in ID_KEYS.items():
         stored = generation.get(key) if generation.get(key) is not None else config.get(key)

@@ -15,9 +15,11 @@ CODE = ("auto_map", "custom_pipelines")  # keys that reference code, which is ne
 
 
 def file_in(folder: Path, name: str) -> Path | None:
-    """Return the file `name` in a folder, or None if it is missing. Raise DataError unless it is a regular file.
+    """Return the file `name` in a folder, or None if it is missing.
 
-    Links may point to files in the folder; in a snapshot of the hub's cache, also to the blobs of its repository.
+    Raise DataError unless it is a regular file or a permitted link.
+
+    A link may point to a file in the folder or, in a snapshot of the hub's cache, to a blob of its repository.
     """
     path = folder / name
     if not os.path.lexists(path):
@@ -47,7 +49,10 @@ def text_in(path: Path) -> str:
 
 
 def mapping_in(path: Path) -> dict[str, object]:
-    """Return the mapping in a JSON file. Raise DataError if it is anything else, or cannot be written again."""
+    """Return the mapping in a JSON file.
+
+    Raise DataError if it contains anything else, or a value that cannot be written as JSON again.
+    """
     try:
         data = read_json(path)
     except RunError as error:

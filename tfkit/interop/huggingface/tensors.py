@@ -38,8 +38,8 @@ class Rule:
     checkpoint_layout: str = ""
     own_layout: str = ""
     offsets: Mapping[str, int] = field(default_factory=dict)  # placeholder -> checkpoint number minus tfkit number
-    axes: Mapping[str, int] = field(default_factory=dict)  # sizes of layout axes that the shapes leave open
-    read_only: bool = False  # alternative names for reading; another rule writes the tensors
+    axes: Mapping[str, int] = field(default_factory=dict)  # sizes of layout axes not implied by the shapes
+    read_only: bool = False  # True if the rule is used only for reading; another one writes the tensors
 
     def __str__(self) -> str:
         return f"{' + '.join(self.checkpoint_names)} <-> {' + '.join(self.own_names)}"
@@ -76,7 +76,7 @@ class Rule:
 
     @property
     def stacks(self) -> bool:
-        """True if checkpoint names have an extra placeholder, so that many tensors form one tfkit tensor."""
+        """True if checkpoint names have an extra placeholder, so that several tensors form one tfkit tensor."""
         return any(set(_placeholders(name)) - set(_placeholders(self.own_names[0])) for name in self.checkpoint_names)
 
     def count(self, shape: torch.Size, sizes: Sizes) -> int:
@@ -111,13 +111,13 @@ class Rule:
                 part.contiguous() for part in _rearranged(common, _reversed(self.checkpoint_layout), sizes).unbind()
             ]
         count = len(self.checkpoint_names)
-        # tensors map one to one if their numbers are equal, regardless of their sizes
+        # if both sides have the same number of tensors, they map one to one, regardless of their sizes
         parts = forms if count == len(forms) else list(common.chunk(count))
         return [_rearranged(part, _reversed(self.checkpoint_layout), sizes).contiguous() for part in parts]
 
 
 def read_only(*rules: Rule) -> tuple[Rule, ...]:
-    """Return the rules as alternatives used only for reading."""
+    """Return copies of the rules that are used only for reading."""
     return tuple(replace(rule, read_only=True) for rule in rules)
 
 

@@ -26,7 +26,7 @@ WORDPIECE, VOCABULARY, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 def tokenizer_of(folder: Path, ids: Mapping[str, list[int]]) -> Tokenizer | None:
     """Return the tokenizer of a folder, or None if it has no readable one.
 
-    The files name the special tokens; `ids` from config.json, by role, take precedence if the vocabulary has them.
+    The special tokens are named in the files; `ids` (by role, from config.json) take precedence if in the vocabulary.
     Raises DataError for invalid files.
     """
     backend = _backend(folder)

@@ -34,7 +34,7 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
     stored = read_optional(kept / TOKENIZER_CONFIG)
     settings = stored or {**names, "model_max_length": _length(run), "clean_up_tokenization_spaces": False}
     if not stored and run.blueprint.encoder is None:
-        settings["padding_side"] = "left"  # generation appends to the prompt
+        settings["padding_side"] = "left"  # generation appends to the prompt, so it must not end with an end token
     if run.recipe.objective is not None and run.chat_template is not None:
         write_text(folder / CHAT_TEMPLATE, run.chat_template)
         settings = {**settings, "chat_template": run.chat_template}
@@ -43,7 +43,7 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
 
 
 def _names(tokenizer: Tokenizer, writes: bool) -> dict[str, str]:
-    """Return the special tokens under transformers' names; unless the model generates, each may have two names."""
+    """Return the special tokens under transformers' names: one name each if the model generates, else up to two."""
     names: dict[str, str] = {}
     for role, keys in TOKEN_KEYS.items():
         if role in tokenizer.special_ids:
@@ -58,7 +58,7 @@ def _length(run: Run) -> int:
 
 
 def _template(prompt: Sequence[int], tokenizer: Tokenizer) -> Mapping[str, object] | None:
-    """Return a post-processing step that adds the prompt's special tokens, as in training; None if it has none."""
+    """Return a post-processing step that adds the prompt's special tokens, as in training; None if there are none."""
     around = [id_ for id_ in prompt if id_ != TEXT]
     if not around:
         return None

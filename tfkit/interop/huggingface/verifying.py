@@ -18,7 +18,7 @@ from tfkit.interop.huggingface.reference_model import load_reference, logits_of,
 from tfkit.models import Model
 from tfkit.run import Run
 
-TOLERANCE = 1e-4  # relative; float32 implementations round differently
+TOLERANCE = 1e-4  # maximum relative difference; float32 implementations round differently
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass
 class Verdict:
-    """Result of a comparison. The most likely token is the same at `agreeing` of `predicted` positions."""
+    """Result of a comparison. Both models predict the same most likely token at `agreeing` of `predicted` positions."""
 
     tolerance: float
     input: str
@@ -104,7 +104,7 @@ def _is_float32(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def _layers(model: Model) -> Iterator[list[Tensor]]:
-    """Record the last stack's input and the output of each layer, for calls within the block."""
+    """Within the block, record the last stack's input and the output of each of its layers."""
     recorded: list[Tensor] = []
     layers = model.stack(model.blueprint.last.side).layers
 
@@ -113,7 +113,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
             recorded.append(arguments[0])
         recorded.append(output)
 
-    # a shared layer is one module, so it is hooked once
+    # layers that share weights are one module, which is hooked only once
     handles = [layer.register_forward_hook(keep) for layer in dict.fromkeys(layers)]
     try:
         yield recorded

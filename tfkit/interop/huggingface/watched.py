@@ -8,7 +8,7 @@ from typing import Any
 from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 
-# keys that do not affect outputs or are read elsewhere
+# harmless keys: they do not affect outputs or are read elsewhere
 HARMLESS = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
     "_sliding_window_pattern", "architectures", "attn_implementation", "auto_map", "bad_words_ids",
@@ -58,7 +58,7 @@ class Watched(JsonObject):
 
     def _ask(self, key: str) -> None:
         name = f"{self._prefix}{key}"
-        self.accessed.pop(name, None)  # so that the key moves to the end
+        self.accessed.pop(name, None)  # reinserted, so that the key moves to the end
         self.accessed[name] = super().get(key)
 
     def unread(self) -> list[str]:

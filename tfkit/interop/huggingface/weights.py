@@ -46,14 +46,14 @@ def write_weights(read: Source, blueprint: Blueprint, file: Path, dtype: torch.d
 
 
 def _check_numbers(folder: Path, own: Mapping[str, Tensor], brought: Mapping[str, Tensor]) -> None:
-    """Raise DataError for integer tensors. Warn about non-finite values."""
+    """Raise DataError for integer tensors. Warn about NaN and infinite values."""
     wrong = [
         f"{name} ({dtype_name(tensor)})"
         for name, tensor in brought.items()
         if own[name].is_floating_point() and not tensor.is_floating_point()
     ]
     if wrong:
-        raise DataError(f"{folder}: the tensors of {some(wrong)} are not floating-point and cannot be weights")
+        raise DataError(f"{folder}: the tensors of {some(wrong)} are not floating-point, so they cannot be weights")
     warn_not_finite(folder, brought)
 
 
@@ -61,7 +61,7 @@ def check_depth(read: Source, blueprint: Blueprint) -> None:
     """Raise DataError if the model has too many layers, or more layers than the files have tensors."""
     layers = sum(plan.num_layers for plan in blueprint.stacks())
     entries = [entry for plan in blueprint.stacks() for entry in plan.entries]
-    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # layers with the same entry are shared
+    apart = entries.count(-1) + len({entry for entry in entries if entry >= 0})  # equal entries share weights
     with open_checkpoint(read.folder) as checkpoint:
         held = len(checkpoint)
     if layers > COUNTED["layer"] or apart > held:

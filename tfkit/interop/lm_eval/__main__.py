@@ -22,7 +22,7 @@ def main() -> int:
         command: Any = optional("lm_eval.__main__", "eval", NEEDS)
         if _names_files(sys.argv[1:]):
             tasks: Any = optional("lm_eval.tasks", "eval", NEEDS)
-            # lm-eval would read its 14,000 bundled task files, which takes minutes
+            # otherwise lm-eval would read its 14,000 bundled task files, which takes minutes
             tasks.TaskManager = functools.partial(tasks.TaskManager, include_defaults=False)
         command.cli_evaluate()
     except TfkitError as error:

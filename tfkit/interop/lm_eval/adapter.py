@@ -21,7 +21,7 @@ from tfkit.training.objective.base import token_logits
 NEEDS = "the lm-eval adapter needs"
 UNBOUNDED = 2048  # window of a model without max_length; lm-eval's own default
 NEW_TOKENS = 256  # default limit of generated tokens
-LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's aliases of the limit
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's names for the limit
 SAMPLING = ("temperature", "top_k", "top_p", "num_beams")
 
 _api: Any = optional("lm_eval.api.model", "eval", NEEDS)
@@ -40,7 +40,7 @@ class Row:
 
 @_registry.register_model("tfkit")
 class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
-    """A generative run for lm-eval. The encoder of an encoder-decoder reads the context.
+    """A run that generates text, as a model for lm-eval. In an encoder-decoder, the context is the encoder's input.
 
     `run` is a run folder or a loaded Run; `trust` allows importing the code of custom parts. `max_length` is the
     window size in tokens, by default the model's. Raises UsageError if the run does not generate text, RunError if the
@@ -69,7 +69,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         self._device = self.run.device
         self._max_length = max_length
         sizes = None if batch_size is None or batch_size == "auto" else int(batch_size)
-        self.batch_size = sizes  # None: depends on the device
+        self.batch_size = sizes  # None: chosen by the device
         self.backend = "causal" if self.run.blueprint.encoder is None else "seq2seq"
 
     @property
@@ -143,7 +143,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         return None if self.backend == "causal" else self.run.writer().start
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Generate a continuation of each context up to a stop string, greedily unless the task asks otherwise."""
+        """Generate a continuation of each context up to a stop string, greedily unless the task requests sampling."""
         answers = [""] * len(requests)
         groups: dict[str, list[int]] = {}
         for place, request in enumerate(requests):
@@ -167,7 +167,7 @@ class TfkitLM(_api.TemplateLM):  # type: ignore[misc]
         stop += [{"type": "strings", "strings": until}] if until else []
         options |= {"stop": stop, "logits": []} | ({"batch_size": self.batch_size} if self.batch_size else {})
         if options["strategy"] == "sample":
-            options["seed"] = int(torch.randint(2**31, ()))  # reproducible, since lm-eval seeds torch
+            options["seed"] = int(torch.randint(2**31, ()))  # reproducible, since lm-eval sets torch's seed
         return self.run.generate(prompts, new, **options)
 
 

@@ -31,7 +31,7 @@ class GraphSession:
                 f"--provider {provider}: this onnxruntime supports only {', '.join(available)}; install another build"
             )
         settings = runtime.SessionOptions()
-        settings.log_severity_level = 4  # fatal only; errors are raised as exceptions
+        settings.log_severity_level = 4  # log only fatal errors; others are raised as exceptions
         self.file = file
         try:
             self.raw = runtime.InferenceSession(str(file), settings, providers=[named])
@@ -44,7 +44,7 @@ class GraphSession:
         self.outputs = [one.name for one in self.raw.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the outputs by name. Inputs that the file lacks are ignored."""
+        """Return the outputs by name. Inputs that the graph does not have are ignored."""
         try:
             outputs = call(self.raw, {name: one.numpy() for name, one in inputs.items()})
         except Exception as error:
@@ -96,7 +96,7 @@ def largest_difference(graph: Graph, session: GraphSession, longest: int | None 
 
 
 def _off(actual: Tensor, want: Tensor) -> float:
-    """Return the largest difference; infinite for shape mismatches and NaN."""
+    """Return the largest difference; infinite if the shapes differ or a value is NaN."""
     if actual.shape != want.shape:
         return float("inf")
     off = float((actual - want).abs().max()) if want.numel() else 0.0

@@ -51,7 +51,7 @@ def export_onnx(
     """Export `run` to the folder `target` as ONNX graphs. `costs` are stored in metadata.json.
 
     Raises UsageError if a library is missing or the model is unsupported, RunError if the folder must not be
-    overwritten. A failed export leaves no files.
+    overwritten. No files are left behind on failure.
     """
     need("export to ONNX needs", "onnx", "onnxscript", *(["onnxruntime"] if quantize else []))
     goal = target_folder(target, "model in ONNX format", (METADATA,), force)
@@ -87,7 +87,7 @@ def check_leaves(blueprint: Blueprint) -> None:
 
 
 def as_float32(model: Model) -> Model:
-    """Return a float32 copy on the CPU without gradients, which the exporter cannot trace."""
+    """Return a float32 copy on the CPU, without gradients because the exporter cannot trace them."""
     return copy.deepcopy(model).float().cpu().eval().requires_grad_(False)
 
 

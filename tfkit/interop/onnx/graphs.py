@@ -17,7 +17,7 @@ from tfkit.models import Model
 from tfkit.models.call import Call
 from tfkit.models.traced import TracedState, attentions, keeps_keys_alone
 
-# sizes of the traced example; all differ because the exporter would merge equal ones into one axis
+# sizes of the traced example; all are different because the exporter would merge axes of equal size
 SIZES = {"batch": 3, "time": 5, "past": 7, "total": 12, "source": 11}
 WHOLE, ENCODER, DECODER = "model.onnx", "encoder.onnx", "decoder.onnx"
 
@@ -40,7 +40,7 @@ class Input:
 
 
 class Graph(nn.Module):
-    """The module exported to one file; `inputs` and `outputs` fix the order of its tensors."""
+    """A module that is exported to one file; `inputs` and `outputs` determine the order of its tensors."""
 
     def __init__(self, model: Model, file: str, inputs: Mapping[str, Input], outputs: list[str]) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class StepGraph(Graph):
 
 
 def graphs_of(model: Model) -> list[Graph]:
-    """Return the graphs of a model: decode-step graphs if its state is only keys and values, else one whole graph."""
+    """Return the graphs of a model: decode steps if its state is only keys and values, else one whole graph."""
     if not steps(model):
         return [WholeGraph(model)]
     source = None if model.blueprint.encoder is None else EncoderGraph(model)
@@ -138,7 +138,7 @@ def graphs_of(model: Model) -> list[Graph]:
 
 
 def writes(model: Model) -> bool:
-    """True if the model generates text from text alone."""
+    """True if the model generates text and its only input is text."""
     plan, encoder, head = model.blueprint.decoder, model.blueprint.encoder, model.blueprint.head
     if plan is None or plan.reads_vectors or model.special_inputs or (encoder is not None and encoder.reads_vectors):
         return False
@@ -147,7 +147,7 @@ def writes(model: Model) -> bool:
 
 
 def steps(model: Model) -> bool:
-    """True if the model can decode with only cached keys and values."""
+    """True if cached keys and values are the model's whole decode state."""
     return writes(model) and not model.heads and keeps_keys_alone(model.stack("decoder"))
 
 

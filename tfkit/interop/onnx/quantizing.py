@@ -1,4 +1,4 @@
-"""int8 weights in ONNX: onnxruntime's dynamic quantization for linear layers, a scale per row for tables."""
+"""int8 weights in ONNX: onnxruntime's dynamic quantization for linear layers, one scale per row for tables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from tfkit.interop.onnx.tracing import LARGEST, need, quiet
 
-SMALL = 1 << 12  # number of values; smaller tables, such as relative positions, remain in float32
+SMALL = 1 << 12  # minimum number of values; smaller tables, such as relative positions, remain in float32
 ZERO = 128  # zero point of uint8; int8 products saturate on CPUs without VNNI
 
 
 def quantize_file(source: Path, target: Path) -> None:
-    """Write `source` to `target` with int8 weights. Leaves an intermediate file next to `source`."""
+    """Write `source` to `target` with int8 weights. An intermediate file remains next to `source`."""
     onnx, quantization = need("--quantize needs", "onnx", "onnxruntime.quantization")
     linear = source.with_name(f"linear.{source.name}")
     held = sum(path.stat().st_size for path in source.parent.glob(f"{source.name}*"))
@@ -99,7 +99,7 @@ def _product(make: Any, name: str, node: Any) -> list[Any]:
 
 
 def _whole(make: Any, name: str) -> list[Any]:
-    """Return nodes that dequantize the whole table for other uses."""
+    """Return nodes that dequantize the whole table, for nodes that use it in other ways."""
     return [
         make("DequantizeLinear", [f"{name}.bytes", f"{name}.one", f"{name}.zero"], [f"{name}.whole"]),
         make("Mul", [f"{name}.whole", f"{name}.scale"], [name]),

@@ -1,4 +1,4 @@
-"""Tracing of graphs to ONNX with torch's exporter, silenced and with readable errors."""
+"""Tracing of graphs to ONNX with torch's exporter, whose output is suppressed and whose errors are made readable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
     except Exception as error:  # the exporter's errors have no common class
         raise UsageError(f"{graph.file}: cannot be exported to opset {opset}{_where(error)}: {_why(error)}") from None
     if program is None or written != opset:
-        raise UsageError(f"{graph.file}: some operator is not available in opset {opset}; use --opset {OPSETS[1]}")
+        raise UsageError(f"{graph.file}: it uses an operator that opset {opset} lacks; use --opset {OPSETS[1]}")
     _forget_source(program.model)
     program.save(path, external_data=weights > LARGEST)
 
@@ -75,7 +75,7 @@ def quiet() -> Iterator[None]:
 
 
 def _why(error: BaseException) -> str:
-    """Return the message of the innermost cause; the outer messages are pages of advice."""
+    """Return the message of the innermost cause; the outer messages are long general advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return shortened(error) or type(error).__name__

@@ -28,8 +28,8 @@ from tfkit.storage.files import read_json
 from tfkit.training.setup import longest_example
 
 ROWS = 16  # validation rows used for perplexity
-DECISIVE = ("graphs", "start", "ends", "max_length")  # metadata keys that must match
-TIMED = 64  # tokens in the speed measurement
+DECISIVE = ("graphs", "start", "ends", "max_length")  # metadata keys that must equal the run's
+TIMED = 64  # number of tokens in the speed measurement
 
 
 def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float = TOLERANCE) -> FilesVerdict:
@@ -58,7 +58,7 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
 
 
 def _facts(folder: Path, expected: Mapping[str, object]) -> JsonObject:
-    """Read metadata.json. Raise DataError unless it matches the architecture."""
+    """Read metadata.json. Raise DataError unless it describes the run's architecture."""
     facts: JsonObject = read_json(folder / METADATA)
     matches = isinstance(facts, dict) and all(facts.get(name, "") == expected[name] for name in DECISIVE)
     if not matches or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
@@ -67,7 +67,7 @@ def _facts(folder: Path, expected: Mapping[str, object]) -> JsonObject:
 
 
 def _session(file: Path, graph: Graph, provider: str) -> GraphSession:
-    """Open a file. Raise DataError unless its inputs and outputs match the graph."""
+    """Open an ONNX file of the export. Raise DataError unless its inputs and outputs match the graph."""
     if not file.is_file():
         raise DataError(f"{file}: missing; export the run again")
     session = GraphSession(file, provider)
@@ -104,7 +104,7 @@ def _raw(sessions: Mapping[str, GraphSession]) -> list[Any]:
 
 
 def _perplexity(run: Run, data: Data, graph: Graph, session: GraphSession) -> float:
-    """Return the perplexity on the first validation rows."""
+    """Return the perplexity of a graph on the first validation rows."""
     examples = dict(data.splits())["valid"].build().examples()
     items = run.objective.rows.prepare(examples, run.tokenizer, longest_example(run.blueprint, data))
     nats, count = 0.0, 0

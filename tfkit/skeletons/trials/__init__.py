@@ -1,1 +1,1 @@
-"""Tests to begin from: `tfkit new --part` writes one beside the part. Nothing imports them."""
+"""Templates of tests, one of which `tfkit new --part` copies next to the new part. They are never imported."""

@@ -1,4 +1,4 @@
-"""my_part in a small model: its recipe loads, it runs, all weights learn, and no token sees a later one."""
+"""my_part in a small model: its recipe loads, it runs, all weights have gradients, and no token sees a later one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECIPE = """the recipe"""
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> tfkit.Recipe:
-    """The small model that the part is tried in."""
+    """The recipe of a small model that contains the part."""
     file = tmp_path / "small.yaml"
     file.write_text(RECIPE, encoding="utf-8")
     return tfkit.load_recipe(file, imports=[PARTS])
@@ -27,7 +27,7 @@ def test_its_options_are_spelled_out(recipe: tfkit.Recipe) -> None:
 
 
 def test_every_weight_gets_a_gradient(recipe: tfkit.Recipe) -> None:
-    """Forward and back, in numbers."""
+    """Compute finite gradients for all weights."""
     model = tfkit.build(recipe, seed=0)
     ids = torch.randint(0, 100, (2, 12), generator=torch.Generator().manual_seed(0))
     out = model(ids)
@@ -40,7 +40,7 @@ def test_every_weight_gets_a_gradient(recipe: tfkit.Recipe) -> None:
 
 @torch.no_grad()
 def test_no_token_sees_a_later_one(recipe: tfkit.Recipe) -> None:
-    """Another last token changes nothing before it."""
+    """Changing the last token leaves all earlier outputs unchanged."""
     model = tfkit.build(recipe, seed=0).eval()
     ids = torch.randint(0, 100, (2, 12), generator=torch.Generator().manual_seed(0))
     changed = ids.clone()

@@ -1,4 +1,4 @@
-"""my_part in a small run: its recipe loads, trains, is evaluated, and the model writes."""
+"""my_part in a small run: its recipe loads, and the model trains, is evaluated and generates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECIPE = """the recipe"""
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> tfkit.Recipe:
-    """The small run that the part is tried in."""
+    """The recipe of a small run that contains the part."""
     file = tmp_path / "small.yaml"
     file.write_text(RECIPE, encoding="utf-8")
     return tfkit.load_recipe(file, imports=[PARTS])
@@ -27,7 +27,7 @@ def test_its_options_are_spelled_out(recipe: tfkit.Recipe) -> None:
 
 
 def test_it_trains_and_the_model_writes(recipe: tfkit.Recipe, tmp_path: Path) -> None:
-    """Two steps, an evaluation, and two texts."""
+    """Train for two steps, evaluate, and generate two texts."""
     run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
     scores = run.evaluate(limit=4)
     assert all(math.isfinite(score) for score in scores.values()), scores

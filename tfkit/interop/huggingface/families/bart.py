@@ -14,7 +14,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, S
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-# shared base: an encoder-decoder with learned positions
+# base of all families in this file: an encoder-decoder with learned positions
 PLAIN: Tree = {
     "type": "encoder_decoder",
     "embedding": {"type": "tokens", "shared": True},
@@ -64,7 +64,7 @@ TWO_TABLES = (
 )
 
 
-# for text classification, the decoder reads the text again after its start token
+# in text classification, the decoder's input is the start token and the same text
 OF_TEXTS: Mapping[str, ModelSection] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},
@@ -207,7 +207,7 @@ class Pegasus(Bart):
 
 
 def _join(model: Tree) -> None:
-    """Move layer settings that both sides share into `layer`."""
+    """Move layer settings that encoder and decoder share into `layer`."""
     encoder, decoder = model["encoder"], model["decoder"]
     if encoder["layer"] == decoder["layer"]:
         model["layer"] = merged(model["layer"], encoder.pop("layer"))

@@ -75,12 +75,12 @@ MASKED_LM_RULES = (
 )
 POOLER_RULES = renamed({"pooler.dense": "heads.pooler.dense"})
 CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.output"})
-# output layers per token; all families name them alike, without a prefix
+# output layers per token, which have the same names in all families, without a prefix
 OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 
 
 class BertLike(Family):
-    """Shared base of BERT and its relatives, independent of tensor names."""
+    """Base of BERT and similar encoders, independent of tensor names."""
 
     base: ClassVar[ModelSection] = {
         "type": "encoder",
@@ -115,8 +115,8 @@ class BertLike(Family):
         Fixed("tie_word_embeddings", (True,)),
     )
     ignored: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "embeddings.token_type_ids")
-    untyped: ClassVar[bool] = False  # True if the implementation runs without a token type table
-    head_activation: ClassVar[str | None] = None  # activation of the masked_lm head; None: as in the feed-forward
+    untyped: ClassVar[bool] = False  # True if the implementation works without a token type table
+    head_activation: ClassVar[str | None] = None  # activation of the masked_lm head; None: same as in the feed-forward
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:

@@ -79,7 +79,7 @@ class Falcon(ClassicDecoder):
         Setting("initializer_range", "init.std", 0.02),
     )
     rules = BODY
-    # names used by residual layouts other than BLOOM's
+    # norm names in residual layouts that differ from BLOOM's
     norms: ClassVar = {
         "parallel": named(CHECKPOINT, norm="input_layernorm"),
         "parallel_two_norms": named(CHECKPOINT, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
@@ -171,7 +171,7 @@ class MPT(ClassicDecoder):
         Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
         Setting("initializer_range", "init.std", 0.02),
     )
-    # the implementation ignores these keys, so other values are rejected
+    # the implementation ignores these keys, so only their defaults are accepted
     fixed = (
         Fixed("expansion_ratio", (4,)),
         Fixed("no_bias", (True,)),
@@ -198,6 +198,6 @@ class MPT(ClassicDecoder):
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
         if look(model, INNER) != 4 * model["d_model"]:
-            raise DataError("config.json cannot express a feed-forward other than 4 * d_model")
+            raise DataError("config.json cannot express a feed-forward width other than 4 * d_model")
         if not config["attn_config"]["attn_pdrop"]:
             config["attn_config"]["attn_pdrop"] = 0  # the config class accepts only integers

@@ -25,7 +25,7 @@ NAMES = {
 }
 PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
 WORDS = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}
-OLD_END = 2  # placeholder end token id in early CLIP files; the actual one is the last id
+OLD_END = 2  # wrong end token id in early CLIP files; the actual end token has the last id
 
 
 @register("family", "clip_text")

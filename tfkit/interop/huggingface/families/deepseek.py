@@ -31,7 +31,7 @@ from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
-LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # no config.json states eps
+LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # config.json files do not contain eps
 RANKS = (
     Setting("q_lora_rank", "layer.attention.query_rank", None),
     Setting("kv_lora_rank", "layer.attention.kv_rank", 512),
@@ -39,7 +39,7 @@ RANKS = (
     Setting("qk_rope_head_dim", "layer.attention.rotary_head_dim", 64),
     Setting("v_head_dim", "layer.attention.value_head_dim", 128),
 )
-# per-head keys in Llama's settings, which latent attention replaces
+# keys of Llama's settings for the heads, which latent attention replaces
 BY_HEAD = ("num_key_value_heads", "head_dim", "attention_bias")
 LATENT_RULES = tuple(
     Rule(f"{CHECKPOINT}.self_attn.{checkpoint}.{{kind}}", f"{LAYER}.attention.{own}.{{kind}}")
@@ -115,7 +115,7 @@ def write_latent(config: Tree, model: ModelSection) -> None:
 
 
 class Grouped(FirstDense):
-    """DeepSeek's experts: each token selects from a limited number of expert groups; shared experts are added."""
+    """DeepSeek's experts: each token selects its experts from a few expert groups; shared experts are added."""
 
     shared_key = "n_shared_experts"
 
@@ -182,7 +182,7 @@ class DeepseekV3(LatentExperts):
 
 @register("family", "glm4_moe_lite")
 class Glm4MoeLite(DeepseekV3):
-    """GLM-4.7-Flash: DeepSeek-V3 whose dense layers are listed."""
+    """GLM-4.7-Flash: DeepSeek-V3 whose config.json lists the dense layers."""
 
     model_types = ("glm4_moe_lite",)
     heads = heads_of("Glm4MoeLite")

@@ -41,9 +41,9 @@ class Esm(Offset):
     )
     head_rules: ClassVar = {**Roberta.head_rules, "none": POOLER_RULES}
     prefix, unprefixed, tied = "esm.", Roberta.unprefixed, Roberta.tied
-    ignored = ("embeddings.position_ids", INV_FREQ, INV_FREQ.replace("{layer}", "*"))  # some files have a star
+    ignored = ("embeddings.position_ids", INV_FREQ, INV_FREQ.replace("{layer}", "*"))  # some files have a literal *
     dropped = (
-        "embeddings.position_embeddings.weight",  # present, but unused, with rotary positions
+        "embeddings.position_embeddings.weight",  # unused with rotary positions, but present
         "pooler.dense.{kind}",
         "contact_head.regression.{kind}",
     )

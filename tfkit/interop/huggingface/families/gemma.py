@@ -21,8 +21,8 @@ from tfkit.interop.huggingface.layer_types import FULL, SLIDING
 from tfkit.interop.huggingface.rotary import Rope, first
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Power, Setting, amended
 
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # export writes the first name of a value
-FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # early Gemma files use gelu for gelu_tanh
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # if a value has several names, export writes the first
+FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # early Gemma files write gelu but mean gelu_tanh
 
 
 @register("family", "gemma")
@@ -120,6 +120,6 @@ class Gemma3(ByType, Gemma2):
 
 
 def every(config: ConfigJson, default: int) -> tuple[str, ...]:
-    """Return a period of layer types: windowed, except for the last of each `sliding_window_pattern` layers."""
+    """Return one period of layer types: `sliding_window_pattern` layers, all windowed except the last."""
     count = int(first(config.get("sliding_window_pattern"), default))
     return (*[SLIDING] * (count - 1), FULL)

@@ -92,5 +92,5 @@ class GPT2(Family):
 
 
 def _by_depth(first: float, count: int) -> list[float]:
-    """Return the attention scale of each layer: the first one divided by the layer number."""
+    """Return the attention scale of each layer: the first layer's scale divided by the layer number."""
     return [first / number for number in range(1, count + 1)]

@@ -79,7 +79,7 @@ class CTRL(ClassicDecoder):
         },
     )
     heads: ClassVar = heads_of("CTRL", "LMHeadModel", bias=True)
-    # only the final norm uses layer_norm_epsilon
+    # layer_norm_epsilon applies only to the final norm
     settings = amended(
         SIZES,
         Setting("dff", INNER),
@@ -167,7 +167,7 @@ class GPTNeo(ClassicDecoder):
         types = [SLIDING if name == "local" else FULL for name in names]
         if len(types) != model["num_layers"]:
             count = model["num_layers"]
-            raise DataError(f"config.json: attention_types covers {len(types)} layers, num_layers is {count}")
+            raise DataError(f"config.json: attention_types covers {len(types)} layers, but num_layers is {count}")
         window = {"mask": {"type": "window", "size": config.get("window_size", 256)}}
         set_kinds(model, types, {SLIDING: window, FULL: {}})
 
@@ -226,4 +226,4 @@ class GPTBigCode(ClassicDecoder):
 def _check_inner(model: ModelSection) -> None:
     """Raise DataError if the config cannot express the width of the feed-forward."""
     if look(model, INNER) != 4 * model["d_model"]:
-        raise DataError("config.json cannot express a feed-forward other than 4 * d_model")
+        raise DataError("config.json cannot express a feed-forward width other than 4 * d_model")

@@ -21,7 +21,7 @@ MULTIPLIERS = (
 def write_scale(config: Tree, model: ModelSection) -> None:
     """Write the attention scale, which a recipe may omit if it is the default for the head width.
 
-    Raises DataError if the head has no logit scale, as the implementation always divides by one.
+    Raises DataError if the head has no logit scale, since the implementation always divides the logits by a scale.
     """
     if config.get("logits_scaling", 1) is None:
         raise DataError("config.json cannot express logits without a scale")

@@ -24,7 +24,7 @@ ENCODER = renamed(
 
 @register("family", "led")
 class LED(Bart):
-    """LED: BART for long texts; the encoder has windowed attention with global tokens."""
+    """LED: BART for long texts, with windowed attention and global tokens in the encoder."""
 
     model_types = ("led",)
     base: ClassVar = merged(

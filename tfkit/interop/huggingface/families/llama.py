@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.errors import DataError
+from tfkit.core.output import some
 from tfkit.core.registry import REGISTRY, register
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.family import Family, override, value_of
@@ -179,23 +180,23 @@ class Llama(Family):
         types = types_of(layers)
         sizes = {layer["mask"]["size"] for layer in layers if layer["mask"]}
         if len(sizes) > 1 or (sizes and cls.period == (FULL,) and not cls.listed):
-            raise DataError("config.json cannot express windows of these sizes")
+            raise DataError(f"config.json cannot express windows of size {some(map(str, sorted(sizes)))}")
         if cls.listed:
             config["layer_types"] = types
         elif len(set(types)) > 1:
             raise DataError("config.json can express a window only for all layers or none")
         if cls.listed or cls.period != (FULL,):
-            # the implementation builds a window mask whenever types are listed, even if no layer is windowed
+            # the implementation builds a window mask if layer types are listed, even if no layer is windowed
             config["sliding_window"] = next(iter(sizes), cls.window if cls.listed else None)
 
     @classmethod
     def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        """Write the rotary settings of the first layer; the family matches only if the others agree with them."""
+        """Write the rotary settings of the first layer; the family matches only if all layers have these settings."""
         config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
 
 
 def head_width(model: ModelSection) -> int:
-    """Return the head width of a spelled-out model."""
+    """Return the head width of a fully spelled-out model."""
     heads: int = value_of(model, "layer.attention.num_heads")
     return int(value_of(model, "layer.attention.head_dim") or value_of(model, "d_model") // heads)
 
@@ -206,7 +207,7 @@ def types_of(layers: Sequence[Tree]) -> list[str]:
 
 
 def _leave_out_defaults(model: Tree) -> None:
-    """Drop head counts and widths that config files state even if they equal the defaults."""
+    """Drop head counts and widths that equal the defaults; config files state them anyway."""
     attention = model["layer"]["attention"]
     if attention.get("num_kv_heads") == attention["num_heads"]:
         del attention["num_kv_heads"]

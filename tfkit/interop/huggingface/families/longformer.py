@@ -45,11 +45,13 @@ class Longformer(Roberta):
 
 
 def window_sizes(masks: Sequence[Sequence[Options]]) -> list[int]:
-    """Return the window size of each layer. Raise DataError unless each divides the largest, as padding requires."""
+    """Return the window size of each layer. Raise DataError unless each divides the largest, for padding."""
     sizes: list[int] = [mask[0]["size"] for mask in masks]
     odd = [size for size in sizes if max(sizes) % size]
     if odd:
-        raise DataError(f"attention_window cannot express {odd[0]}; sizes must divide the largest, {max(sizes)}")
+        raise DataError(
+            f"attention_window cannot express size {odd[0]}, which does not divide the largest size, {max(sizes)}"
+        )
     return sizes
 
 
@@ -58,6 +60,8 @@ def windows_of(config: ConfigJson, count: int) -> list[Tree]:
     sizes = config.get("attention_window", 512)
     if isinstance(sizes, list):
         if len(sizes) != count:
-            raise DataError(f"config.json: attention_window: {len(sizes)} windows for {count} layers; set one each")
+            raise DataError(
+                f"config.json: attention_window: {len(sizes)} windows for {count} layers; set one per layer"
+            )
         sizes = sizes[0] if len(set(sizes)) == 1 else {"per_layer": list(sizes)}
     return [{"type": "window", "size": sizes}, {"type": "global_tokens"}]

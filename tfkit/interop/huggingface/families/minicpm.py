@@ -12,7 +12,7 @@ from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.rotary import Rope
 from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
 
-DIGITS = 12  # decimals to which a square root multiplied back is exact
+DIGITS = 12  # number of decimals to which the square of a square root is rounded, to undo rounding errors
 
 
 @register("family", "minicpm3")

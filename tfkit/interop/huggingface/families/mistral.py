@@ -31,7 +31,7 @@ class Mistral(Llama):
 
 @register("family", "ministral")
 class Ministral(Mistral):
-    """Ministral: Mistral that lists its windowed layers."""
+    """Ministral: Mistral whose config.json lists the windowed layers."""
 
     model_types = ("ministral",)
     heads = heads_of("Ministral")

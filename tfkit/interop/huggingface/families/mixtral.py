@@ -32,7 +32,7 @@ BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # Mixtral's name
 
 @register("family", "mixtral")
 class Mixtral(Sparse):
-    """Mixtral: experts in every layer; a softmax over all, renormalized over the selected ones."""
+    """Mixtral: experts in every layer; a softmax over all experts, renormalized over the selected ones."""
 
     model_types = ("mixtral",)
     base = merged(BASE, {"layer.feedforward.router.normalized": True})
@@ -99,7 +99,7 @@ class Qwen3Moe(QwenMoe):
 
 @register("family", "olmoe")
 class Olmoe(Sparse):
-    """OLMoE: one norm over all heads of the queries, and one of the keys."""
+    """OLMoE: one norm of all query heads together, and one of all key heads."""
 
     model_types = ("olmoe",)
     base = merged(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
@@ -151,7 +151,7 @@ class MiniMaxM2(Sparse):
     def position(cls, config: ConfigJson, name: str) -> Any:
         position, turned = super().position(config, name), config.get("rotary_dim")
         fractions = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
-        if turned is not None and not any(fractions):  # published files state the rotary channels per head instead
+        if turned is not None and not any(fractions):  # published files state rotary channels instead
             heads = config["num_attention_heads"]
             position["fraction"] = turned / (config.get("head_dim") or config["hidden_size"] // heads)
         return position

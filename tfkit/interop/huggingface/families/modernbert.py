@@ -44,7 +44,7 @@ class ModernBert(ModernBertDecoder):
 
     @classmethod
     def over_layer(cls, config: ConfigJson, name: str) -> Tree:
-        size = config.get("local_attention", 128)  # both sides together
+        size = config.get("local_attention", 128)  # total of both sides
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else super().over_layer(config, name)
 
     @classmethod

@@ -38,7 +38,7 @@ class MPNet(Offset):
     }
     heads: ClassVar = heads_of("MPNet")
     settings = amended(BertLike.settings, without=("type_vocab_size",))
-    # the implementation uses 32 buckets in any case; the key only sets the size of the table
+    # the implementation always uses 32 buckets; the key only sets the size of the table
     fixed = (
         Fixed("tie_word_embeddings", (True,)),
         Fixed("relative_attention_num_buckets", (32,)),

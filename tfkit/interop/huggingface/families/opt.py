@@ -86,7 +86,7 @@ class OPT(ClassicDecoder):
 
 @register("family", "xglm")
 class XGLM(ClassicDecoder):
-    """XGLM: sinusoidal positions counted from 2, embeddings scaled by sqrt(d_model)."""
+    """XGLM: sinusoidal positions that start at 2, embeddings scaled by sqrt(d_model)."""
 
     model_types = ("xglm",)
     base: ClassVar = merged(

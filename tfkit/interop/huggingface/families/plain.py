@@ -28,7 +28,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # export writes the first name of a value
+TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # if a value has several names, export writes the first
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
 

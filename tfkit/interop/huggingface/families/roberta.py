@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019) and its relatives: positions count real tokens and start after the padding row."""
+"""RoBERTa (Liu et al. 2019) and its relatives: position ids skip padding and start after the padding row."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Offset(BertLike):
 
 @register("family", "roberta")
 class Roberta(Offset):
-    """RoBERTa: byte-level BERT without next-sentence prediction; positions count real tokens."""
+    """RoBERTa: byte-level BERT without next-sentence prediction; position ids skip padding."""
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Roberta")

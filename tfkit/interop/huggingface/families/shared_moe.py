@@ -69,7 +69,7 @@ class HunyuanMoe(Sparse):
 
 
 def _agreed(value: object, key: str) -> object:
-    """Return a number that may be listed per layer. Raise DataError if it differs between layers."""
+    """Return a number that config.json may list once per layer. Raise DataError if it differs between layers."""
     if not isinstance(value, list):
         return value
     if len(set(value)) > 1:

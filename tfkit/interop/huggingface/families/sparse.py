@@ -70,7 +70,7 @@ def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
 
 
 def selection_rules(*blocks: str) -> tuple[Rule, ...]:
-    """Return the rules for the selection bias. Export writes to the first block; the others are only read."""
+    """Return the rules for the selection bias. Export uses the first block; the others are only read."""
     return spellings(
         *(
             Rule(f"{CHECKPOINT}.{block}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias")
@@ -149,5 +149,5 @@ class FirstDense(Sparse):
     def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         if cls.listed_dense:
             config["mlp_layer_types"] = ["dense" if each else "sparse" for each in dense]
-        # if other layers are dense, the config reads back differently, so the family does not match
+        # for any other set of dense layers, the config reads back differently, so the family does not match
         config["first_k_dense_replace"] = list(dense).index(False) if False in dense else len(dense)

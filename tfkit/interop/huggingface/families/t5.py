@@ -95,7 +95,7 @@ class T5(Family):
     )
     rules = (*ENDS, *LAYERS, Rule(BIAS.replace("{layer}", "0"), "{side}.position.0.table.weight"))
     head_rules: ClassVar = HEAD_RULES
-    prefix = "transformer."  # only in some model classes
+    prefix = "transformer."  # present only in some model classes
     tied: ClassVar = dict.fromkeys(
         ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     )
@@ -128,7 +128,7 @@ class T5(Family):
 
     @classmethod
     def output(cls, config: ConfigJson) -> Tree:
-        """Return the head options: tied and scaled in T5, neither in T5 1.1.
+        """Return the head options: tied and scaled in T5, untied and unscaled in T5 1.1.
 
         transformers 5 always writes tie_word_embeddings=true; `to_stored` corrects that from the tensors.
         """
@@ -161,7 +161,7 @@ class T5(Family):
 
     @classmethod
     def write_output(cls, config: Tree, head: Mapping[str, object]) -> None:
-        """Write the config keys from which `output` reads."""
+        """Write the config keys that `output` reads."""
         config["tie_word_embeddings"] = bool(head.get("tied", True))
         config["scale_decoder_outputs"] = bool(head.get("scale") if head else True)
 
@@ -200,7 +200,7 @@ class UMT5(MT5):
 
     @classmethod
     def output(cls, config: ConfigJson) -> Tree:
-        return super().output(config) | SCALED  # the implementation scales in any case
+        return super().output(config) | SCALED  # transformers' umT5 always scales the decoder output, tied or not
 
 
 def _set_feedforward(model: Tree, config: ConfigJson, projection: str) -> None:

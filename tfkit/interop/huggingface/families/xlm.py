@@ -31,7 +31,7 @@ class XLM(BertLike):
     """XLM, monolingual: BERT without token types; a tied head with a bias."""
 
     model_types: ClassVar[tuple[str, ...]] = ("xlm",)
-    reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # the implementation derives text lengths from it
+    reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # the implementation computes text lengths from it
     heads: ClassVar[Mapping[str, ModelSection]] = {
         "XLMWithLMHeadModel": {"head": {"type": "language_model", "tied": True, "bias": True}},
         "XLMModel": {"head": "none"},
@@ -48,7 +48,7 @@ class XLM(BertLike):
         Setting("layer_norm_eps", "layer.norm.eps", 1e-12),
         Setting("init_std", "init.std", 0.02),
     )
-    # multilingual models would need a language with each call; sinusoidal settings only initialize the table
+    # multilingual models require a language id per call; sinusoidal settings only initialize the table
     fixed: ClassVar[tuple[Fixed, ...]] = tuple(
         Fixed(key, (value,))
         for key, value in (

@@ -16,7 +16,7 @@ from tfkit.training.needs import parts_of
 ROOT = Path(__file__).parents[3]  # folder of the tfkit package
 HERE = Path(__file__).parent
 ENTRIES = ("tfkit.recipe.model", "tfkit.models.build")  # imported by tfkit_sources.build
-# modules with the parts of a layer: one per slot, or a catalogue of several; unused parts are left out
+# modules of parts: one per slot, or a catalogue of several; parts that the model does not use are left out
 SLOTS = {slot: module for slot, module in CATALOGUES.items() if module.startswith("tfkit.components.")}
 
 
@@ -56,7 +56,7 @@ def _modules(parts: Iterable[type[Component]]) -> dict[str, str]:
 
 
 def _imports(text: str, name: str) -> Iterator[str]:
-    """Yield the tfkit modules that a text imports at run time; names from a catalogue resolve to their modules."""
+    """Yield the tfkit modules that a source text imports at run time; names from a catalogue yield their modules."""
     for node in _running(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -77,7 +77,7 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _homes(catalogue: str) -> dict[str, str]:
-    """Return exported name -> source module for a catalogue."""
+    """Return a catalogue's mapping from exported names to their modules."""
     path = _path(catalogue)
     tree = ast.parse("" if path is None else path.read_text(encoding="utf-8"))
     froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module is not None]
@@ -85,7 +85,7 @@ def _homes(catalogue: str) -> dict[str, str]:
 
 
 def _text(name: str, needed: set[str]) -> str:
-    """Return the text of a module; catalogues are reduced to the needed names."""
+    """Return the source text of a module; a catalogue is reduced to the names that are needed."""
     if not _is_catalogue(name):
         path = _path(name)
         return "" if path is None else path.read_text(encoding="utf-8")
@@ -119,7 +119,7 @@ def _path(name: str) -> Path | None:
 
 
 def _file(name: str) -> str:
-    """Return a module's key in SOURCES."""
+    """Return the key of a module in SOURCES."""
     path = _path(name)
     package = path is not None and path.name == "__init__.py"
     return name.replace(".", "/") + ("/__init__.py" if package else ".py")
@@ -133,13 +133,18 @@ def _own_files(parts: Iterable[type[Component]]) -> dict[str, str]:
 
 
 def _own_text(part: type[Component]) -> str:
-    """Return the text of the file that defines a part. Raise UsageError if there is none, as in a notebook."""
+    """Return the text of the file that defines a part.
+
+    Raise UsageError if there is no file, as for a class defined in a notebook.
+    """
     file = source_file(part)
     try:
         return Path(file or "").read_text(encoding="utf-8")
     except OSError:
         name = f"{part.part_slot} '{part.part_name}'"
-        raise UsageError(f"{name} cannot be exported: its class is not defined in a file; move it to one") from None
+        raise UsageError(
+            f"{name} cannot be exported: its class is not defined in a file; move the class to a file"
+        ) from None
 
 
 def _literal(sources: dict[str, str]) -> str:

@@ -27,7 +27,7 @@ PAIR = ("AutoModelForSeq2SeqLM", "TfkitForSeq2SeqLM")
 
 
 def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> Tree:
-    """Return config.json with the model classes, the recipe, and the sizes that other tools expect.
+    """Return config.json with the model classes, the recipe, and the sizes that other tools read.
 
     `labels` are the class names of the head, if known; `tied` maps additional tensor names to their owners, of which
     only parameters are kept, since only shared layers repeat buffers.

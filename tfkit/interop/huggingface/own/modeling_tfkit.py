@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-# packages that the sources need; transformers reports any that this file imports and that are missing
+# packages that the sources need, imported here so that transformers reports missing ones
 import einops  # noqa: F401
 import pydantic  # noqa: F401
 import torch
@@ -37,17 +37,17 @@ TEXT = ("input_ids", "attention_mask")
 TARGET = ("decoder_input_ids", "decoder_attention_mask")
 MARKS = ("global_attention_mask", "prefix_length")
 TYPED = (*TEXT, "token_type_ids", "position_ids", "inputs_embeds")
-# model inputs except those that a class computes
+# model inputs, except those that the class computes itself
 INPUTS = {*TYPED, *TARGET, "decoder_inputs_embeds", *MARKS}
 ANSWER = ("output_attentions", "return_dict")
 
 Values = dict[str, Any]  # arguments of a call by name
-Result: TypeAlias = "ModelOutput | tuple[Tensor, ...]"  # a tuple for return_dict=False
+Result: TypeAlias = "ModelOutput | tuple[Tensor, ...]"  # a tuple if return_dict=False
 Forward = Callable[[Any, Values, Values], Result]  # (model, named arguments, other keyword arguments)
 
 
 class TfkitOutput(Protocol):
-    """The output fields of a tfkit model that are used here."""
+    """The fields of a tfkit model's output that are used here."""
 
     logits: Tensor  # output of the head
     hidden: Tensor  # [batch time d_model]
@@ -64,7 +64,7 @@ class TfkitState(Protocol):
 
 
 def takes(*names: str) -> Callable[[Forward], Callable[..., Result]]:
-    """Declare the arguments `names` (default None) and **kwargs for a forward that receives both as dicts."""
+    """Give a forward that receives two dicts a signature with the arguments `names` (default None) and **kwargs."""
     kind, place = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
     arguments = [kind("self", place), *(kind(name, place, default=None) for name in names)]
     signature = inspect.Signature([*arguments, kind("kwargs", kind.VAR_KEYWORD)])
@@ -116,7 +116,7 @@ class TfkitPreTrainedModel(PreTrainedModel):
 
     config_class = TfkitConfig
     base_model_prefix = "model"
-    accepts_loss_kwargs = False  # losses are means, which Trainer divides by the accumulation steps
+    accepts_loss_kwargs = False  # losses are means, so Trainer must divide them by the number of accumulation steps
 
     def __init__(self, config: TfkitConfig, model: nn.Module | None = None) -> None:
         """Wrap `model`, or build it from the config's recipe."""
@@ -126,7 +126,7 @@ class TfkitPreTrainedModel(PreTrainedModel):
         self.post_init()
 
     def _built(self, config: TfkitConfig) -> nn.Module:
-        loading = torch.get_default_device().type == "meta"  # the checkpoint is loaded right after
+        loading = torch.get_default_device().type == "meta"  # the checkpoint is loaded right afterwards
         with torch.device("cpu" if loading else torch.get_default_device()):
             built: nn.Module = build(config.recipe, initialised=not loading)
         return built
@@ -234,7 +234,7 @@ class TfkitForQuestionAnswering(TfkitReader):
 
     @takes(*TYPED, "start_positions", "end_positions")
     def forward(self, call: Values, rest: Values) -> Result:
-        """Run the model; the start and end positions are its labels."""
+        """Run the model with the start and end positions as labels."""
         places = call.pop("start_positions"), call.pop("end_positions")
         labels = None if places[0] is None or places[1] is None else torch.stack(places, dim=-1)
         result: Result = super().forward(**call, **rest, labels=labels)
@@ -255,7 +255,7 @@ class TfkitWriter(TfkitPreTrainedModel, GenerationMixin):
         return False  # the model has its own cache
 
     def past(self, past: Past | None, use_cache: bool | None) -> Past | None:
-        """Return the cache, or a new one; None if positions depend on the text length and must be recomputed."""
+        """Return the cache, or a new one; None if positions depend on the text length and states must be recomputed."""
         serves = use_cache and self.model.caches and not self.model.stack(self.model.blueprint.last.side).moves
         return Past(self.model.new_state()) if past is None and serves else past
 
@@ -312,7 +312,7 @@ class EncoderOnly(nn.Module):
     def forward(self, call: Values, rest: Values) -> BaseModelOutput:
         """Return hidden states [batch source d_model]."""
         ids = call["input_ids"]
-        first = ids.new_zeros(ids.shape[0], 1)  # a dummy target token, whose states are dropped
+        first = ids.new_zeros(ids.shape[0], 1)  # the target is a dummy token, whose states are dropped
         out = self.whole.called(call, rest, decoder_input_ids=first, with_heads=False)
         weights = [value for place, value in out.observed.items() if place.startswith("encoder.")]
         return BaseModelOutput(last_hidden_state=out.memory, attentions=tuple(weights) or None)
@@ -330,7 +330,10 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         *("labels", "use_cache", *ANSWER),
     )
     def forward(self, call: Values, rest: Values) -> Result:
-        """Return logits [batch time vocab], and the mean loss of `labels` (-100: ignored), which imply the inputs."""
+        """Return logits [batch time vocab], and the mean loss of `labels` (-100: ignored).
+
+        If there are no decoder inputs, they are the labels shifted to the right.
+        """
         labels, encoded = call["labels"], call["encoder_outputs"]
         if call["decoder_input_ids"] is None and labels is not None:
             call["decoder_input_ids"] = self._shifted(labels)
@@ -384,7 +387,7 @@ def _places(attention_mask: Tensor) -> Tensor:
 
 
 def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
-    """Return the marks of uncached tokens; generated tokens have none."""
+    """Return the marks of uncached tokens; generated tokens are unmarked."""
     if marks is None:
         return None
     written = input_ids.shape[1] - marks.shape[1]
@@ -392,7 +395,7 @@ def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
 
 
 def _segments(blueprint: Any, token_type_ids: Tensor | None) -> Tensor | None:
-    """Return the token types if the model uses them; some tokenizers always pass them."""
+    """Return the token types if the model uses them; some tokenizers always return them."""
     embedding = (blueprint.encoder or blueprint.decoder).embedding
     return token_type_ids if embedding is not None and embedding.num_segments() else None
 

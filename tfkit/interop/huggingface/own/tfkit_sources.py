@@ -20,11 +20,11 @@ from types import ModuleType
 from typing import Any
 
 ROOT = f"{__name__}.tfkit"
-__path__: list[str] = []  # makes this file a package whose modules Finder loads
+__path__: list[str] = []  # turns this file into a package whose modules Finder loads
 
 
 def build(recipe: Mapping[str, Any], initialised: bool) -> Any:
-    """Build the model of a recipe; weights are left uninitialized unless `initialised`."""
+    """Build the model of a recipe; its weights remain uninitialized unless `initialised` is set."""
     for file in SOURCES:
         # user-defined parts
         if file.startswith("parts/") and not file.endswith("__init__.py"):
@@ -47,7 +47,7 @@ def write_code(model: Any, folder: Path) -> None:
 
 
 def _tfkit(module: str) -> ModuleType:
-    """Import a tfkit module from this copy, or from the installed tfkit if there is no copy."""
+    """Import a tfkit module from this copy, or from the installed tfkit if SOURCES is empty."""
     return importlib.import_module(f"{ROOT if SOURCES else 'tfkit'}.{module}")
 
 
