@@ -188,7 +188,7 @@ def test_a_mistake_that_shows_in_tfkit_itself_names_the_parts_in_use(folder: Pat
     result = tfkit_command("show", "mine.yaml", "--import", "parts.py")
     assert isinstance(result.exception, TypeError)
     (told,) = result.exception.__notes__
-    assert told.startswith("tfkit: custom parts are registered, such as ") and "--verify" in told
+    assert told.startswith("tfkit: registered custom parts may be the cause: ") and "--verify" in told
 
 
 def test_a_mistake_of_tfkits_stays_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,8 +157,8 @@ def recipe(**attention: Any) -> dict[str, Any]:
     ("options", "said"),
     [
         ({"bias": ["key"]}, "'key' is not a projection"),
-        ({"bias": ["query_down"]}, "query_down does not exist without query_rank"),
-        ({"bias": ["query"], "query_rank": 4}, "query does not exist with query_rank"),
+        ({"bias": ["query_down"]}, "there is no query_down projection without query_rank; remove it"),
+        ({"bias": ["query"], "query_rank": 4}, "there is no query projection with query_rank; remove it"),
         ({"rotary_head_dim": 3}, "use an even number"),
     ],
 )

@@ -58,7 +58,7 @@ def command(
     of tfkit embed.
 
     `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter supports the model's class
-    in transformers. Log-probabilities are compared before the folder is put in place.
+    in transformers. FOLDER is only written if its log-probabilities match those of tfkit.
 
     `--to peft` writes only the adapter of a run with train.adapter. Load it with the exported model that training
     started from.

@@ -45,7 +45,7 @@ def command(
     device: str,
     reading: ReadOptions,
 ) -> None:
-    """Generate text with RUN (a run folder): a continuation, the target of an encoder-decoder, or fills for masks.
+    """Generate text with RUN (a run folder): a continuation, the target of an encoder-decoder, or tokens for its masks.
 
     Print one output for each TEXT, or for each line of --input or standard input; in the output for a line, line breaks
     become spaces. With --chat, or if the run was trained with objective: chat, a text is a user message, or a JSON list

@@ -108,7 +108,11 @@ TRUST = click.option(
     "--trust", is_flag=True, help="Import the modules in the recipe's `imports:`, which runs their code."
 )
 IMPORTS = click.option(
-    "--import", "imports", multiple=True, metavar="FILE_OR_MODULE", help="Import custom parts first; repeatable."
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="FILE_OR_MODULE",
+    help="Import this module of custom parts first; repeatable.",
 )
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value, as in model.num_layers=4; repeatable."
@@ -178,17 +182,17 @@ def vocabulary_note(recipe: Recipe) -> str | None:
     bound = recipe.vocabulary_bound
     if recipe.unknown_vocab:
         bounds = [] if recipe.data is None else [one.vocabulary_bound for one in recipe.data.tokenizers().values()]
-        counted = " and ".join("1" if most is None else f"the maximum, {most:,}" for most in bounds)
+        counted = " and ".join("1 token" if most is None else f"the maximum of {most:,} tokens" for most in bounds)
         what = (
             "vocabularies unknown until the tokenizers are"
             if len(bounds) > 1
             else "vocabulary unknown until the tokenizer is"
         )
-        notes.append(f"{what} trained: counted with {counted}")
+        notes.append(f"{what} trained: costs assume {counted}")
     elif bound is not None and (size := recipe.blueprint().last.vocab_size or 0) > bound:
         notes.append(
             f"the tokenizer has at most {bound:,} tokens: {size - bound:,} of {size:,} ids are never generated"
         )
     if recipe.unknown_labels:
-        notes.append("number of classes unknown until the corpus is read: counted with 1")
+        notes.append("number of classes unknown until the corpus is read: costs assume 1 class")
     return "; ".join(notes) or None

@@ -21,7 +21,7 @@ from tfkit.cli.terminal import echo, echo_json
 @click.option(
     "--produced",
     metavar="MEASURE=NUMBER",
-    help="Show the runs and study variants that produced a printed number.",
+    help="Show the runs and study variants whose MEASURE rounds to NUMBER.",
 )
 @click.option("--sort", metavar="KEY", help="Sort by a column or a key of the recipe.  [default: by name]")
 @click.option("--reverse", is_flag=True, help="Sort in descending order.")

@@ -159,7 +159,7 @@ class Skeleton:
         ]
 
     def _named(self, text: str) -> str:
-        """Insert the part's name. Rename the class if its name collides with a word of the text."""
+        """Insert the part's name. Rename the class if its name already occurs in the skeleton."""
         words = "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
         if not words.isidentifier():
             words = f"My{words}"

@@ -129,7 +129,7 @@ def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentStat
 
 
 def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState) -> Tensor:
-    """Continue from a state and update it to each row's last real token."""
+    """Run the cell from a state, and update the state to that after each row's last real token."""
     before = _unpacked(state.parts)
     if real is None:
         out: Tensor
@@ -190,7 +190,7 @@ class RNN(Recurrent):
 
 @register("mixer", "fourier")
 class Fourier(Mixer):
-    """Re F_time(F_width(x)), the transform over channels and tokens (Lee-Thorp et al. 2021, arXiv 2105.03824).
+    """Re F_time(F_width(x)), the Fourier transform over channels and tokens (Lee-Thorp et al. 2021, arXiv 2105.03824).
 
     Every token mixes with every other, including padding, so padded batches are rejected.
     """

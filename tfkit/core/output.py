@@ -58,7 +58,7 @@ def block(title: str, lines: Iterable[str]) -> str:
 
 
 def block_as_html(text: str, svg: bytes = b"") -> str:
-    """Format a repr as escaped HTML for notebooks, with an inert picture below."""
+    """Format a repr as escaped HTML for notebooks, followed by an image whose scripts cannot run."""
     source = base64.b64encode(svg).decode("ascii")
     image = f'<img alt="" src="data:image/svg+xml;base64,{source}">' if svg else ""
     return f"<pre>{html.escape(printable(text))}</pre>{image}"

@@ -56,7 +56,7 @@ class Guided(LogitsRule):
         other = "remove a leading space" if first else "add a leading space"
         return UsageError(
             f"generate.logits: {self.part_name}: {what} be written {where} with this vocabulary; "
-            f"if its tokens include the space before a word, {other}"
+            f"if the tokens include the space before a word, {other} in the allowed texts"
         )
 
     def check(self, prompt: Sequence[int], room: int) -> None:
