@@ -420,7 +420,8 @@ def test_r7_what_embeds_stands_in_the_stack():
 def test_r7_positions_fit_the_heads_that_they_serve():
     kinds = {"a": {}, "b": {"attention": {"num_heads": 4}}}
     assert faults(position="t5_bias", layers=kinds, pattern=["a", "b"]) == [
-        "model.position: t5_bias has one column per head, but the layers differ in num_heads"
+        "model.position: t5_bias has one column per head, but the layers differ in num_heads; "
+        "use the same number in all layers"
     ]
     assert faults(position="t5_bias", layers=kinds, pattern=["a", "x"])[0].startswith("model.pattern[1]: unknown kind")
     assert faults(layers={"a": {"attention": {"num_heads": 8}}}, pattern=["a"]) == [

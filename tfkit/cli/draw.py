@@ -30,7 +30,10 @@ FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=f"Output file: {', '.join(FORMATS)}.")
 @click.option("--sizes", is_flag=True, help="Show weight shapes, parameters, FLOPs, activations and cache.")
 @click.option(
-    "--gallery", type=click.Path(path_type=Path), metavar="FILE", help="Write a page of all shipped models instead."
+    "--gallery",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write an HTML page with drawings of all shipped models instead.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe

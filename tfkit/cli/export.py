@@ -32,7 +32,7 @@ HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2, PEFT = FORMATS
 @click.option(
     "--pooling",
     type=click.Choice(("mean", "first", "last")),
-    help="Pooling of sentence-transformers, as in tfkit embed.  [default: mean]",
+    help="Pooling for --to sentence-transformers, as in tfkit embed.  [default: mean]",
 )
 @reads_run
 def command(

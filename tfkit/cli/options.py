@@ -133,9 +133,11 @@ DTYPE = click.option(
     show_default=True,
     help="Dtype of weights and activations.",
 )
-EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with exact figures.")
+EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with unrounded numbers.")
 ACCEPT = click.option(
-    "--accept-changes", is_flag=True, help="Accept files that were replaced on purpose, and record their new hashes."
+    "--accept-changes",
+    is_flag=True,
+    help="Accept files of the run that were replaced on purpose, and record their new hashes.",
 )
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Apply a variant of the recipe; repeatable."

@@ -72,7 +72,8 @@ STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
 class Use:
     """Place of a slot's part in a recipe: key and options. `shipped` is a shipped recipe to check the part in.
 
-    `others` are options that differ for the shipped recipe; `beside` are preceding parts if the key holds a list.
+    `others` are options whose values differ in the shipped recipe; `beside` are preceding parts if the key holds a
+    list.
     """
 
     key: str

@@ -5,7 +5,7 @@
 | lstm | the baseline that Transformers replaced; bidirectional in an encoder, forwards in a decoder |
 | gru | like lstm, with fewer weights |
 | rnn | the simplest recurrence, as a baseline |
-| fourier | FNet: an encoder that mixes tokens without weights, in half the time |
+| fourier | FNet: an encoder that mixes tokens without weights, in half the time of attention |
 | short_convolution | LFM2: cheap layers between attention layers |
 | mamba | Mamba, Jamba: long texts, with a decode state of constant size |
 """

@@ -59,9 +59,11 @@ class LayerPlan:
 
     residual: ResidualFacts.Config = key(
         PartValue("residual", default="post_norm"),
-        "connection of sublayers and norms to the residual stream; none: plain, no residual connection",
+        "how sublayers and norms are connected to the residual stream; none: `plain`, without residual connections",
     )
-    norm: Config | None = key(PartValue("norm"), "norm of the layer, also used by every `norm: true`")
+    norm: Config | None = key(
+        PartValue("norm"), "norm of the layer's sublayers, also used wherever an option is `norm: true`"
+    )
     dropout: float = key(RateValue(), "dropout of each sublayer's output")
     position: tuple[PositionFacts.Config, ...] | None = keys(
         Key(
@@ -178,7 +180,8 @@ class StackPlan:
         Key(
             "pattern",
             OwnValue(),
-            "order of kinds: `*n` repeats, `a+b` merges b over a, an inner list repeats up to num_layers",
+            "order of the kinds of layers: `a*n` repeats a, `a+b` merges b over a, an inner list is repeated up to "
+            "num_layers",
         ),
     )
     entries: tuple[int, ...]

@@ -27,7 +27,7 @@ OF_LAYERS: dict[str, str] = {
 OF_SECTIONS: dict[str, str] = {
     "likelihood": "its loss is -log p of the targets",
     "characters": "its loss is -log p of all characters of a text",
-    "words": "answers in words, which are compared with a reference",
+    "words": "answers with text, which is compared with a reference",
     "continuations": "continues a source with generated text",
     "two_vocabularies": "uses separate tokenizers for sources and targets",
     "tags": "answers with a tag per word",

@@ -124,7 +124,7 @@ class PositionFacts(Component):
             """Yield problems with this width of query and key heads."""
             yield from ()
 
-    # positions count from 0 and skip padding, which gets -1 (RoBERTa), unless the call passes positions
+    # position ids start at 0 and skip padding, which gets -1 (RoBERTa), unless the call passes them
     skips_padding: bool = False
     # number of distinct positions; None: unlimited
     length: int | None = None

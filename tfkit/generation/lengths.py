@@ -12,7 +12,6 @@ from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import most_positions
 
 BEYOND = 100  # maximum length of a prompt, as a multiple of max_length
-UNTRAINED = "the model was never trained on the tokens after these"
 
 
 class LengthWarning(TfkitWarning):
