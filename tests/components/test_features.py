@@ -179,7 +179,7 @@ def test_patches_that_do_not_divide_a_picture_are_refused() -> None:
         UsageError, match="patches of 2 x 2 do not tile an image of 4 x 5; use a patch size that divides both"
     ):
         vit()(inputs_embeds=vectors(1, 4, 5, 3))
-    with pytest.raises(UsageError, match=r"images must be \[height width 3\], got shape \[4, 4, 1\]"):
+    with pytest.raises(UsageError, match=r"images must have the shape \[height width 3\], got \[4, 4, 1\]"):
         vit()(inputs_embeds=vectors(1, 4, 4, 1))
     with pytest.raises(RecipeError, match="a patch has"):
         load_recipe(recipe(embedding={"type": "patches", "size": 100_000}))

@@ -51,9 +51,8 @@ def command(
     loaded = reading.run(run, device)
     values = [text.values[0] for text in texts]
     if inputs.output is None or not inputs.output.endswith(".npy"):
-        with output_to(
-            inputs.output
-        ) as output:  # opened first, so that an output that cannot be written is refused before anything is computed
+        # opened first, so that an output that cannot be written is refused before anything is computed
+        with output_to(inputs.output) as output:
             _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), inputs.are_records)
         return
     from tfkit.storage.files import whole

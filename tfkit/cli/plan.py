@@ -75,7 +75,7 @@ def _print(plan: TrainingPlan, note: str | None) -> None:
         echo(f"note: {note}")
     if plan.chosen is None:
         more = (
-            "use several --devices, which can share the weights (train.parallel.shard)"
+            "use several --devices and train.parallel.shard, which divides the weights among them"
             if plan.devices == 1
             else "add devices"
         )

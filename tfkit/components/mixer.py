@@ -190,7 +190,7 @@ class RNN(Recurrent):
 
 @register("mixer", "fourier")
 class Fourier(Mixer):
-    """Re F_time(F_width(x)), the Fourier transform over channels and tokens (Lee-Thorp et al. 2021, arXiv 2105.03824).
+    """Re F_time(F_width(x)), F being the Fourier transform (Lee-Thorp et al. 2021, arXiv 2105.03824).
 
     Every token mixes with every other, including padding, so padded batches are rejected.
     """

@@ -358,7 +358,7 @@ class Context:
     collector: Collector = field(default_factory=Collector)
 
     def with_state(self, state: object) -> Context:
-        """Return a copy with a sublayer's `state`. Faster than `replace`, as every layer calls it in every step."""
+        """Return a copy with a sublayer's `state`; written out for speed, as every layer calls it in every step."""
         return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)
 
     def apart(self) -> Context:

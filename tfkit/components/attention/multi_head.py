@@ -183,9 +183,8 @@ class MultiHead(Attention):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         query, *new = self._project(x, context)  # [batch query heads*head_dim]
         query = self._split(query, self.query_norm)  # [batch heads query head_dim]
-        rotate = (
-            context.position.rotation(self.head_dim) if context.source is None else None
-        )  # memories are not rotated
+        # memories are not rotated
+        rotate = context.position.rotation(self.head_dim) if context.source is None else None
         query = self._rotate(query, self.query_norm, rotate)
         temperature = context.position.temperature()  # [batch query]
         if temperature is not None:

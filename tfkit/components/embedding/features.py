@@ -120,7 +120,7 @@ class Patches(VectorEmbedding):
 
         def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
             if len(sizes) != 3 or sizes[2] != self.channels:
-                raise ValueError(f"images must be [height width {self.channels}], got shape {list(sizes)}")
+                raise ValueError(f"images must have the shape [height width {self.channels}], got {list(sizes)}")
             height, width, _ = sizes
             if height % self.size or width % self.size:
                 text = f"patches of {self.size} x {self.size} do not tile an image of {height} x {width}"

@@ -53,10 +53,10 @@ class Guided(LogitsRule):
     def unwritable(self, what: str, first: bool) -> UsageError:
         """Return the error for a text that the vocabulary cannot write."""
         where = "at the beginning" if first else "after a prompt"
-        other = "remove a leading space" if first else "add a leading space"
+        other = "remove the leading space from" if first else "add a leading space to"
         return UsageError(
             f"generate.logits: {self.part_name}: {what} be written {where} with this vocabulary; "
-            f"if the tokens include the space before a word, {other} in the allowed texts"
+            f"if the tokens include the space before a word, {other} the allowed texts"
         )
 
     def check(self, prompt: Sequence[int], room: int) -> None:
