@@ -26,7 +26,7 @@ HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2, PEFT = FORMATS
 @click.option(
     "--opset",
     type=click.Choice([str(number) for number in range(OPSETS[0], OPSETS[1] + 1)]),
-    help="ONNX operator set.  [default: 23, with Attention]",
+    help="ONNX opset version.  [default: 23, which has the Attention operator]",
 )
 @click.option("--quantize", type=click.Choice(("int8",)), help="Quantize the weights of an ONNX export to int8.")
 @click.option(

@@ -27,7 +27,9 @@ CUT_OFF = 1  # exit status if a text was cut off before it satisfied its constra
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output while it is generated.")
-@click.option("--jsonl", is_flag=True, help="Print every candidate as a JSON object per line, with log-probability.")
+@click.option(
+    "--jsonl", is_flag=True, help="Print each candidate as a JSON object on its own line, with its log-probability."
+)
 @click.option("--chat", is_flag=True, help="Treat texts as messages, formatted with the run's chat template.")
 @takes_texts
 @takes_generation_options

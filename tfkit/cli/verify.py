@@ -24,7 +24,10 @@ WRONG, WRONG_FILES = 2, 1
 @click.command("verify")
 @click.argument("run")
 @click.option(
-    "--against", required=True, metavar="FOLDER_OR_NAME", help="Reference model: a folder, or a name on the hub."
+    "--against",
+    required=True,
+    metavar="FOLDER_OR_NAME",
+    help="Reference model: a folder, or a repository on the Hugging Face hub.",
 )
 @click.option("--text", help="Input text for both models.  [default: random tokens]")
 @click.option(
@@ -35,7 +38,9 @@ WRONG, WRONG_FILES = 2, 1
     help="Maximum relative difference; for ONNX and CTranslate2, maximum absolute difference.",
 )
 @click.option(
-    "--provider", type=click.Choice(tuple(PROVIDERS)), help="Execution provider for an ONNX folder.  [default: cpu]"
+    "--provider",
+    type=click.Choice(tuple(PROVIDERS)),
+    help="Execution provider of onnxruntime, for an ONNX folder.  [default: cpu]",
 )
 @EXACT_JSON
 @click.pass_context
@@ -52,7 +57,7 @@ def command(
 ) -> None:
     """Compare RUN (a run folder) with a reference model: hidden states layer by layer, and logits.
 
-    Both compute in float32. Exit status 0: equal; 2: not. A model with its own code requires --trust.
+    Both models compute in float32. Exit status 0: equal; 2: not. A model with its own code requires --trust.
 
     A folder from `tfkit export --to onnx` is run with onnxruntime, at other lengths and batch sizes than the traced
     ones, and generates from 20 prompts. For int8 weights, size, perplexity (at most 1.001 times that of float32) and

@@ -198,7 +198,9 @@ class Fourier(Mixer):
     capabilities = frozenset({"bidirectional", "compile", "export"})
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        if torch.compiler.is_exporting():  # inference engines compute a general DFT to only three digits
+        if (
+            torch.compiler.is_exporting()
+        ):  # inference engines compute a general DFT with an accuracy of only three digits
             real = x.double()
             (cosine, sine), (across, turned) = (_waves(size, real) for size in x.shape[1:])
             mixed = cosine @ real @ across - sine @ real @ turned  # [batch time d_model]

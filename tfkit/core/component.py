@@ -41,7 +41,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 
 
 class Problem(NamedTuple):
-    """A fault found by `Config.check`: the option (dotted within the part) and the message.
+    """A fault found by `Config.check`: the option (a dotted path within the part) and the message.
 
     `at` is the path of the section that has the option (such as `data.batch`), if it is not the part.
     """
