@@ -55,7 +55,7 @@ class TextOptions:
 
     @property
     def are_typed(self) -> bool:
-        """True if neither texts nor a file are given, so that texts may be typed at a terminal."""
+        """True if no text, file or output is given, so that texts may be typed at a terminal."""
         return not self.texts and self.file is None and self.output is None
 
     @property

@@ -198,9 +198,8 @@ class Fourier(Mixer):
     capabilities = frozenset({"bidirectional", "compile", "export"})
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        if (
-            torch.compiler.is_exporting()
-        ):  # inference engines compute a general DFT with an accuracy of only three digits
+        # inference engines compute a general DFT with an accuracy of only three digits
+        if torch.compiler.is_exporting():
             real = x.double()
             (cosine, sine), (across, turned) = (_waves(size, real) for size in x.shape[1:])
             mixed = cosine @ real @ across - sine @ real @ turned  # [batch time d_model]
