@@ -1,4 +1,4 @@
-"""Per-call facts of the model: a frozen bundle passed to every sublayer.
+"""Context of a call: masks, positions, states and inputs in a frozen bundle that is passed to every sublayer.
 
 Nothing else is passed down, and no flag marks the kind of call: training, prefill, one-token decoding and packing
 differ only in the context.
@@ -347,7 +347,7 @@ class Collector:
 
 @dataclass(frozen=True)
 class Context:
-    """Per-call facts of one sublayer. In a nested `memory` context, `source` holds the states to attend to."""
+    """Context of a call to one sublayer. In a nested `memory` context, `source` holds the states to attend to."""
 
     mask: Visibility
     position: Placement

@@ -97,7 +97,8 @@ class LearnedPosition(Position):
             if self.max_length is not None and shape.max_length is not None and self.max_length < shape.max_length:
                 yield Problem(
                     "max_length",
-                    f"holds {self.max_length} positions, fewer than the stack's max_length {shape.max_length}",
+                    f"gives the table {self.max_length} positions, fewer than the stack's max_length "
+                    f"{shape.max_length}",
                 )
 
     config: Config

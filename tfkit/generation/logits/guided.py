@@ -121,7 +121,9 @@ class Choices(Guided):
     """logit = -inf for tokens that lead to none of the texts, using a trie (De Cao et al. 2021, arXiv 2010.00904)."""
 
     class Config(Guided.Config):
-        choices: Texts = Field(description="the allowed texts, as they follow the prompt")
+        choices: Texts = Field(
+            description="the allowed texts as they follow the prompt, including a leading space if there is one"
+        )
 
         @field_validator("choices")
         @classmethod

@@ -200,7 +200,7 @@ class Group:
     def follow(self, continuations: Sequence[Continuation], seconds: float) -> None:
         """Select the best continuations. Finished hypotheses are kept if they can still win.
 
-        If nothing continues and nothing has finished yet, the beams end as they are.
+        If no continuation is possible and no beam has finished yet, the beams end as they are.
         """
         beams, self.active, self.origins, ended = self.active, [], [], []
         self.steps += 1
