@@ -84,7 +84,7 @@ def test_a_run_is_resumed_exactly_and_not_with_other_data(tmp_path: Path) -> Non
     [
         ("text", "this model reads vectors, got 'text'; pass a list of arrays, one per input"),
         (3, "this model reads vectors"),
-        (np.zeros((1, 4, 5)), "patches of 2 x 2 do not tile a picture of 4 x 5"),
+        (np.zeros((1, 4, 5)), "patches of 2 x 2 do not tile an image of 4 x 5"),
         (np.zeros((1, 2, 2)), "requires 2 positions, but the encoder's max_length is 5"),
         (np.full((1, 4, 4), np.nan), r"array 1: the value at \[0, 0\] is nan"),
     ],
@@ -136,7 +136,7 @@ def test_a_recipe_of_texts_still_needs_a_tokenizer() -> None:
     ("name", "value", "said"),
     [
         ("x.npy", np.zeros((24, 4, 6)), r"x.npy: row 1: requires 7 positions, but the encoder's max_length is 5"),
-        ("x.npy", np.zeros((24, 3, 4)), r"x.npy: row 1: patches of 2 x 2 do not tile a picture of 3 x 4"),
+        ("x.npy", np.zeros((24, 3, 4)), r"x.npy: row 1: patches of 2 x 2 do not tile an image of 3 x 4"),
         ("x.npy", np.zeros((23, 4, 4)), r"y.txt has 24 labels, but .*x.npy has 23 examples"),
     ],
 )

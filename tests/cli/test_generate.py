@@ -144,7 +144,7 @@ def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Pat
         ("--strategy sampel", "--strategy sampel: generate.strategy.type: unknown strategy 'sampel'. Did you mean"),
         ("--strategy beam --set generate.strategy=sample", "--strategy beam and --set generate.strategy=sample both"),
         ("--num-beams 2 --set generate.strategy=greedy", "--num-beams 2: strategy 'greedy' has no option num_beams"),
-        ("--stream --num-beams 2", "beam cannot stream, because the text is only known at the end"),
+        ("--stream --num-beams 2", "beam cannot stream, because its text is only known at the end"),
         (
             "--stream --jsonl --batch-size 2",
             "while it is generated; remove --jsonl and --batch",

@@ -188,7 +188,7 @@ def test_a_mistake_that_shows_in_tfkit_itself_names_the_parts_in_use(folder: Pat
     result = tfkit_command("show", "mine.yaml", "--import", "parts.py")
     assert isinstance(result.exception, TypeError)
     (told,) = result.exception.__notes__
-    assert told.startswith("tfkit: custom parts are registered, such as ") and "--verify" in told
+    assert told.startswith("tfkit: registered custom parts may be the cause: ") and "--verify" in told
 
 
 def test_a_mistake_of_tfkits_stays_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_mistake_of_tfkits_stays_an_exception(monkeypatch: pytest.MonkeyPatch)
     result = tfkit_command("check", "gpt2")
     assert isinstance(result.exception, ZeroDivisionError)
     told = getattr(result.exception, "__notes__", [""])
-    assert told[0].startswith("tfkit: custom parts are registered") or not told[0]
+    assert told[0].startswith("tfkit: registered custom parts may be the cause") or not told[0]
 
 
 def test_in_python_the_exception_goes_on_with_a_note(folder: Path) -> None:

@@ -134,8 +134,11 @@ def test_the_class_has_the_parts_name(here: Path, name: str, part: str) -> None:
             ["--part", "attention", "two words"],
             "must be an identifier such as my_attention, got 'two words'",
         ),
-        (["--part", "attention", "x", "--from", "gpt2"], "it accepts only NAME and --force"),
-        (["--part", "attention", "x", "--set", "a=1"], "it accepts only NAME and --force"),
+        (
+            ["--part", "attention", "x", "--from", "gpt2"],
+            "the only other arguments that it accepts are NAME and --force",
+        ),
+        (["--part", "attention", "x", "--set", "a=1"], "the only other arguments that it accepts are NAME and --force"),
     ],
 )
 def test_what_cannot_be_is_said(here: Path, arguments: list[str], message: str) -> None:

@@ -122,7 +122,7 @@ OBJECTS: dict[str, tuple[str | bytes, str]] = {
     "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected text or a number"),
     "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
     "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text contains a lone surrogate"),
-    "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, but others have one"),
+    "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, but others have"),
     "an id that JSON has no number for": (
         '{"id": NaN, "text": "a"}\n',
         ":1: id must be a text or a number, got NaN",

@@ -255,7 +255,7 @@ def recipe(**feedforward: Any) -> dict[str, Any]:
         ({"shared_gate": True}, "needs a shared expert"),
         ({"num_shared": 1, "shared_expert": {"type": "mlp", "d_ff": 3}}, "cannot be combined with shared_expert"),
         ({"expert": {"type": "experts", "num_experts": 2, "num_active": 1, "expert": GLU}}, "cannot be nested"),
-        ({"expert": {"type": "glu", "d_ff": 3, "shared": True}}, "set `shared` of the whole part"),
+        ({"expert": {"type": "glu", "d_ff": 3, "shared": True}}, "set `shared` on the experts part instead"),
         ({"expert": {"type": "glu", "d_ff": 3, "bias": ["gaet"]}}, "gaet"),
     ],
 )  # fmt: skip

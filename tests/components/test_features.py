@@ -175,9 +175,11 @@ def test_patches_are_a_convolution_with_its_own_stride(class_token: bool) -> Non
 
 
 def test_patches_that_do_not_divide_a_picture_are_refused() -> None:
-    with pytest.raises(UsageError, match="patches of 2 x 2 do not tile a picture of 4 x 5; use a divisor of both"):
+    with pytest.raises(
+        UsageError, match="patches of 2 x 2 do not tile an image of 4 x 5; use a patch size that divides both"
+    ):
         vit()(inputs_embeds=vectors(1, 4, 5, 3))
-    with pytest.raises(UsageError, match=r"pictures must be \[height width 3\], got shape \[4, 4, 1\]"):
+    with pytest.raises(UsageError, match=r"images must have the shape \[height width 3\], got \[4, 4, 1\]"):
         vit()(inputs_embeds=vectors(1, 4, 4, 1))
     with pytest.raises(RecipeError, match="a patch has"):
         load_recipe(recipe(embedding={"type": "patches", "size": 100_000}))

@@ -157,9 +157,9 @@ def recipe(**attention: Any) -> dict[str, Any]:
     ("options", "said"),
     [
         ({"bias": ["key"]}, "'key' is not a projection"),
-        ({"bias": ["query_down"]}, "query_down does not exist without query_rank"),
-        ({"bias": ["query"], "query_rank": 4}, "query does not exist with query_rank"),
-        ({"rotary_head_dim": 3}, "use an even number"),
+        ({"bias": ["query_down"]}, "there is no query_down projection without query_rank; remove it"),
+        ({"bias": ["query"], "query_rank": 4}, "there is no query projection with query_rank; remove it"),
+        ({"rotary_head_dim": 3}, "must be even and at least 2, got 3"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], said: str) -> None:

@@ -45,7 +45,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"needs": {"prefix_lengths"}}, "needs: unknown input of a call 'prefix_lengths'; did you mean 'prefix_length'?"),
     ({"exceptions": {"paddding": "why"}}, "exceptions: unknown contract 'paddding'; did you mean 'padding'?"),
     ({"exceptions": {"built": "why"}}, "exceptions: unknown contract 'built'"),
-    ({"exceptions": {"padding": " "}}, "exceptions: state the reason for 'padding', got ' '"),
+    (
+        {"exceptions": {"padding": " "}},
+        "exceptions: the reason for 'padding' must be a text that is not blank, got ' '",
+    ),
     ({"exceptions": {"padding"}}, "exceptions must be a mapping of names to reasons, got {'padding'}"),
     ({"exceptions": "padding"}, "exceptions must be a mapping of names to reasons, got 'padding'"),
     ({"capabilites": {"causal"}}, "'capabilites' is not a declaration of a part; did you mean 'capabilities'?"),

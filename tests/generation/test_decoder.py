@@ -338,7 +338,7 @@ def test_a_search_in_bfloat16_takes_half_the_bytes(has_bfloat16: None) -> None:
 
 def test_a_processor_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    with pytest.raises(UsageError, match=r"needs a processor that multiplies bfloat16 \(AVX512_BF16\); use int8"):
+    with pytest.raises(UsageError, match=r"needs a CPU with bfloat16 instructions \(AVX512_BF16\); use int8"):
         StepDecoder(decoder(), "bfloat16").current()
 
 

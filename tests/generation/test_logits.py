@@ -147,7 +147,7 @@ def test_an_ngram_longer_than_the_text_forbids_nothing(tokenizer: Tokenizer) -> 
     ("name", "options", "message"),
     [
         ("banned", {"tokens": ["z"]}, "'z' is not in the vocabulary of 12 tokens$"),
-        ("banned", {"tokens": "ab"}, "'ab' is not in the vocabulary of 12 tokens; it is encoded as 2: 'a', 'b'"),
+        ("banned", {"tokens": "ab"}, "'ab' is not in the vocabulary of 12 tokens; it is encoded as 2 tokens: 'a', 'b'"),
         ("forced", {"tokens": [12]}, "no token has id 12; ids are 0 to 11"),
         ("min_length", {"tokens": 1, "ends": ["<nothing>"]}, "'<nothing>' is not in the vocabulary"),
     ],

@@ -65,10 +65,10 @@ def told(writer: Writer, length: int) -> list[str]:
 def test_texts_beyond_max_length_are_told_of_whatever_the_position(position: str | None) -> None:
     assert told(writer(position, LONG - 3), 4) == []  # the last token that is written is never read
     (grown,) = told(writer(position, LONG - 2), 4)
-    assert grown.startswith(f"a text exceeds max_length, {LONG} tokens; ")
+    assert grown.startswith(f"a text exceeds the model's max_length of {LONG} tokens; ")
     assert told(writer(position, 1), LONG) == []
     (longer,) = told(writer(position, 4), LONG + 1)
-    assert longer.startswith(f"a prompt is longer than max_length, {LONG} tokens; ")
+    assert longer.startswith(f"a prompt is longer than the model's max_length of {LONG} tokens; ")
 
 
 def test_learned_positions_end_a_text_and_that_is_told_where_more_was_asked_for() -> None:
@@ -81,10 +81,10 @@ def test_learned_positions_end_a_text_and_that_is_told_where_more_was_asked_for(
 
 
 def test_a_stream_and_a_source_are_told_of_too() -> None:
-    with pytest.warns(LengthWarning, match="a text exceeds max_length"):
+    with pytest.warns(LengthWarning, match="a text exceeds the model's max_length"):
         "".join(writer("rotary", LONG).stream(ids(4)))
     (source,) = told(writer("rotary", 2, pair=True), LONG + 1)
-    assert source.startswith(f"a source is longer than max_length, {LONG} tokens; ")
+    assert source.startswith(f"a source is longer than the model's max_length of {LONG} tokens; ")
 
 
 def test_a_warning_comes_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,9 @@ def test_more_texts_than_memory_holds_are_refused(
 ) -> None:
     monkeypatch.setattr(room, "free_memory", lambda device: 2**20)
     wide = writer("rotary", strategy=strategy)
-    with pytest.raises(UsageError, match=rf"^{message}.* GiB of memory, but 0\.0 GiB are free; at most [\d,]+ texts"):
+    with pytest.raises(
+        UsageError, match=rf"^{message}.* GiB of memory, but only 0\.0 GiB are free; at most [\d,]+ texts"
+    ):
         wide.check()  # as the command does before it reads a text
     with pytest.raises(UsageError, match=message):
         wide.write([ids(1)])

@@ -182,7 +182,7 @@ def test_what_is_no_draft_is_refused_by_name(letters: Tokenizer) -> None:
         written(strategy(small("encoder_decoder"), letters), net, [[1]], 3)
     other = Slot("tokenizer").validate("character").build().fit(["abcdefghijklmnopqrt"])
     made = Slot("strategy").validate({"type": "speculative", "draft": "small"}).build()
-    with pytest.raises(UsageError, match=r"small has a different vocabulary: its id \d+ is 't', not 's'"):
+    with pytest.raises(UsageError, match=r"small has a different vocabulary: its token \d+ is 't', not 's'"):
         made.bind(letters, lambda path: (StepDecoder(net), other))
     with pytest.raises(UsageError, match="small is not loaded"):
         written(made, net, [[1]], 3)
@@ -196,7 +196,7 @@ def test_a_state_that_cannot_go_back_is_refused_before_anything_is_computed(lett
     if not net.caches:
         pytest.skip("it keeps no state")
     net.stack("decoder").register_forward_pre_hook(lambda *_: pytest.fail("computed"))
-    with pytest.raises(UsageError, match=r"rejected tokens are removed, but .* cannot be rewound"):
+    with pytest.raises(UsageError, match=r"removes rejected tokens from the decode state, but .* cannot be rewound"):
         written(strategy(None, letters), net, [[1]], 3)
 
 

@@ -201,7 +201,7 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, options: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("a", {"strategy": "beam"}, "beam cannot stream, because the text is only known at the end"),
+        ("a", {"strategy": "beam"}, "beam cannot stream, because its text is only known at the end"),
         ("a", {"strategy": {"type": "sample", "n_best": 3}}, "n_best is 3; streaming needs n_best 1"),
         (["a", "b"], {}, "stream takes one prompt, got 2"),
         ([], {}, "stream takes one prompt, got 0"),

@@ -105,7 +105,7 @@ def test_rules_that_a_map_chooses_are_checked_when_they_write() -> None:
 
     blueprint = blueprint_of(families()["gpt2"].recipe({"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11}))
     ours = {"decoder.norm.weight": torch.ones(1), "decoder.final_norm.weight": torch.zeros(1)}
-    with pytest.raises(DataError, match=r"two rules of 'chosen' write x, one is x <-> decoder\.final"):
+    with pytest.raises(DataError, match=r"two rules of 'chosen' write x; one is x <-> decoder\.final"):
         to_checkpoint(Chosen, ours, blueprint)
 
 

@@ -217,7 +217,7 @@ def test_faults_are_data_too(here):
         (
             "position: rotary",
             "position: sinusoidal\n  mask: {type: window}",
-            "10:9: model.mask: a window needs size, or before and after",
+            "10:9: model.mask: a window needs size, or before or after",
         ),
         (
             "num_layers: 4",
@@ -300,7 +300,8 @@ def test_rotation_turns_heads_whatever_the_width_of_the_embedding(here):
     load(here, narrow)
     odd = narrow.replace("d_model: 8", "d_model: 6").replace("d_embedding: 6", "d_embedding: 8")
     assert said(here, odd) == [
-        "mine.yaml:9:13: model.position: rotary rotates pairs of channels, but head_dim 3 is 3; use an even number"
+        "mine.yaml:9:13: model.position: rotary rotates pairs of channels, "
+        "so head_dim must be even and at least 2, got 3"
     ]
 
 

@@ -420,15 +420,16 @@ def test_r7_what_embeds_stands_in_the_stack():
 def test_r7_positions_fit_the_heads_that_they_serve():
     kinds = {"a": {}, "b": {"attention": {"num_heads": 4}}}
     assert faults(position="t5_bias", layers=kinds, pattern=["a", "b"]) == [
-        "model.position: t5_bias has one column per head, but the layers differ in num_heads"
+        "model.position: t5_bias has one column per head, but the layers differ in num_heads; "
+        "use the same number in all layers"
     ]
     assert faults(position="t5_bias", layers=kinds, pattern=["a", "x"])[0].startswith("model.pattern[1]: unknown kind")
     assert faults(layers={"a": {"attention": {"num_heads": 8}}}, pattern=["a"]) == [
-        "model.position: rotary rotates pairs of channels, but head_dim 1 is 1; use an even number"
+        "model.position: rotary rotates pairs of channels, so head_dim must be even and at least 2, got 1"
     ]
     assert faults({"position": {"fraction": 0.75}}) == [
         "model.layer.position.fraction: rotary rotates pairs of channels, "
-        "but 0.75 of head_dim 4 is 3; use an even number"
+        "so 0.75 of head_dim 4 must be even and at least 2, got 3"
     ]
     resolve({"position": "none"}, layers={"a": {"attention": {"num_heads": 8}}}, pattern=["a"])
 

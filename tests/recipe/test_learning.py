@@ -293,7 +293,7 @@ def test_a_scale_of_nothing():
 
 
 def test_features_that_cancel_out():
-    text = "with a single feature the queries cancel out, so they never learn; use more features"
+    text = "with a single feature, the queries cancel out and are never trained; use more features"
     for attention in (
         {"type": "linear", "num_heads": 8},
         {"type": "performer", "num_heads": 8},
@@ -305,7 +305,7 @@ def test_features_that_cancel_out():
 
 def test_a_vector_of_one_number_has_no_length_but_one():
     head = {"type": "pooled", "normalized": True, "pool": "mean"}
-    text = "a normalized vector of width 1 is only a sign, so nothing is learned; use a larger width"
+    text = "a normalized vector of width 1 is 1 or -1, so nothing is learned; use a larger width"
     assert faults(small(head=head | {"d_output": 1})) == [f"model.head.d_output: {text}"]
     assert quiet(small(head=head | {"d_output": 2}))
 
@@ -349,7 +349,8 @@ def test_one_layer_that_sees_both_ways_is_enough():
 
 def test_half_of_the_last_recurrence_has_read_nothing():
     layer = {"attention": "none", "mixer": "lstm"}
-    text = "at the first token, one direction of the last recurrence has read no other token, so its recurrent weights never learn"
+    text = "at the first token, one direction of the last recurrence has read no other token, "
+    text += "so its recurrent weights never learn"
     model = small(layer, type="encoder", head={"type": "regression"})
     assert warned(model) == [f"model.head: {text}; use pool: mean"]
     model = small(layer, type="encoder", head={"type": "regression", "pool": "last"})

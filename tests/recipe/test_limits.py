@@ -172,8 +172,8 @@ def test_a_scaling_that_gives_no_frequencies_is_refused(scaling, theta, head_dim
     position = {"type": "rotary", "theta": theta, "scaling": scaling}
     attention = {"type": "multi_head", "num_heads": 1, "head_dim": head_dim}
     assert said(recipe({"attention": attention}, position=position)) == [
-        "<mapping>: model.position.scaling: does not yield a finite frequency "
-        f"for each of {head_dim // 2} pairs of channels"
+        "<mapping>: model.position.scaling: yields frequencies that are not finite, "
+        f"or not one for each of {head_dim // 2} pairs of channels"
     ]
 
 
@@ -195,7 +195,8 @@ def test_a_head_cannot_look_for_a_token_among_vectors():
 def test_a_number_is_one_that_float32_holds():
     attention = {"type": "multi_head", "num_heads": 2, "clip": 1e39}
     assert said(recipe({"attention": attention})) == [
-        "<mapping>: model.layer.attention.clip: expected a number up to 1e18, whose square fits float32, got 1e+39"
+        "<mapping>: model.layer.attention.clip: "
+        "expected a number of at most 1e18, so that its square fits in float32, got 1e+39"
     ]
 
 

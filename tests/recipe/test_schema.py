@@ -318,7 +318,7 @@ BEYOND = {
     "the layout 'pre_norm' needs a norm": "what a layout needs is code",
     "3 heads do not divide d_model 8": "sizes that do not divide",
     "3 key-value heads do not divide 4 heads": "sizes that do not divide",
-    "a window needs size, or before and after": "a part's own check",
+    "a window needs size, or before or after": "a part's own check",
     "cannot be combined with before and after": "a part's own check",
     "with both causal and reverse_causal in a layer": "a contradiction",
     "would show the future to a causal layer": "a contradiction",

@@ -101,5 +101,5 @@ def test_a_picture_that_fails_is_a_warning() -> None:
     def fail() -> str:
         raise ValueError("no such\x1bfont")
 
-    with pytest.warns(TfkitWarning, match=r"the picture of loss could not be drawn: ValueError: no such\\x1bfont"):
+    with pytest.warns(TfkitWarning, match=r"the figure of loss could not be drawn: ValueError: no such\\x1bfont"):
         assert drawn("loss", fail) == ""

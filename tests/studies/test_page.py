@@ -142,7 +142,7 @@ def test_a_picture_that_fails_loses_no_report(tmp_path: Path, monkeypatch: pytes
         raise RuntimeError("no font")
 
     monkeypatch.setattr("tfkit.studies.report.curves", fail)
-    with pytest.warns(TfkitWarning, match="the picture of valid.loss could not be drawn: RuntimeError: no font"):
+    with pytest.warns(TfkitWarning, match="the figure of valid.loss could not be drawn: RuntimeError: no font"):
         StudyReport(made_results()).write(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "could not be drawn" in page and "<svg" in page

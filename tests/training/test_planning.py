@@ -104,7 +104,7 @@ def test_the_command_prints_a_plan() -> None:
     assert found.exit_code == 0 and "16 devices of 1.0 GB" in found.stdout
     assert "torchrun --nnodes 2 --nproc-per-node 8 -m tfkit train translate-numbers" in found.stdout
     assert (
-        "Nothing fits: with several --devices, train.parallel.shard divides the weights"
+        "Not even one row fits: use several --devices and train.parallel.shard, which divides the weights"
         in run("--memory", "1MB").stdout
     )
     wrong = run("--memory", "much")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfkit.generation.writer import GeneratedText
     from tfkit.run import Run
 
-NAMED = 5  # maximum number of unknown pieces named in one warning
+NAMED = 5  # maximum number of unknown pieces quoted in one warning
 LONG = 30  # maximum characters shown of a piece
 Form = Literal["best", "all", "stream", "jsonl"]
 

@@ -115,7 +115,7 @@ def attention(
 @click.option(
     "--against",
     type=Several(click.STRING),
-    help="Libraries to compare with, comma-separated: transformers, transformers-static, x-transformers, litgpt.",
+    help="Libraries to compare tfkit with, comma-separated: transformers, transformers-static, x-transformers, litgpt.",
 )
 @EXACT_JSON
 def decoding(
@@ -156,7 +156,7 @@ def _models_options(default: str, libraries: str) -> Callable[[Callable[..., Non
         click.option(
             "--against",
             type=Several(click.STRING),
-            help=f"Libraries to compare with, comma-separated: {libraries}.",
+            help=f"Libraries to compare tfkit with, comma-separated: {libraries}.",
         ),
         EXACT_JSON,
     )

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def replying(run: Run, options: WriteOptions) -> Callable[[str], None]:
     """Return a function that prints the reply to a message and remembers both.
 
-    A message without a reply is forgotten. If Ctrl-C interrupts a reply, the printed part is kept.
+    A message that got no reply is removed from the conversation. If Ctrl-C interrupts a reply, the printed part is
+    kept.
     """
     messages: list[dict[str, str]] = []
     streams = run.writer(**options).strategy.streams

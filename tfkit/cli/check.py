@@ -16,7 +16,7 @@ from tfkit.core.output import json_line
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
 
-SHOWN = 2  # examples shown per split
+SHOWN = 2  # number of examples shown per split
 NOTEWORTHY = 64 * 2**30  # report weights larger than this, in bytes
 
 

@@ -13,7 +13,9 @@ from tfkit.cli.terminal import echo, echo_json
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option("--measure", "measures", multiple=True, metavar="NAME", help="Metric to compare; repeatable.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the page and tables to FOLDER.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the HTML page and the tables to FOLDER."
+)
 @EXACT_JSON
 @IMPORTS
 @TRUST
@@ -39,7 +41,7 @@ def command(
 
     if len(runs) == 1:
         if not (runs[0] / Plan.FILE).is_file():
-            raise UsageError(f"{runs[0]}: is not the folder of a study; pass a study, or several runs to compare")
+            raise UsageError(f"{runs[0]}: is not the folder of a study; pass one, or several runs to compare")
         if measures:
             raise UsageError("--measure: the metrics of a study are set in its recipe; remove the option")
         report = study_report(read_plan(runs[0], Plan), runs[0])

@@ -83,7 +83,7 @@ def size_notes(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]
     note = vocabulary_note(recipe)
     if note is not None:
         size = f"{blueprint.last.vocab_size:,}"
-        taken = f"vocabulary unknown until the tokenizer is trained: counted with {size}, as in the other recipe"
+        taken = f"vocabulary unknown until the tokenizer is trained: costs assume {size} tokens, as in the other recipe"
         yield f"{name}: {note if blueprint == recipe.blueprint() else taken}"
 
 

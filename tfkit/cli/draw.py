@@ -1,4 +1,4 @@
-"""`tfkit draw`: picture of one architecture, or of two with their differences."""
+"""`tfkit draw`: drawing of one architecture, or of two with their differences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=f"Output file: {', '.join(FORMATS)}.")
 @click.option("--sizes", is_flag=True, help="Show weight shapes, parameters, FLOPs, activations and cache.")
 @click.option(
-    "--gallery", type=click.Path(path_type=Path), metavar="FILE", help="Write a page of all shipped models instead."
+    "--gallery",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write an HTML page with drawings of all shipped models instead.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe
@@ -51,7 +54,9 @@ def command(
     """
     if gallery is not None:
         if recipe is not None or out is not None or sizes or reading != ReadOptions():
-            raise click.UsageError("--gallery draws the shipped models; it accepts only FILE and --force")
+            raise click.UsageError(
+                "--gallery draws the shipped models; the only other arguments that it accepts are FILE and --force"
+            )
         _write(gallery, (".html",), force, lambda ending: _gallery())
         return
     if recipe is None:
@@ -67,7 +72,7 @@ def command(
 
 
 def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
-    """Draw a picture and write it to `file`. Raise UsageError before drawing if the file cannot be written."""
+    """Draw, and write the drawing to `file`. Raise UsageError before drawing if the file cannot be written."""
     from tfkit.core.errors import UsageError
     from tfkit.storage.files import whole
 
@@ -82,7 +87,7 @@ def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str]
 
 
 def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
-    """Render the pictures in the format of the file's suffix."""
+    """Render the drawings in the format of the file's suffix."""
     from tfkit.reports.gallery import page
     from tfkit.reports.picture_text import mermaid, text
     from tfkit.reports.svg import svg
@@ -113,7 +118,7 @@ def _png(svg: str) -> bytes:
 
     plain = re.sub(r"<text([^>]*)>((?:(?!</text>).)*<tspan.*?)</text>", _marked_whole, svg)
     try:
-        drawn: bytes = optional("cairosvg", "png", "pictures as PNG need").svg2png(plain.encode("utf-8"), scale=2)
+        drawn: bytes = optional("cairosvg", "png", "PNG drawings need").svg2png(plain.encode("utf-8"), scale=2)
     except OSError as error:
         raise UsageError(f"PNG output requires the library cairo: {error}; install it, or use .svg") from None
     return drawn
@@ -129,7 +134,7 @@ def _marked_whole(line: re.Match[str]) -> str:
 def _pictures(
     source: str, other: str | None, sizes: bool, reading: ReadOptions
 ) -> tuple[list[Picture], list[str], list[Recipe]]:
-    """Return the pictures, the differences as text, and the recipes."""
+    """Return the drawings, the differences as text, and the recipes."""
     from tfkit.cli.options import vocabulary_note
     from tfkit.reports.counts import count
     from tfkit.reports.diff import diff_architectures

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--out", metavar="FILE", help="Same as --output; .npy: an array [texts d_model], otherwise JSON lines.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "first", "last"]), default="mean", show_default=True,
-    help="Vector of a text: mean of its tokens, first token or last token.",
+    help="Vector of a text: the mean over its tokens, or that of its first or last token.",
 )  # fmt: skip
 @click.option("--normalize/--no-normalize", default=True, show_default=True, help="Divide each vector by its norm.")
 @click.option("--batch-size", type=Whole(ROWS), help="Texts per batch.", metavar="N")
@@ -51,7 +51,8 @@ def command(
     loaded = reading.run(run, device)
     values = [text.values[0] for text in texts]
     if inputs.output is None or not inputs.output.endswith(".npy"):
-        with output_to(inputs.output) as output:  # opened first, so that nothing is computed that cannot be written
+        # opened first, so that an output that cannot be written is refused before anything is computed
+        with output_to(inputs.output) as output:
             _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), inputs.are_records)
         return
     from tfkit.storage.files import whole

@@ -18,7 +18,7 @@ from tfkit.core.bounds import COUNT
 @click.option(
     "--quantize",
     type=click.Choice(["int8", "bfloat16"]),
-    help="Quantize the weights first.",
+    help="Quantize the weights before evaluating.",
 )
 @DEVICE
 @sets_run

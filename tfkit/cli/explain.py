@@ -19,7 +19,7 @@ def command(recipe: str, key: str, as_json: bool, reading: ReadOptions) -> None:
     """Show the value of KEY in a recipe (a shipped name or a path) or a run folder, and where it comes from.
 
     KEY is a dotted key of the recipe or of the resolved recipe, such as train.optimizer.lr; a whole part or section,
-    such as model.layer; or a key of one layer, such as decoder.layers.3.attention.num_heads.
+    such as model.layer; or a key of a single layer, such as decoder.layers.3.attention.num_heads.
     """
     from tfkit.recipe.views.resolved import notes
     from tfkit.reports.explain import as_data, explain, render

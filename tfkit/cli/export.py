@@ -26,13 +26,13 @@ HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2, PEFT = FORMATS
 @click.option(
     "--opset",
     type=click.Choice([str(number) for number in range(OPSETS[0], OPSETS[1] + 1)]),
-    help="ONNX operator set.  [default: 23, with Attention]",
+    help="ONNX opset version.  [default: 23, which has the Attention operator]",
 )
 @click.option("--quantize", type=click.Choice(("int8",)), help="Quantize the weights of an ONNX export to int8.")
 @click.option(
     "--pooling",
     type=click.Choice(("mean", "first", "last")),
-    help="Pooling of sentence-transformers, as in tfkit embed.  [default: mean]",
+    help="Pooling for --to sentence-transformers, as in tfkit embed.  [default: mean]",
 )
 @reads_run
 def command(
@@ -58,7 +58,7 @@ def command(
     of tfkit embed.
 
     `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter supports the model's class
-    in transformers. Log-probabilities are compared before the folder is put in place.
+    in transformers. FOLDER is only written if its log-probabilities match those of tfkit.
 
     `--to peft` writes only the adapter of a run with train.adapter. Load it with the exported model that training
     started from.

@@ -27,7 +27,9 @@ CUT_OFF = 1  # exit status if a text was cut off before it satisfied its constra
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output while it is generated.")
-@click.option("--jsonl", is_flag=True, help="Print every candidate as a JSON object per line, with log-probability.")
+@click.option(
+    "--jsonl", is_flag=True, help="Print each candidate as a JSON object on its own line, with its log-probability."
+)
 @click.option("--chat", is_flag=True, help="Treat texts as messages, formatted with the run's chat template.")
 @takes_texts
 @takes_generation_options
@@ -45,7 +47,7 @@ def command(
     device: str,
     reading: ReadOptions,
 ) -> None:
-    """Generate text with RUN (a run folder): a continuation, the target of an encoder-decoder, or fills for masks.
+    """Generate text with RUN (a run folder): a continuation, the target of an encoder-decoder, or tokens for its masks.
 
     Print one output for each TEXT, or for each line of --input or standard input; in the output for a line, line breaks
     become spaces. With --chat, or if the run was trained with objective: chat, a text is a user message, or a JSON list

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 @click.command("ladder")
 @click.argument("recipe", metavar="RECIPE")
 @click.option(
-    "--sizes", type=Whole(SIZES), default=5, show_default=True, help="Number of sizes; RECIPE is the largest, held out."
+    "--sizes",
+    type=Whole(SIZES),
+    default=5,
+    show_default=True,
+    help="Number of sizes; the largest is RECIPE, held out of the fit.",
 )
 @click.option(
     "--budgets", type=Whole(SIZES), default=3, show_default=True, help="Number of token budgets, each half of the next."
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     "--compare",
     multiple=True,
     metavar="VARIANT",
-    help="Variant to train at the same sizes; its advantage is given in FLOPs; repeatable.",
+    help="Variant to train at the same sizes; its advantage is reported in FLOPs; repeatable.",
 )
 @click.option(
     "--tune",
@@ -70,10 +74,10 @@ def command(
     """Fit L = E + A / N^a + B / D^b to the losses of smaller sizes of RECIPE, predict RECIPE's loss, and train it.
 
     N is the number of parameters in the layers, D the number of tokens read. A smaller size has fewer heads of the same
-    width, with d_model and d_ff in proportion, and fewer layers. It is trained on all of the recipe's tokens, on half
-    and on a quarter of them, each time with a full learning rate schedule. The prediction and its 95 % interval are
-    written to prediction.json before the largest size is trained, as is the advantage of each --compare VARIANT: a
-    factor of compute, fitted to runs of the variant at the same sizes.
+    width, with d_model and d_ff in proportion, and fewer layers. Each smaller size is trained on all of the recipe's
+    tokens, on half and on a quarter of them, each time with a full learning rate schedule. The prediction and its 95 %
+    interval are written to prediction.json before the largest size is trained, as is the advantage of each --compare
+    VARIANT: a factor of compute, fitted to runs of the variant at the same sizes.
 
     Repeating the command continues an interrupted ladder without repeating finished runs. If standard output is lost,
     training continues, and further output goes to output.log.

@@ -15,9 +15,9 @@ from tfkit.cli.texts import output_to
 @click.argument("run")
 @click.argument("text")
 @click.option("--target", metavar="TEXT", help="Target of an encoder-decoder; by default the generated text.")
-@click.option("--head", metavar="PLACE:N", help="Print the attention of each token in one head.")
-@click.option("--token", metavar="TOKEN", help="Print the attention of one token, largest weights first.")
-@click.option("--out", metavar="FILE", help="Write a self-contained page with every map.")
+@click.option("--head", metavar="PLACE:N", help="Print the attention weights of each token in one head.")
+@click.option("--token", metavar="TOKEN", help="Print the attention weights of one token, largest first.")
+@click.option("--out", metavar="FILE", help="Write a self-contained HTML page with all attention maps.")
 @EXACT_JSON
 @DEVICE
 @reads_run

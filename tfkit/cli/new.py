@@ -31,7 +31,9 @@ def command(name: str, source: str | None, slot: str | None, force: bool, readin
     if slot is None:
         _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
     elif source is not None or reading != ReadOptions():
-        raise click.UsageError("--part writes a part from its skeleton; it accepts only NAME and --force")
+        raise click.UsageError(
+            "--part writes a part from a skeleton; the only other arguments that it accepts are NAME and --force"
+        )
     else:
         _part(_file(name, (".py",), force), slot, force)
 

@@ -108,7 +108,11 @@ TRUST = click.option(
     "--trust", is_flag=True, help="Import the modules in the recipe's `imports:`, which runs their code."
 )
 IMPORTS = click.option(
-    "--import", "imports", multiple=True, metavar="FILE_OR_MODULE", help="Import custom parts first; repeatable."
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="FILE_OR_MODULE",
+    help="Import this module of custom parts first; repeatable.",
 )
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value, as in model.num_layers=4; repeatable."
@@ -129,9 +133,11 @@ DTYPE = click.option(
     show_default=True,
     help="Dtype of weights and activations.",
 )
-EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with exact figures.")
+EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with unrounded numbers.")
 ACCEPT = click.option(
-    "--accept-changes", is_flag=True, help="Accept files that were replaced on purpose, and record their new hashes."
+    "--accept-changes",
+    is_flag=True,
+    help="Accept files of the run that were replaced on purpose, and record their new hashes.",
 )
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Apply a variant of the recipe; repeatable."
@@ -178,17 +184,17 @@ def vocabulary_note(recipe: Recipe) -> str | None:
     bound = recipe.vocabulary_bound
     if recipe.unknown_vocab:
         bounds = [] if recipe.data is None else [one.vocabulary_bound for one in recipe.data.tokenizers().values()]
-        counted = " and ".join("1" if most is None else f"the maximum, {most:,}" for most in bounds)
+        counted = " and ".join("1 token" if most is None else f"the maximum of {most:,} tokens" for most in bounds)
         what = (
             "vocabularies unknown until the tokenizers are"
             if len(bounds) > 1
             else "vocabulary unknown until the tokenizer is"
         )
-        notes.append(f"{what} trained: counted with {counted}")
+        notes.append(f"{what} trained: costs assume {counted}")
     elif bound is not None and (size := recipe.blueprint().last.vocab_size or 0) > bound:
         notes.append(
             f"the tokenizer has at most {bound:,} tokens: {size - bound:,} of {size:,} ids are never generated"
         )
     if recipe.unknown_labels:
-        notes.append("number of classes unknown until the corpus is read: counted with 1")
+        notes.append("number of classes unknown until the corpus is read: costs assume 1 class")
     return "; ".join(notes) or None

@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """List the registered parts of all slots or of one SLOT, or describe the part NAME.
 
-    The contract checks test the promises of a part in small models: that it is causal, decodes from a cache as in one
-    pass, ignores padding, and so on. Exit status 0 if all hold.
+    The contract checks test the promises of a part in small models: that it is causal, that decoding from a cache
+    equals a single pass, that it ignores padding, and so on. Exit status 0: all promises hold.
     """
     from tfkit.cli.main import WRONG
 

@@ -34,11 +34,11 @@ def size(text: str) -> int:
 @EXACT_JSON
 @reads_recipe
 def command(recipe: str, devices: int, memory: int, length: int | None, as_json: bool, reading: ReadOptions) -> None:
-    """Show the memory that training RECIPE (a shipped name or a path) takes on each device, and the largest batch.
+    """Show the memory that training RECIPE (a name or a path) takes on each device, and the largest batch that fits.
 
-    Nothing is allocated or read: a training step runs on tensors without values. With several
-    devices, layouts of train.parallel.shard are shown too.
-    Temporary tensors of kernels are not counted; they usually add a few percent.
+    Nothing is allocated or read: a training step runs on tensors without values. With several devices, the memory with
+    train.parallel.shard is shown, too. The total leaves out temporary tensors of kernels, which usually add a few
+    percent.
     """
     from tfkit.training.planning import plan_training
 
@@ -75,9 +75,11 @@ def _print(plan: TrainingPlan, note: str | None) -> None:
         echo(f"note: {note}")
     if plan.chosen is None:
         more = (
-            "with several --devices, train.parallel.shard divides the weights" if plan.devices == 1 else "add devices"
+            "use several --devices and train.parallel.shard, which divides the weights among them"
+            if plan.devices == 1
+            else "add devices"
         )
-        echo(f"Nothing fits: {more}, or use a smaller model.")
+        echo(f"Not even one row fits: {more}, or use a smaller model.")
     elif plan.command:
         echo(plan.command)
     else:

@@ -23,9 +23,9 @@ TOGETHER = 256  # texts per batch
 @DEVICE
 @reads_run
 def command(run: str, inputs: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
-    """Print the predictions of RUN (a run folder) for texts: labels, tags, numbers, answers, or fills for a mask.
+    """Print the predictions of RUN (a run folder) for texts: labels, tags, numbers, answers, or tokens for a mask.
 
-    Models of vectors read --input: a .npy file of arrays, or a file or folder of pictures or sounds.
+    Models of vectors read --input: a .npy file of arrays, an image or audio file, or a folder of them.
 
     Print one line for each TEXT, or for each line of --input or standard input. A tab separates the two texts of a
     pair, such as a question and its context; for JSON lines, name both fields with --field.

@@ -1,4 +1,4 @@
-"""`tfkit prove`: promises of a run, measured on its own weights and data."""
+"""`tfkit prove`: test of a run's promises on its own weights and data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = 64  # number of training examples
 @click.pass_context
 @reads_run
 def command(context: click.Context, run: str, as_json: bool, reading: ReadOptions) -> None:
-    """Measure the promises of RUN (a run folder), and print each difference next to its bound.
+    """Measure how well RUN (a run folder) keeps its promises, and print each difference next to its bound.
 
     The measurements use the first 64 training examples, and four training steps in a temporary folder; RUN is not
     modified. Exit status 0: every promise holds or does not apply; 1: a promise is broken.

@@ -35,9 +35,9 @@ def command(
 ) -> None:
     """Write RUN (a run folder) to OUT with int8 weights, and print its size and metrics before and after.
 
-    Matrices of linear layers and embedding tables get a scale per row; other weights are unchanged. OUT can be used
-    like any run but not trained. On a CPU it generates text in int8; all other computations use the quantized weights
-    in float32.
+    Matrices of linear layers and embedding tables are stored as int8 with a scale per row; other weights are unchanged.
+    OUT can be used like any run but not trained. On a CPU it generates text in int8; all other computations use the
+    quantized weights in float32.
     """
     from tfkit.interop.quantizing import quantize_run
 

@@ -11,7 +11,7 @@ from tfkit.cli.terminal import echo_json
 @click.argument("word", required=False, default="")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(word: str, as_json: bool) -> None:
-    """List the shipped recipes, one per line; with WORD, only recipes with it in name or description."""
+    """List the shipped recipes, one per line; with WORD, only those whose name or description contains it."""
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
     from tfkit.recipe.shipped import shipped_recipes

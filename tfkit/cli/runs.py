@@ -21,13 +21,13 @@ from tfkit.cli.terminal import echo, echo_json
 @click.option(
     "--produced",
     metavar="MEASURE=NUMBER",
-    help="Show the runs and study variants that produced a printed number.",
+    help="Show the runs and study variants whose MEASURE rounds to NUMBER.",
 )
 @click.option("--sort", metavar="KEY", help="Sort by a column or a key of the recipe.  [default: by name]")
 @click.option("--reverse", is_flag=True, help="Sort in descending order.")
 @click.option("--columns", metavar="KEY,KEY", help="Columns or recipe keys to show instead of the defaults.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print every column as CSV, with exact figures.")
-@click.option("--json", "as_json", is_flag=True, help="Print every column as JSON, with exact figures.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all columns as CSV, with unrounded numbers.")
+@click.option("--json", "as_json", is_flag=True, help="Print all columns as JSON, with unrounded numbers.")
 def command(
     folders: tuple[Path, ...],
     conditions: tuple[str, ...],

@@ -28,7 +28,7 @@ OPTIONS = (
     click.option(
         "--quantize",
         type=click.Choice(["int8", "bfloat16"]),
-        help="Dtype of the weights: faster, less exact.",
+        help="Quantize the weights: generation is faster, but less exact.",
     ),
     click.option(
         "--max-new-tokens", type=Whole(COUNT), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"

@@ -72,7 +72,8 @@ STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
 class Use:
     """Place of a slot's part in a recipe: key and options. `shipped` is a shipped recipe to check the part in.
 
-    `others` are options that differ for the shipped recipe; `beside` are preceding parts if the key holds a list.
+    `others` are options whose values differ in the shipped recipe; `beside` are preceding parts if the key holds a
+    list.
     """
 
     key: str
@@ -159,7 +160,7 @@ class Skeleton:
         ]
 
     def _named(self, text: str) -> str:
-        """Insert the part's name. Rename the class if its name collides with a word of the text."""
+        """Insert the part's name. Rename the class if its name already occurs in the skeleton."""
         words = "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
         if not words.isidentifier():
             words = f"My{words}"

@@ -55,7 +55,7 @@ class TextOptions:
 
     @property
     def are_typed(self) -> bool:
-        """True without texts or files, so that texts may be typed at a terminal."""
+        """True if no text, file or output is given, so that texts may be typed at a terminal."""
         return not self.texts and self.file is None and self.output is None
 
     @property
@@ -104,9 +104,9 @@ class TextOptions:
         yield from _batched(lines, 1 if is_terminal(sys.stdin) else together)
 
     def arrays(self, run: Run, together: int) -> Iterator[list[Text]]:
-        """Yield the arrays, pictures or sounds of --input in batches. Raise UsageError for other inputs."""
+        """Yield the arrays, images or sounds of --input in batches. Raise UsageError for other inputs."""
         if self.file is None or self.file == "-" or self.texts or self.fields:
-            what = "a .npy file of arrays, or a file or folder of pictures or sounds"
+            what = "a .npy file of arrays, an image or audio file, or a folder of them"
             raise UsageError(f"{run.folder}: this model reads vectors, not texts; use --input PATH, {what}")
         names = enumerate(run.inputs(self.file), 1)
         yield from _batched((Text((name,), number, str(name)) for number, name in names), together)
@@ -123,7 +123,9 @@ class TextOptions:
             raise DataError(f"{name}: contains no text")
         lacking = next((text for text in texts if text.id is None), None)
         if lacking is not None and any(text.id is not None for text in texts):
-            raise DataError(f"{lacking.place}: the record has no id, but others have one")
+            raise DataError(
+                f"{lacking.place}: the record has no id, but others have; add ids to all records, or to none"
+            )
         return texts
 
     def _text(self, name: str, number: int, line: str) -> Text:
@@ -199,11 +201,12 @@ INPUT = click.option(
     "--input",
     "input_file",
     metavar="FILE",
-    help="Read texts from FILE, one per line; -: standard input. Vectors: a .npy file, or a folder of files.",
+    help="Read texts from FILE, one per line; -: standard input. "
+    "For vectors: a .npy file, an image or audio file, or a folder of them.",
 )
 FIELD = click.option(
     "--field", "input_fields", multiple=True, metavar="NAME",
-    help="Name of the text field if FILE contains JSON lines; prints JSON lines with the same ids.",
+    help="Name of the text field if FILE contains JSON lines; the output is then JSON lines with the same ids.",
 )  # fmt: skip
 OUTPUT = click.option("--output", metavar="FILE", help="Write to FILE, atomically.")
 

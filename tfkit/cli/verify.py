@@ -24,7 +24,10 @@ WRONG, WRONG_FILES = 2, 1
 @click.command("verify")
 @click.argument("run")
 @click.option(
-    "--against", required=True, metavar="FOLDER_OR_NAME", help="Reference model: a folder, or a name on the hub."
+    "--against",
+    required=True,
+    metavar="FOLDER_OR_NAME",
+    help="Reference model: a folder, or a repository on the Hugging Face hub.",
 )
 @click.option("--text", help="Input text for both models.  [default: random tokens]")
 @click.option(
@@ -35,7 +38,9 @@ WRONG, WRONG_FILES = 2, 1
     help="Maximum relative difference; for ONNX and CTranslate2, maximum absolute difference.",
 )
 @click.option(
-    "--provider", type=click.Choice(tuple(PROVIDERS)), help="Execution provider for an ONNX folder.  [default: cpu]"
+    "--provider",
+    type=click.Choice(tuple(PROVIDERS)),
+    help="Execution provider of onnxruntime, for an ONNX folder.  [default: cpu]",
 )
 @EXACT_JSON
 @click.pass_context
@@ -52,17 +57,17 @@ def command(
 ) -> None:
     """Compare RUN (a run folder) with a reference model: hidden states layer by layer, and logits.
 
-    Both compute in float32. Exit status 0: equal; 2: not. A model with its own code requires --trust.
+    Both models compute in float32. Exit status 0: equal; 2: not. A model with its own code requires --trust.
 
     A folder from `tfkit export --to onnx` is run with onnxruntime, at other lengths and batch sizes than the traced
-    ones, and generates from 20 prompts. In int8, size, perplexity (at most 1.001 times that of float32) and speed are
-    compared. For a CTranslate2 folder, log-probabilities and generated tokens are compared. Exit status 0: equal; 1:
-    not.
+    ones, and generates from 20 prompts. For int8 weights, size, perplexity (at most 1.001 times that of float32) and
+    speed are compared. For a CTranslate2 folder, log-probabilities and generated tokens are compared. Exit status 0:
+    equal; 1: not.
     """
     is_onnx, is_engine = (Path(against) / METADATA).is_file(), (Path(against) / MODEL).is_file()
     if text is not None and (is_onnx or is_engine):
         raise UsageError(
-            f"--text: {'an ONNX' if is_onnx else 'a CTranslate2'} folder is compared on random tokens; remove it"
+            f"--text: {'an ONNX' if is_onnx else 'a CTranslate2'} folder is compared on random tokens; remove --text"
         )
     if provider is not None and not is_onnx:
         raise UsageError(f"--provider: {against} is not a folder of `tfkit export --to onnx`")
@@ -115,7 +120,7 @@ def _print(verdict: Verdict) -> None:
         echo(f"equal: no relative difference above {verdict.tolerance:g}")
     else:
         off = f"{worst.place} differs by {worst.relative:.1e} of its largest value"
-        echo(f"not equal: {off}, allowed {verdict.tolerance:g}")
+        echo(f"not equal: {off}; the tolerance is {verdict.tolerance:g}")
 
 
 def _print_files(verdict: FilesVerdict, as_json: bool) -> None:

@@ -112,7 +112,7 @@ TABLE = (
         F.threshold,
         "x above the threshold, else the value",
         {
-            "threshold": Option(float, ..., "x passes above this value"),
+            "threshold": Option(float, ..., "x above this value is passed through"),
             "value": Option(float, ..., "output for x at or below the threshold"),
         },
     ),
@@ -140,7 +140,7 @@ TABLE = (
         "hardshrink",
         F.hardshrink,
         "x where |x| is above lambd, else 0 (Donoho and Johnstone 1994)",
-        {"lambd": Option(NonNegativeFloat, 0.5, "|x| up to this becomes 0")},
+        {"lambd": Option(NonNegativeFloat, 0.5, "values of x with |x| up to this become 0")},
     ),
     Formula("hardsigmoid", F.hardsigmoid, "min(max(0, x + 3), 6) / 6 (Howard et al. 2019, arXiv 1905.02244)"),
     Formula("hardswish", F.hardswish, "x * hardsigmoid(x) (Howard et al. 2019, arXiv 1905.02244)"),

@@ -94,7 +94,7 @@ def _outside_norms(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Modul
 
 @runtime_checkable
 class GainScaled(Protocol):
-    """A layer with a factor on the weights that its sublayers declare as `gain_scaled`."""
+    """A layer with a factor on the initial weights that its sublayers declare as `gain_scaled`."""
 
     init_gain: float
 
@@ -104,7 +104,7 @@ def _gain(model: nn.Module) -> None:
     done: set[int] = set()
     for layer in model.modules():
         gain = layer.init_gain if isinstance(layer, GainScaled) else 1.0
-        if not isinstance(gain, float) or gain == 1.0:  # residual layouts have a method of this name
+        if not isinstance(gain, float) or gain == 1.0:  # in residual layouts, init_gain is a method
             continue
         for sublayer in layer.modules():
             for linear in linears(sublayer, sublayer.gain_scaled) if isinstance(sublayer, Sublayer) else ():

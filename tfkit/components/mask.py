@@ -4,7 +4,7 @@
 |---|---|---|
 | causal | limit | the model generates from left to right; the default of decoders |
 | reverse_causal | limit | the model reads from right to left |
-| window | limit | long texts: each token sees its neighbours (Mistral, Gemma 2, ModernBERT, Longformer) |
+| window | limit | long texts: each token attends to its neighbours (Mistral, Gemma 2, ModernBERT, Longformer) |
 | chunk | limit | long texts in chunks that cannot attend to each other (Llama 4) |
 | dilated | limit | a window must reach further at the same cost (Longformer's upper layers) |
 | prefix | opening | a generating model should read its prompt in both directions (prefix LM) |
@@ -88,11 +88,11 @@ class Window(Mask):
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.size is None and self.before is None and self.after is None:
-                yield Problem("size", "a window needs size, or before and after")
+                yield Problem("size", "a window needs size, or before or after")
             if self.size is not None and (self.before is not None or self.after is not None):
                 yield Problem("size", "cannot be combined with before and after; remove size, or both of them")
             elif self.after and shape.causal:
-                yield Problem("after", f"in a causal stack the {self.after} keys after a token are hidden; use 0")
+                yield Problem("after", f"in a causal stack, keys after the token are hidden, got {self.after}; use 0")
 
         def reach(self, causal: bool) -> tuple[int, int]:
             """Return the number of keys visible before and after the query."""

@@ -5,7 +5,7 @@
 | lstm | the baseline that Transformers replaced; bidirectional in an encoder, forwards in a decoder |
 | gru | like lstm, with fewer weights |
 | rnn | the simplest recurrence, as a baseline |
-| fourier | FNet: an encoder that mixes tokens without weights, in half the time |
+| fourier | FNet: an encoder that mixes tokens without weights, in half the time of attention |
 | short_convolution | LFM2: cheap layers between attention layers |
 | mamba | Mamba, Jamba: long texts, with a decode state of constant size |
 """
@@ -129,7 +129,7 @@ def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentStat
 
 
 def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState) -> Tensor:
-    """Continue from a state and update it to each row's last real token."""
+    """Run the cell from a state, and update the state to that after each row's last real token."""
     before = _unpacked(state.parts)
     if real is None:
         out: Tensor
@@ -190,7 +190,7 @@ class RNN(Recurrent):
 
 @register("mixer", "fourier")
 class Fourier(Mixer):
-    """Re F_time(F_width(x)), the transform over channels and tokens (Lee-Thorp et al. 2021, arXiv 2105.03824).
+    """Re F_time(F_width(x)), F being the Fourier transform (Lee-Thorp et al. 2021, arXiv 2105.03824).
 
     Every token mixes with every other, including padding, so padded batches are rejected.
     """
@@ -198,7 +198,8 @@ class Fourier(Mixer):
     capabilities = frozenset({"bidirectional", "compile", "export"})
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        if torch.compiler.is_exporting():  # inference engines compute a general DFT to only three digits
+        # inference engines compute a general DFT with an accuracy of only three digits
+        if torch.compiler.is_exporting():
             real = x.double()
             (cosine, sine), (across, turned) = (_waves(size, real) for size in x.shape[1:])
             mixed = cosine @ real @ across - sine @ real @ turned  # [batch time d_model]

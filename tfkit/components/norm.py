@@ -49,10 +49,10 @@ class GroupedConfig(component.Config):
     """Options of the norms that support groups of channels."""
 
     group_size: Width | None = Field(
-        None, description="channels normalized together, with a weight per channel (Cohere: head_dim); none: all"
+        None, description="number of channels normalized together, with a weight for each (Cohere: head_dim); none: all"
     )
 
-    # information that normalization keeps, for group sizes too small to learn from
+    # group sizes too small to learn from -> the only information that normalization keeps
     leaves: ClassVar[Mapping[int, str]] = {}
 
     def check(self, shape: Shape) -> Iterator[Problem]:

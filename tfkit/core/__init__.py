@@ -1,4 +1,4 @@
-"""Foundations shared by all parts: no variants, no files.
+"""Foundations that all other packages share, without variants of parts or file formats.
 
 component   Component and its Config; start here
 registry    parts by slot and name; `register`, and plugins of installed packages

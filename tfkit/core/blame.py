@@ -15,8 +15,8 @@ from tfkit.core.errors import TfkitError
 from tfkit.core.plugins import is_shipped, origin
 from tfkit.core.registry import REGISTRY
 
-LONGEST = 400  # maximum length of quoted messages
-# after these markers, a PyTorch message addresses PyTorch developers
+LONGEST = 400  # maximum characters of a quoted message
+# markers after which a PyTorch message addresses only PyTorch developers
 INNER = re.compile(r"Exception raised from|Caused by:|Hint:|Developer debug context|For more information, run with")
 
 
@@ -102,8 +102,7 @@ def note(error: Exception) -> None:
     elif parts:
         names = ", ".join(f"{part.part_slot} '{part.part_name}' of {origin(part)}" for part in parts[:3])
         error.add_note(
-            f"tfkit: custom parts are registered, such as {names}; `tfkit parts --verify` checks the "
-            "contracts of their slots"
+            f"tfkit: registered custom parts may be the cause: {names}; check them with `tfkit parts --verify`"
         )
 
 

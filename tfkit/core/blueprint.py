@@ -36,7 +36,7 @@ from tfkit.core.slots import (
     SublayerFacts,
 )
 
-SHOWN_KINDS = 2  # kinds of layers shown in a repr
+SHOWN_KINDS = 2  # maximum number of layer kinds shown in a repr
 
 
 def _name(config: Config) -> str:
@@ -55,19 +55,21 @@ class SublayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlan:
-    """One layer, or several equal layers. `position` is None if the layer uses the position of the stack."""
+    """One layer, or several equal layers. `position` is None if it uses the stack's position encoding."""
 
     residual: ResidualFacts.Config = key(
         PartValue("residual", default="post_norm"),
-        "connection of sublayers and norms to the residual stream; none: plain, no residual connection",
+        "how sublayers and norms are connected to the residual stream; none: `plain`, without residual connections",
     )
-    norm: Config | None = key(PartValue("norm"), "norm of the layer, also used by every `norm: true`")
+    norm: Config | None = key(
+        PartValue("norm"), "norm of the layer's sublayers, also used wherever an option is `norm: true`"
+    )
     dropout: float = key(RateValue(), "dropout of each sublayer's output")
     position: tuple[PositionFacts.Config, ...] | None = keys(
         Key(
             "position",
             PartsValue("position", over_stack=True),
-            "position of the layer, merged over the stack's; none: no position",
+            "position encoding of the layer, merged over the stack's; none: no position encoding",
         ),
         default=None,
     )
@@ -75,7 +77,7 @@ class LayerPlan:
         PartsValue("mask"), "mask rules of the layer, added to the stack's; none: no rules, not even the stack's"
     )
     shared: bool = keys(
-        Key("shared", FlagValue(), "one set of weights for all layers of a pattern entry"), default=False
+        Key("shared", FlagValue(), "share one set of weights among all layers of a pattern entry"), default=False
     )
     sublayers: tuple[SublayerPlan, ...] = keys(
         Key(
@@ -88,7 +90,7 @@ class LayerPlan:
         Key(
             "cross_attention",
             PartValue("attention", over="attention"),
-            "attention to the memory, merged over attention; none: no such sublayer",
+            "cross-attention to the memory, merged over attention; none: no such sublayer",
         ),
         Key(
             "feedforward",
@@ -147,13 +149,14 @@ class StackPlan:
         PartValue("embedding"), "map from token ids to vectors; none: each call passes vectors"
     )
     position: tuple[PositionFacts.Config, ...] = key(
-        PartsValue("position"), "position encoding, one part or a list; none: no positions"
+        PartsValue("position"), "position encoding: one part or a list of parts; none: no position encoding"
     )
     mask: tuple[MaskFacts.Config, ...] = keys(
         Key(
             "mask",
             PartsValue("mask"),
-            "mask rules of every layer, added to the mask of the model's type; none: no additional rules",
+            "mask rules of all layers, in addition to the mask that the model's type implies; none: no additional "
+            "rules",
         ),
         default=(),
     )
@@ -168,12 +171,17 @@ class StackPlan:
     )
     last_state: bool = False  # the stacks are connected only by the last states of their recurrences
     layers: tuple[LayerPlan, ...] = keys(
-        Key("layer", SectionValue(), "composition of every layer"),
-        Key("layers", SectionValue(), "kinds of layers by name, each merged over layer where the pattern names it"),
+        Key("layer", SectionValue(), "parts and options of every layer"),
+        Key(
+            "layers",
+            SectionValue(),
+            "kinds of layers by name; wherever the pattern names a kind, it is merged over layer",
+        ),
         Key(
             "pattern",
             OwnValue(),
-            "order of kinds: `*n` repeats, `a+b` merges b over a, an inner list repeats up to num_layers",
+            "order of the kinds of layers: `a*n` repeats a, `a+b` merges b over a, an inner list is repeated up to "
+            "num_layers",
         ),
     )
     entries: tuple[int, ...]
@@ -213,7 +221,7 @@ class StackPlan:
         return frozenset(name for config in self.parts() for name in config.part.needs)
 
     def without(self, capability: str) -> list[str]:
-        """Return the parts that declare other capabilities but not `capability`, as slot 'name'."""
+        """Return the parts that declare capabilities but lack `capability`, formatted as slot 'name'."""
         embedding = () if self.embedding is None else (self.embedding,)
         parts = {config.part for config in (*self.parts(), *embedding)}
         lacking = [part for part in parts if part.capabilities and capability not in part.capabilities]
@@ -270,14 +278,14 @@ Sizes = tuple[tuple[str, int], ...]
 class Parametrization:
     """muP: scaling of learning rates and initial weights relative to a `base` size.
 
-    `base` is the model at its base widths, with this model's depth and layer order. `depths` has the base depth of
-    each side, if depth is scaled; `written` has the keys and values of the recipe.
+    `base` is the model at its base widths, with this model's depth and layer order. `depths` has the base depth of each
+    side, if depth is scaled; `written` has the base sizes as written in the recipe.
     """
 
     base: Blueprint = field(compare=False)
     depths: tuple[tuple[str, int], ...] = ()
     depth_exponent: float = 1.0
-    written: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # equal bases may be written differently
+    written: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # recipes may write equal bases differently
     sizes: tuple[tuple[str, int, tuple[Sizes, ...]], ...] = field(init=False)  # base: side, width, layers
 
     def __post_init__(self) -> None:
@@ -301,11 +309,11 @@ def mismatch(own: Mapping[str, Sequence[int]], base: Mapping[str, Sequence[int]]
     """Compare the weight shapes of model and base. Return a message if they differ in more than size, else None."""
     for name in sorted(own.keys() ^ base.keys()):
         where = "in the model" if name in own else "in the base"
-        return f"the weight '{name}' exists only {where}; choose sizes with the same weights"
+        return f"the weight '{name}' exists only {where}; choose base sizes that yield the same weights"
     for name, shape in own.items():
         if len(shape) != len(base[name]):
             sizes = f"{list(base[name])} in the base and {list(shape)} in the model"
-            return f"'{name}' is {sizes}; choose sizes with the same axes"
+            return f"'{name}' is {sizes}; choose base sizes that yield the same number of axes"
     return None
 
 
@@ -353,7 +361,8 @@ class Blueprint:
         Key(
             "parametrization",
             SectionValue(),
-            "scaling of rates and initial weights with size: {type: mup, base: {d_model: 64}}; none: no scaling",
+            "scaling of learning rates and initial weights with the model's size: "
+            "{type: mup, base: {d_model: 64}}; none: no scaling",
         ),
         default=None,
     )

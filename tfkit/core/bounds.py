@@ -29,7 +29,7 @@ ORDER = Bound(100, "order of an n-gram")
 SEEDS = Bound(1_000, "seeds per study")
 SIZES = Bound(20, "sizes and budgets per ladder")
 ARMS = Bound(1_000, "variants per study")
-TRIALS = Bound(10_000, "variants per study, times the tuned values")
+TRIALS = Bound(10_000, "variants of a study times the values tuned")
 JOBS = Bound(2**10, "concurrent runs")
 
 BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)

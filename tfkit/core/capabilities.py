@@ -6,13 +6,13 @@ checks test every declared capability. Unknown words are refused at registration
 
 from __future__ import annotations
 
-# capabilities of the parts of a layer, each with its promise
+# capabilities of a layer's parts, each with the promised behaviour
 OF_LAYERS: dict[str, str] = {
     "causal": "works in causal layers",
     "bidirectional": "works in bidirectional layers",
     "cross_attention": "attends to a memory",
     "cache": "decodes incrementally from a state",
-    "rewind": "can remove tokens from its decode state, or keeps none",
+    "rewind": "can remove tokens from its decode state, or has no decode state",
     "padding": "ignores padding",
     "packing": "separates the segments of a packed batch",
     "masks": "applies mask rules besides causality, such as a window or a prefix",
@@ -25,9 +25,9 @@ OF_LAYERS: dict[str, str] = {
 }
 # capabilities of all other parts
 OF_SECTIONS: dict[str, str] = {
-    "likelihood": "its loss is -log p of its targets",
-    "characters": "its loss is -log p of every character of a text",
-    "words": "answers in words, which are compared with a reference",
+    "likelihood": "its loss is -log p of the targets",
+    "characters": "its loss is -log p of all characters of a text",
+    "words": "answers with text, which is compared with a reference",
     "continuations": "continues a source with generated text",
     "two_vocabularies": "uses separate tokenizers for sources and targets",
     "tags": "answers with a tag per word",
@@ -40,7 +40,7 @@ OF_SECTIONS: dict[str, str] = {
 }
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
-# default for sublayers without declarations; true if the sublayer reads only `context.mask`
+# default for sublayers that declare nothing; correct if the sublayer reads only `context.mask`
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
 # capabilities of every part that processes tokens independently
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})

@@ -31,7 +31,7 @@ from tfkit.core.trees import Tree
 
 def _in_float32(value: float) -> float:
     if abs(value) > 1e18:
-        raise ValueError(f"expected a number up to 1e18, whose square fits float32, got {value:g}")
+        raise ValueError(f"expected a number of at most 1e18, so that its square fits in float32, got {value:g}")
     return value
 
 
@@ -41,9 +41,9 @@ NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 
 
 class Problem(NamedTuple):
-    """A fault found by `Config.check`: the option (dotted within the part) and the message.
+    """A fault found by `Config.check`: the option (a dotted path within the part) and the message.
 
-    `at` is the path in the recipe (`data.batch`) that the option belongs to, if not the part itself.
+    `at` is the path of the section that has the option (such as `data.batch`), if it is not the part.
     """
 
     option: str
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
 
 
 class Doubt(Problem):
-    """Warning from `Config.check`: valid, but probably unintended."""
+    """Warning from `Config.check` about an option that is valid but probably unintended."""
 
 
 class Unlearnable(Problem):
@@ -147,7 +147,7 @@ class Component:
     exceptions: ClassVar[Mapping[str, str]] = {}
     # parameters (by name within the part) that cannot affect the output, such as a key bias under softmax
     inert: ClassVar[frozenset[str]] = frozenset()
-    # texts of a drawing: the title, then the inner boxes in the order of computation
+    # texts of the part's box in a drawing: its title, then the inner boxes in the order of computation
     picture: ClassVar[tuple[str, ...]] = ()
     # options of a small instance for the contract checks, if they cannot be derived from name and type
     example: ClassVar[Mapping[str, object]] = {}
@@ -172,7 +172,7 @@ class Component:
 
     @classmethod
     def able(cls, config: PartConfig | None = None) -> frozenset[str]:
-        """Return the capabilities under `config`; without it, those available under some options."""
+        """Return the capabilities under `config`; if None, those that the part has under at least some options."""
         return cls.capabilities
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Per-call facts of the model: a frozen bundle passed to every sublayer.
+"""Context of a call: masks, positions, states and inputs in a frozen bundle that is passed to every sublayer.
 
 Nothing else is passed down, and no flag marks the kind of call: training, prefill, one-token decoding and packing
 differ only in the context.
@@ -47,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Reach:
-    """Maximum number of keys visible before and after the query; `aligned` = n: only in the query's block of n keys."""
+    """Maximum number of keys visible before and after the query; `aligned` n: only in its block of n keys."""
 
     before: int
     after: int
@@ -75,7 +75,7 @@ class Visibility:
     span: Span
     inputs: Inputs = field(default_factory=Inputs)
     real: Tensor | None = None  # [batch place], True = not padding
-    segments: tuple[Tensor, Tensor] | None = None  # of queries [batch query], of all [batch place]; equal = same text
+    segments: tuple[Tensor, Tensor] | None = None  # text numbers of queries [batch query] and keys [batch place]
     kept: dict[Any, Any] = field(default_factory=dict, init=False)  # cache of the kernels, shared by all layers
     _full: bool | None = field(default=None, init=False)
     _dense: Tensor | None = field(default=None, init=False)
@@ -129,7 +129,7 @@ class Visibility:
         return self._seen
 
     def band(self) -> Reach | None:
-        """Return the band if visibility is bounded on both sides and only marked tokens extend it."""
+        """Return the reach if it is bounded on both sides and only marked tokens extend visibility; else None."""
         limits = [rule for rule in self.rules if not rule.opens]
         ends = [end for end in [rule.reach() for rule in limits] if end is not None]
         if len(ends) < max(1, len(limits)) or not all(rule.marks for rule in self.rules if rule.opens):
@@ -188,7 +188,7 @@ class Visibility:
         if self.segments is not None:
             together.append(self.segments[0][:, :, None] == self.segments[1][:, None, first:])  # [batch query key]
         dense = _every(together)
-        if dense is None:  # only openings: everything is visible
+        if dense is None:  # no limits, so everything is visible
             dense = torch.ones(1, 1, self.span.keys - first, dtype=torch.bool, device=self.span.device)
         return dense
 
@@ -214,7 +214,7 @@ def opened(dense: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def at(facts: Tensor, places: Tensor) -> Tensor:
-    """Gather facts [batch time] at places [batch|1 ... n] -> [batch ... n]; places outside are clamped."""
+    """Gather per-token values [batch time] at places [batch|1 ... n] -> [batch ... n]; clamp places outside."""
     places = places.clamp(0, facts.shape[1] - 1)
     if places.shape[0] == 1:
         return facts[:, places[0]]  # [batch ... n]
@@ -347,7 +347,7 @@ class Collector:
 
 @dataclass(frozen=True)
 class Context:
-    """Per-call facts of one sublayer. In a nested `memory` context, `source` holds the states to attend to."""
+    """Context of a call to one sublayer. In a nested `memory` context, `source` holds the states to attend to."""
 
     mask: Visibility
     position: Placement
@@ -358,7 +358,7 @@ class Context:
     collector: Collector = field(default_factory=Collector)
 
     def with_state(self, state: object) -> Context:
-        """Return a copy with a sublayer's `state` (explicit for speed: called by every layer in every step)."""
+        """Return a copy with a sublayer's `state`; written out for speed, as every layer calls it in every step."""
         return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)
 
     def apart(self) -> Context:

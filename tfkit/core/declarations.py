@@ -65,7 +65,7 @@ def _without_reason(exceptions: object) -> Iterator[str]:
         return
     for name, reason in exceptions.items():
         if not isinstance(reason, str) or not reason.strip():
-            yield f"exceptions: state the reason for '{name}', got {reason!r}"
+            yield f"exceptions: the reason for '{name}' must be a text that is not blank, got {reason!r}"
 
 
 def _misspelt_names(part: type[Component]) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _misspelt_names(part: type[Component]) -> Iterator[str]:
         if close:
             yield (
                 f"'{name}' is not a declaration of a part; did you mean '{close[0]}'? "
-                "Start the names of other attributes with an underscore"
+                "If it is not meant as one, start its name with an underscore"
             )
 
 

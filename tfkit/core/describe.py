@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from tfkit.core.errors import with_article
 from tfkit.core.options import PathMark, Slot
 
-# larger bounds are technical limits far beyond real recipes, and are not printed
+# larger bounds are technical limits far beyond real recipes, so they are not printed
 COUNTABLE = 2**28
 BOUNDS = ("gt", "ge", "lt", "le", "min_length", "max_length")
 NOUNS = {"logits": "logits rule", "stop": "stop rule"}  # noun for a part, if it is not the name of the slot

@@ -61,7 +61,7 @@ class UsageError(TfkitError):
 class Place:
     """Origin of a value: a file with line and column (from 1), or `--set key=value`, or `<mapping>`.
 
-    `via` names the layer that set the value, if not the recipe itself: `base gpt2`, `variant wide`.
+    `via` names the base or variant that set the value, if not the recipe itself: `base gpt2`, `variant wide`.
     """
 
     file: str

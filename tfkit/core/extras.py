@@ -26,7 +26,7 @@ def installing(extra: str) -> str:
 def optional(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an extra.
 
-    Raise UsageError if its library is missing; `purpose` starts the message, such as "pictures need".
+    Raise UsageError if its library is missing; `purpose` starts the message, such as "figures need".
     """
     try:
         return importlib.import_module(module)

@@ -23,8 +23,8 @@ class RecipeFacts:
     """Facts about a recipe before any data is read; None: not set, or invalid.
 
     `longest` is the length limit set by the model or `data.batch.length`, `batch_tokens` the maximum number of tokens
-    per batch. `tokenizer` is the target tokenizer if the source has a separate one; `tokenizers` maps paths to all.
-    `vocab_size` and `most_tokens` are the maximum vocabulary sizes of the model and the tokenizer.
+    per batch. `tokenizer` is the target tokenizer if the source has a separate one; `tokenizers` maps recipe paths to
+    all tokenizers. `vocab_size` and `most_tokens` are the maximum vocabulary sizes of the model and the tokenizer.
     `reads_vectors` is set if the corpora provide vectors.
     """
 

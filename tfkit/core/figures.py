@@ -24,7 +24,7 @@ def can_draw() -> bool:
 
 def matplotlib_figure() -> Any:
     """Return matplotlib's Figure class, which needs no display. Raise UsageError if it is not installed."""
-    return optional("matplotlib.figure", "study", "pictures need").Figure
+    return optional("matplotlib.figure", "study", "figures need").Figure
 
 
 def label(text: str) -> str:
@@ -70,14 +70,14 @@ def _text_class() -> Any:
 
 
 def drawn(what: str, draw: Callable[[], str]) -> str:
-    """Draw a picture. On failure, warn and return an empty string; UsageError propagates."""
+    """Draw a figure. On failure, warn and return an empty string; UsageError propagates."""
     try:
         return draw()
     except UsageError:
         raise
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-        warnings.warn(TfkitWarning(f"the picture of {what} could not be drawn: {problem}"), stacklevel=2)
+        warnings.warn(TfkitWarning(f"the figure of {what} could not be drawn: {problem}"), stacklevel=2)
         return ""
 
 

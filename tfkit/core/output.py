@@ -13,7 +13,7 @@ from typing import IO
 # Characters that control a terminal or reorder or end a line: controls except tab and line feed, line and paragraph
 # separators, bidirectional overrides and isolates, lone surrogates.
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# errors of a stream without a reader: a broken pipe, a terminal that hung up
+# errors of a stream whose reader is gone: a broken pipe, or a closed terminal
 _GONE = (errno.EPIPE, errno.EIO)
 
 
@@ -21,7 +21,7 @@ WIDEST = 160  # maximum line width in a repr
 
 
 class OutputLost(Exception):
-    """Output stream that can no longer be written; `quiet` if the reader closed it, so that no message is needed."""
+    """Failure to write an output stream; `quiet` if the reader closed the stream, so that no message is needed."""
 
     def __init__(self, reason: str, quiet: bool = False) -> None:
         super().__init__(f"the output cannot be written: {reason}")
@@ -58,7 +58,7 @@ def block(title: str, lines: Iterable[str]) -> str:
 
 
 def block_as_html(text: str, svg: bytes = b"") -> str:
-    """Format a repr as escaped HTML for notebooks, with an inert picture below."""
+    """Format a repr as escaped HTML for notebooks, followed by an image whose scripts cannot run."""
     source = base64.b64encode(svg).decode("ascii")
     image = f'<img alt="" src="data:image/svg+xml;base64,{source}">' if svg else ""
     return f"<pre>{html.escape(printable(text))}</pre>{image}"

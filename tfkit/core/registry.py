@@ -72,7 +72,7 @@ class UnknownPart(UsageError):
 
 
 class Registration(NamedTuple):
-    """A registered part and the one it replaced."""
+    """A registered part and the part that it replaced."""
 
     slot: str
     name: str

@@ -30,7 +30,7 @@ class SublayerFacts(Component):
     class Config(component.Config):
         part: ClassVar[type[SublayerFacts]]
 
-        shared: bool = Field(False, description="one set of weights for all layers of a pattern entry")
+        shared: bool = Field(False, description="share one set of weights among all layers of a pattern entry")
 
         def axes(self, shape: Shape) -> Mapping[str, int]:
             """Return the sizes of the axes along which the weights can be split (`head`, `group`, `dim`, `expert`)."""
@@ -124,7 +124,7 @@ class PositionFacts(Component):
             """Yield problems with this width of query and key heads."""
             yield from ()
 
-    # positions count from 0 and skip padding, which gets -1 (RoBERTa), unless the call passes positions
+    # position ids start at 0 and skip padding, which gets -1 (RoBERTa), unless the call passes them
     skips_padding: bool = False
     # number of distinct positions; None: unlimited
     length: int | None = None
@@ -234,7 +234,7 @@ class EmbeddingFacts(Component):
             """True if encoder and decoder share one token table."""
             return False
 
-    reads_pictures: ClassVar[bool] = False  # [height width channels], all of one size
+    reads_pictures: ClassVar[bool] = False  # [height width channels], all images of one size
     tokens: nn.Embedding  # [vocab_size table_width], to which a head may be tied
 
 
@@ -320,7 +320,7 @@ class RowsFacts:
 class AnswersFacts:
     """Declarations of the predictions of a model trained for an objective."""
 
-    reference: ClassVar[str | None] = None  # field of the reference
+    reference: ClassVar[str | None] = None  # corpus field with the reference
     predicts: ClassVar[bool] = True  # True if `predict` is supported; otherwise the model generates text
     # default metrics; None: perplexity if the loss is a likelihood
     metrics: ClassVar[tuple[str, ...] | None] = None
@@ -413,7 +413,7 @@ class MetricFacts(Component):
             return (self.part.part_name,)
 
     reads: ClassVar[Literal["loss", "text"] | None] = None  # input of the metric
-    # kind of text compared; continuations include their source
+    # kind of output to compare; continuations include their source
     compares: ClassVar[Literal["words", "continuations", "tags", "numbers"]] = "words"
     package: ClassVar[str | None] = None  # required package, from the extra `train`
     higher_is_better: ClassVar[bool] = True

@@ -196,7 +196,7 @@ TARGETS: Mapping[str, str] = {
 }
 
 _SLOTS = {"type": "model", "train": "corpus", "valid": "corpus", "test": "corpus"}  # keys not named after their slot
-# path components that hints can ignore, with replacements
+# path components that make no difference to hints, with replacements
 _SAME = (
     (re.compile(r"^model\.(encoder|decoder)(?=\.|$)"), "model"),
     (re.compile(r"^model\.layers\.[^.]+"), "model.layer"),

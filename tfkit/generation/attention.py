@@ -156,6 +156,6 @@ def _probabilities(
 
 
 def _distances(weights: Tensor) -> Tensor:
-    """Return the distance between query and key in tokens, [1 query key]."""
+    """Return the distance in tokens between each query and key, [1 query key]."""
     places = torch.arange(weights.shape[-1], device=weights.device)
     return rearrange((places[:, None] - places[None]).abs(), "query key -> 1 query key")

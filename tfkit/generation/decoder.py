@@ -45,14 +45,14 @@ from tfkit.models.stack import Stack
 Quantize = Literal["int8", "bfloat16"]
 
 MOST_ROWS = 64  # with more rows, the plain weight is as fast
-LEAST = 1 << 20  # bytes of a weight from which on oneDNN's faster product outweighs its call overhead
-SMALL = 4 << 20  # bytes of a weight up to which a copy is faster even for one row, as call overhead dominates
-LARGE = 32 << 20  # bytes of weights beyond which call overhead is negligible even for one row
+LEAST = 1 << 20  # minimum bytes of a weight for which oneDNN's faster product outweighs its call overhead
+SMALL = 4 << 20  # maximum bytes of a weight for which a copy is faster even for one row, as call overhead dominates
+LARGE = 32 << 20  # total bytes of weights beyond which call overhead is negligible even for one row
 MOST_BYTES = 2 << 30  # maximum total size of a model's float32 copies
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # modules that are called directly, as the overhead of Module.__call__ is noticeable in decoding
 OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)
-SAMPLED = 64  # elements of each weight in the fingerprint
+SAMPLED = 64  # number of elements of each weight in the fingerprint
 
 
 def check_quantize(value: object) -> None:

@@ -11,8 +11,7 @@ from tfkit.generation.prompts import Source
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import most_positions
 
-BEYOND = 100  # the longest accepted prompt, as a multiple of max_length
-UNTRAINED = "the model was never trained on the tokens after these"
+BEYOND = 100  # maximum length of a prompt, as a multiple of max_length
 
 
 class LengthWarning(TfkitWarning):
@@ -32,10 +31,13 @@ def warn_of_prompts(search: Search) -> None:
         if trained is not None and longest > BEYOND * trained:
             raise UsageError(
                 f"a {name} has {longest:,} tokens; the limit for this model is {BEYOND * trained:,} "
-                f"({BEYOND} times its max_length of {trained:,}); shorten it"
+                f"({BEYOND} times its max_length of {trained:,}); shorten the {name}"
             )
         if trained is not None and longest > trained:
-            _warn(f"a {name} is longer than max_length, {trained:,} tokens; positions beyond it are untrained")
+            _warn(
+                f"a {name} is longer than the model's max_length of {trained:,} tokens; positions beyond it are "
+                "untrained"
+            )
 
 
 def warn_of_texts(search: Search, candidates: Sequence[Sequence[Candidate]], requested: int | None) -> None:
@@ -50,7 +52,7 @@ def warn_of_texts(search: Search, candidates: Sequence[Sequence[Candidate]], req
             for prompt, texts in zip(search.prompts, candidates, strict=True)
         )
         if grown:
-            _warn(f"a text exceeds max_length, {longest:,} tokens; positions beyond it are untrained")
+            _warn(f"a text exceeds the model's max_length of {longest:,} tokens; positions beyond it are untrained")
 
 
 def _reach(prompt: Sequence[int], texts: Sequence[Candidate]) -> int:

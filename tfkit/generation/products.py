@@ -12,7 +12,7 @@ from torch import Tensor
 from tfkit.core.errors import UsageError
 from tfkit.functional.linear import ONEDNN, operator, uses_onednn
 
-HINT = 64  # number of rows to optimize the layout for; near-optimal for all smaller numbers
+HINT = 64  # number of rows that the layout is optimized for; near-optimal for fewer rows, too
 REDUCED = True  # quantize inputs to 7 bits: 8 bits overflow on processors with 16-bit accumulators
 
 
@@ -141,7 +141,7 @@ def _check_bfloat16() -> None:
     if None in (REORDER, ONEDNN) or not hasattr(torch.cpu, "get_capabilities"):
         raise UsageError(f"quantize: bfloat16 needs kernels that this torch ({torch.__version__}) lacks; use int8")
     if not torch.cpu.get_capabilities().get("avx512_bf16"):
-        raise UsageError("quantize: bfloat16 needs a processor that multiplies bfloat16 (AVX512_BF16); use int8")
+        raise UsageError("quantize: bfloat16 needs a CPU with bfloat16 instructions (AVX512_BF16); use int8")
 
 
 def _check_int8() -> None:

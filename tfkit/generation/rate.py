@@ -11,7 +11,7 @@ from tfkit.generation.search import prepare
 from tfkit.generation.strategy.rows import Greedy
 from tfkit.generation.texts import find
 
-ROUNDS = 3  # timed rounds after one warm-up round; the median counts
+ROUNDS = 3  # timed rounds after one warm-up round; their median is returned
 
 
 def generation_rate(decoder: StepDecoder, start: int | None, batch: int, prompt: int, new: int) -> float:

@@ -1,4 +1,4 @@
-"""Prefill of a decode state: long texts in pieces, equal rows and a common prefix only once."""
+"""Prefill of a decode state: long texts are read in chunks, equal rows and a common prefix only once."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _common(model: Model, text: PaddedRows) -> int:
 
 
 def _read(model: Model, state: DecodeState, text: PaddedRows, real: Tensor | None, positions: Tensor) -> Tensor:
-    """Extend the state in pieces by the tokens that it lacks, at `positions`; `real` covers the whole text."""
+    """Extend the state in chunks by the tokens that it lacks, at `positions`; `real` covers the whole text."""
     seen, end = state.length, text.length
     size = max(1, PIECE // text.rows)
     if seen + size < end and not last(model).same_regime(text.lengths(seen + size), text.lengths(end)):
@@ -177,7 +177,7 @@ def last(model: Model) -> Stack:
 def distinct(rows: Sequence[Hashable], *more: Tensor | None) -> tuple[list[int], list[int]]:
     """Deduplicate rows, with tensors in `more` as further keys.
 
-    Return the index of each row among the distinct rows, and the first place of each distinct row.
+    Return the index of each row among the distinct rows, and the first row equal to each distinct row.
     """
     extra = [part.view(len(rows), -1).tolist() for part in more if part is not None]
     numbers: dict[Hashable, int] = {}

@@ -18,7 +18,7 @@ def record_values(line: str, fields: Sequence[str], place: str) -> tuple[tuple[s
     check_texts(values, place)
     empty = [name for name, text in values.items() if not text.strip()]
     if empty:
-        raise DataError(f"{place}: {' and '.join(empty)} is empty")
+        raise DataError(f"{place}: {' and '.join(empty)} {'are' if len(empty) > 1 else 'is'} empty")
     id_ = record.get("id")
     is_number = isinstance(id_, int | float) and not isinstance(id_, bool) and abs(id_) < math.inf
     if "id" in record and not isinstance(id_, str) and not is_number:

@@ -26,6 +26,6 @@ def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
             f" with {strategy.texts_at_once:,} texts each" if prompts > 1 else f" with {strategy.texts_at_once:,} texts"
         )
     raise UsageError(
-        f"{what} need at least {gigabytes(needed)} of memory, but {gigabytes(free)} are free; "
+        f"{what} need at least {gigabytes(needed)} of memory, but only {gigabytes(free)} are free; "
         f"at most {free // each:,} texts fit at once"
     )

@@ -26,7 +26,7 @@ SPECIAL = ("global_attention_mask", "prefix_length")  # call inputs that generat
 class Stepper:
     """Next-token logits for a batch. Prompts are padded on the left, sources on the right.
 
-    With a decode state, equal rows and a common prefix are computed once, and long prompts in pieces.
+    With a decode state, equal rows and a common prefix are computed only once, and long prompts are read in chunks.
     """
 
     def __init__(

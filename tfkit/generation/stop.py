@@ -5,7 +5,7 @@
 | end_token | end at the token that marks the end in training; the default |
 | strings | end at a string, such as an empty line |
 | length | limit all texts below max_new_tokens |
-| time | limit the time of an answer |
+| time | limit the time spent on a text |
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ def check_stream(strategy: Strategy, search: Search) -> None:
     strategy.check(search)
     if not strategy.streams:
         raise UsageError(
-            f"generate.strategy: {strategy.part_name} cannot stream, because the text is only known at the end; "
-            "do not stream, or use greedy or sample"
+            f"generate.strategy: {strategy.part_name} cannot stream, because its text is only known at the end; "
+            "generate without streaming, or use greedy or sample"
         )
     if strategy.texts_returned != 1:
         raise UsageError(f"generate.strategy: n_best is {strategy.texts_returned}; streaming needs n_best 1")

@@ -37,7 +37,7 @@ def _restarted(search: Search) -> Search:
 
 
 def _batches(search: Search, batch_size: int) -> Iterator[list[int]]:
-    """Yield batches of rows sorted by length; all lengths in a batch are equal if a part does not support padding."""
+    """Yield batches of rows sorted by length; if a part does not support padding, a batch has only equal lengths."""
     read = search.prompts if search.sources is None else search.sources
     order = sorted(range(len(read)), key=lambda index: len(read[index]))
     alone = any(plan.without("padding") for plan in search.model.blueprint.stacks())

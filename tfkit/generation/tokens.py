@@ -56,7 +56,7 @@ def _id(token: int | str, tokenizer: Tokenizer) -> int:
     if len(pieces) == 1 and pieces[0] != tokenizer.special_ids.get("unknown"):
         return pieces[0]
     written = ", ".join(repr(tokenizer.token(piece)) for piece in pieces)
-    more = f"; it is encoded as {len(pieces)}: {written}" if len(pieces) > 1 else ""
+    more = f"; it is encoded as {len(pieces)} tokens: {written}" if len(pieces) > 1 else ""
     raise UsageError(f"{token!r} is not in the vocabulary of {tokenizer.vocab_size} tokens{more}")
 
 

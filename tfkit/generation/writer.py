@@ -36,8 +36,8 @@ CUT = "the text is cut off: it ended before it satisfied generate.logits"
 class GeneratedText:
     """A decoded candidate: the text after the prompt, its ids and scores.
 
-    If masks were filled in, `text` is the whole text and `ids` are those of the masks. `cut` is True if the text ended
-    before it satisfied a logits rule such as `regex` or `choices`.
+    If masks were filled in, `text` is the whole text and `ids` are the tokens that replace the masks. `cut` is True if
+    the text ended before it satisfied a logits rule such as `regex` or `choices`.
     """
 
     text: str
@@ -115,7 +115,10 @@ class Writer:
                     written = self._written(prompt, item)
                     text = written.text
                     if not text.startswith(streamed):
-                        raise UsageError("the tokenizer or a stop rule changed streamed text; do not stream")
+                        raise UsageError(
+                            "the tokenizer or a stop rule changed text that was already streamed; generate without "
+                            "streaming"
+                        )
                 else:
                     ids.append(item)
                     text = self.rules.certain(prompt, ids)

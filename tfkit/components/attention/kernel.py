@@ -44,7 +44,7 @@ class KernelAttention(Attention):
                 yield Problem(option, message)
 
             if self.num_features(shape) == 1:
-                text = "with a single feature the queries cancel out, so they never learn; use more features"
+                text = "with a single feature, the queries cancel out and are never trained; use more features"
                 yield Unlearnable("", text)
 
         def num_features(self, shape: Shape) -> int:
@@ -99,7 +99,7 @@ class KernelAttention(Attention):
         return self._merged(out)  # [batch query d_model]
 
     def _in_pieces(self, query: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
-        """Attend in pieces to bound the memory: sum over all keys first, then apply the sums to the queries."""
+        """Attend in chunks to bound memory use: sum over all keys first, then apply the sums to the queries."""
         sums, no_query = KernelSums(), self.log_features(query[:, :, :0])
         for start in range(0, source.shape[1], PIECE):
             piece = slice(start, start + PIECE)

@@ -73,7 +73,9 @@ class Latent(Attention):
             for name in () if isinstance(self.bias, bool) else self.bias:
                 if name in missing:
                     yield Problem(
-                        "bias", f"{name} does not exist {'without' if self.query_rank is None else 'with'} query_rank"
+                        "bias",
+                        f"there is no {name} projection {'without' if self.query_rank is None else 'with'} "
+                        "query_rank; remove it from the list",
                     )
 
         def score_width(self, shape: Shape) -> int:

@@ -23,7 +23,8 @@ class LinearAttention(KernelAttention):
     class Config(KernelAttention.Config):
         feature: Literal["elu", "relu"] = Field(
             "elu",
-            description="phi; elu: elu(x) + 1, as in the paper; relu: relu(x), no attention if all features are 0",
+            description="feature map phi; elu: elu(x) + 1, as in the paper; relu: relu(x), which outputs 0 if all "
+            "features are 0",
         )
 
     config: Config

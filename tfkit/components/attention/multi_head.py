@@ -82,15 +82,19 @@ class MultiHead(Attention):
             None, description="norm of the concatenated heads, before the output projection (BitNet)"
         )
         output: bool = Field(
-            True, description="project the concatenated heads; false: no projection, their total width must be d_model"
+            True,
+            description="project the concatenated heads; false: no projection, so the heads' widths must add up to "
+            "d_model",
         )
         clip: PositiveFloat | None = Field(
             None, description="clamp queries, keys and values to [-clip, clip]; none: no clamping"
         )
         gate: Gate | None = Field(
-            None, description="gate the outputs of the heads, computed from the input of the layer; none: no gate"
+            None, description="gate on the outputs of the heads, computed from the input of the layer; none: no gate"
         )
-        sinks: bool = Field(False, description="add a learned score per head to the softmax, without a value (GPT-OSS)")
+        sinks: bool = Field(
+            False, description="add a learned score per head to the softmax, for a key without a value (GPT-OSS)"
+        )
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
@@ -105,7 +109,7 @@ class MultiHead(Attention):
                     f"{self.num_kv_heads} key-value heads do not divide {self.num_heads} heads; use a divisor",
                 )
             if self.qk_norm is None and self.qk_norm_at != "heads":
-                yield Problem("qk_norm_at", "has no effect without qk_norm; set it too")
+                yield Problem("qk_norm_at", "has no effect without qk_norm; set qk_norm too")
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
             if not self.output:
@@ -113,11 +117,14 @@ class MultiHead(Attention):
             yield from self._check_norms(shape)
 
         def _check_joined(self, shape: Shape) -> Iterator[Problem]:
-            """Check options without an output projection: the joined heads have width d_model, and no output bias."""
+            """Check that, without an output projection, the heads add up to d_model and there is no output bias."""
             value_dim = self.value_dim or self.width(shape)
             if self.num_heads * value_dim != shape.d_model:
                 joined = f"{self.num_heads} heads of {value_dim} channels have width {self.num_heads * value_dim}"
-                yield Problem("output", f"{joined}, not d_model {shape.d_model}; without a projection they must agree")
+                yield Problem(
+                    "output",
+                    f"{joined}, not d_model {shape.d_model}; without an output projection, the widths must agree",
+                )
             if not isinstance(self.bias, bool) and "output" in self.bias:
                 yield Problem("bias", "there is no output projection; remove 'output' from the list")
 
@@ -176,7 +183,8 @@ class MultiHead(Attention):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         query, *new = self._project(x, context)  # [batch query heads*head_dim]
         query = self._split(query, self.query_norm)  # [batch heads query head_dim]
-        rotate = context.position.rotation(self.head_dim) if context.source is None else None  # none for memories
+        # memories are not rotated
+        rotate = context.position.rotation(self.head_dim) if context.source is None else None
         query = self._rotate(query, self.query_norm, rotate)
         temperature = context.position.temperature()  # [batch query]
         if temperature is not None:

@@ -5,7 +5,7 @@
 | tokens | the model reads token ids: scale, segments, norm, factorised width and pretrained vectors are its options |
 | token_dropout | like tokens, but masked tokens are zeroed rather than looked up (ESM) |
 | features | the model reads vectors: audio frames, latents, measurements, another model's states |
-| patches | the model reads pictures, cut into squares (ViT) |
+| patches | the model reads images, cut into square patches (ViT) |
 """
 
 from tfkit.components.embedding.base import Embedding

@@ -1,6 +1,6 @@
-"""Embeddings of vectors: picture patches, sound frames, or another model's outputs."""
+"""Embeddings of vectors: image patches, audio frames, or another model's outputs."""
 
-# Axes: batch, time, d_input (channels of a vector), d_model; height, width, channels (of a picture).
+# Axes: batch, time, d_input (channels of a vector), d_model; height, width, channels (of an image).
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Features(VectorEmbedding):
 class Patches(VectorEmbedding):
     """dropout(norm(scale * [class; projection(patches)] + position)): ViT (Dosovitskiy et al. 2020: 2010.11929).
 
-    `inputs_embeds` are pictures [batch height width channels], or patches as returned by `cut`.
+    `inputs_embeds` are images [batch height width channels], or patches as returned by `cut`.
     """
 
     class Config(VectorEmbedding.Config):
@@ -115,20 +115,20 @@ class Patches(VectorEmbedding):
             if self.reads(shape) > WIDTH.most:
                 yield Problem("size", f"a patch has {self.reads(shape):,} values; the maximum is {WIDTH.most:,}")
             if self.class_token and shape.causal:
-                text = "in a causal stack the class token sees no patch; remove it and use pool: last"
+                text = "in a causal stack, the class token sees no patch; remove class_token and use pool: last"
                 yield Problem("class_token", text)
 
         def length_of(self, sizes: Sequence[int], shape: Shape) -> int:
             if len(sizes) != 3 or sizes[2] != self.channels:
-                raise ValueError(f"pictures must be [height width {self.channels}], got shape {list(sizes)}")
+                raise ValueError(f"images must have the shape [height width {self.channels}], got {list(sizes)}")
             height, width, _ = sizes
             if height % self.size or width % self.size:
-                text = f"patches of {self.size} x {self.size} do not tile a picture of {height} x {width}"
-                raise ValueError(f"{text}; use a divisor of both")
+                text = f"patches of {self.size} x {self.size} do not tile an image of {height} x {width}"
+                raise ValueError(f"{text}; use a patch size that divides both")
             return (height // self.size) * (width // self.size) + self.class_token
 
     reads_pictures = True
-    capabilities = VectorEmbedding.capabilities - {"packing"}  # one picture per row, starting with its class token
+    capabilities = VectorEmbedding.capabilities - {"packing"}  # one image per row, starting with its class token
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -136,7 +136,7 @@ class Patches(VectorEmbedding):
         self.class_token = nn.Embedding(1, shape.d_model) if config.class_token else None
 
     def cut(self, vectors: Tensor) -> Tensor:
-        """Cut pictures [batch height width channels] into patches, preceded by a row of zeros for the class token."""
+        """Cut images [batch height width channels] into patches, preceded by a row of zeros for the class token."""
         if vectors.dim() != 4:
             return vectors
         try:

@@ -35,7 +35,10 @@ class TokenDropout(Tokens):
         def check(self, shape: Shape) -> Iterator[Problem]:
             yield from super().check(shape)
             if shape.causal:
-                yield Problem("", "needs a bidirectional stack, since it reveals the number of masked tokens")
+                yield Problem(
+                    "",
+                    "needs a bidirectional stack, since its scale reveals how many tokens of the whole text are masked",
+                )
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             known = facts.token_id("mask")

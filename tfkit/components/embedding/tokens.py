@@ -80,9 +80,9 @@ class Tokens(Embedding):
                     "has no effect with project_tokens: the norm already follows the projection",
                 )
             if self.norm_after_projection and self.norm is None:
-                yield Problem("norm_after_projection", "has no effect without norm; set it too")
+                yield Problem("norm_after_projection", "has no effect without norm; set norm too")
             if self.norm_before_positions and self.norm is None:
-                yield Problem("norm_before_positions", "has no effect without norm; set it too")
+                yield Problem("norm_before_positions", "has no effect without norm; set norm too")
             elif self.norm_before_positions and self.norm_after_projection:
                 yield Problem("norm_before_positions", "cannot be combined with norm_after_projection; use one of them")
             yield from check_norm("norm", self.norm, shape.d_model if self.norm_after_projection else self.width(shape))

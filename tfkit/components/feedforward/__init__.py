@@ -3,7 +3,7 @@
 | type | choose it when |
 |---|---|
 | mlp | the original, BERT, GPT-2, T5: two projections |
-| glu | Llama, Gemma, T5 1.1, ModernBERT: better at equal size, which is 2/3 of the mlp's d_ff |
+| glu | Llama, Gemma, T5 1.1, ModernBERT: better at equal size, for which d_ff is 2/3 of the mlp's |
 | experts | Mixtral, DeepSeek, Qwen-MoE: many feed-forward layers, a few of which process each token |
 """
 

@@ -27,7 +27,7 @@ from tfkit.core.shape import Shape
 from tfkit.functional.precision import wide
 from tfkit.functional.view import with_tensors
 
-LEAST = 1e-20  # added to the sum of weights, so that the division is defined
+LEAST = 1e-20  # added to the sum of weights to avoid division by 0
 
 
 class Router(BaseModel):
@@ -203,7 +203,8 @@ class Experts(FeedForward):
     """sum over the chosen experts e of weight_e(x) expert_e(x) (Shazeer et al. 2017, arXiv 1701.06538).
 
     Shared experts: DeepSeekMoE (Dai et al. 2024, arXiv 2401.06066). Only chosen experts are computed. Compiled and
-    exported graphs, whose shapes must not depend on the choice, compute all experts with weight 0 for the others.
+    exported graphs, whose shapes must not depend on the choice, compute all experts and give those not chosen the
+    weight 0.
     """
 
     class Config(FeedForward.Config):
@@ -217,10 +218,13 @@ class Experts(FeedForward):
         num_shared: NonNegativeInt = Field(
             0,
             le=EXPERTS.most,
-            description="number of shared experts applied to every token, built as one expert of num_shared * d_ff",
+            description="number of shared experts applied to every token, implemented as one expert of inner width "
+            "num_shared * d_ff",
         )
         shared_expert: Expert | None = Field(
-            None, description="shared expert that differs from the others; none: num_shared experts like the others"
+            None,
+            description="shared expert, if it differs from the routed ones; none: num_shared experts equal to the "
+            "routed ones",
         )
         shared_gate: bool = Field(
             False, description="multiply the output of the shared expert by sigmoid(w x) (Qwen2-MoE)"
@@ -258,7 +262,8 @@ class Experts(FeedForward):
                 yield Problem(option, "experts cannot be nested; use another feed-forward part")
             if isinstance(config, FeedForward.Config) and config.shared:
                 yield Problem(
-                    f"{option}.shared", "single experts cannot be shared between layers; set `shared` of the whole part"
+                    f"{option}.shared",
+                    "single experts cannot be shared between layers; set `shared` on the experts part instead",
                 )
             for problem in config.check(shape):
                 yield problem._replace(option=f"{option}.{problem.option}")

@@ -5,11 +5,11 @@
 | language_model | the model generates text: a decoder, or an encoder and a decoder |
 | masked_lm | an encoder learns by filling in masked tokens (BERT) |
 | discriminator | an encoder learns by finding replaced tokens (ELECTRA) |
-| classifier | a text has a class; with an activation it is BERT's pooler |
-| token_classifier | every word has a tag |
+| classifier | each text has a class; with an activation, this is BERT's pooler and classifier |
+| token_classifier | each word has a tag |
 | span | the answer to a question is a span of the text |
-| regression | a text has a number |
-| pooled | a text has a vector: BERT's pooler, or a sentence encoder |
+| regression | each text has a number |
+| pooled | each text is mapped to a vector: BERT's pooler, or a sentence encoder |
 | hidden | the output is the hidden states |
 """
 

@@ -49,7 +49,8 @@ class Pooled(Head):
     class Config(Head.Config):
         pool: Pool = Field(
             "first",
-            description="vector of the text: the first or last token, or the mean of all tokens; padding is ignored",
+            description="hidden state of the text: that of its first or last token, or the mean over its tokens; "
+            "padding is ignored",
         )
         until: NonNegativeInt | None = Field(
             None, description="id of the token that ends a text (CLIP); none: the last token"
@@ -73,7 +74,7 @@ class Pooled(Head):
             if self.normalized and (self.d_output or shape.d_model) == 1:
                 option = "normalized" if self.d_output is None else "d_output"
                 yield Unlearnable(
-                    option, "a normalized vector of width 1 is only a sign, so nothing is learned; use a larger width"
+                    option, "a normalized vector of width 1 is 1 or -1, so nothing is learned; use a larger width"
                 )
 
     config: Config
@@ -105,7 +106,8 @@ class Classifier(Head):
         )
         pool: Pool = Field(
             "first",
-            description="vector of the text: the first or last token, or the mean of all tokens; padding is ignored",
+            description="hidden state of the text: that of its first or last token, or the mean over its tokens; "
+            "padding is ignored",
         )
         activation: Activation | None = Field(
             None, description="activation of a dense layer before the output (BERT: tanh); none: no dense layer"
@@ -150,7 +152,8 @@ class RegressionHead(Head):
     class Config(Head.Config):
         pool: Pool = Field(
             "first",
-            description="vector of the text: the first or last token, or the mean of all tokens; padding is ignored",
+            description="hidden state of the text: that of its first or last token, or the mean over its tokens; "
+            "padding is ignored",
         )
         activation: Activation | None = Field(
             None, description="activation of a dense layer before the output; none: no dense layer"

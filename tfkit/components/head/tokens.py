@@ -94,7 +94,8 @@ class MaskedLM(TokenHead):
         d_output: Width | None = Field(None, description="output width of dense (RemBERT); none: d_model")
         bias: Bias | Literal["frozen"] = Field(
             True,
-            description="biases: all, none, or a list of dense and output; frozen: both, output's bias constant",
+            description="biases: all, none, or a list of dense and output; frozen: both, but output's bias is a "
+            "constant",
         )
 
         def table_norm(self) -> component.Config | None:
@@ -107,7 +108,9 @@ class MaskedLM(TokenHead):
                 yield Problem(option, message)
             if self.tied and self.d_output is not None:
                 yield Problem(
-                    "d_output", "a tied head has the width of the token table; remove d_output, or set tied: false"
+                    "d_output",
+                    "a tied head has the width of the token table, so d_output has no effect; remove it, or set "
+                    "tied: false",
                 )
             if not self.tied:  # the width of a tied table is unknown here
                 yield from check_norm("norm", self.norm, self.d_output or shape.d_model)

@@ -35,18 +35,21 @@ class Sinusoidal(Position):
         )
         spacing: Literal["d_model", "endpoints"] = Field(
             "d_model",
-            description="exponents: d_model: 2i/d_model, as in the paper; endpoints: from 0 to 1 inclusive (fairseq)",
+            description="exponents of base; d_model: 2i/d_model, as in the paper; endpoints: from 0 to 1 inclusive "
+            "(fairseq)",
         )
-        offset: NonNegativeInt = Field(0, description="number of the first position (fairseq: 2)")
+        offset: NonNegativeInt = Field(0, description="index of the first position (fairseq: 2)")
         skip_padding: bool = Field(
-            False, description="count only real tokens, and add nothing to padding (fairseq, M2M-100)"
+            False, description="number only real tokens, and add nothing to padding (fairseq, M2M-100)"
         )
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.d_model % 2:
-                yield Problem("", f"sinusoids are pairs of sine and cosine; the width {shape.d_model} must be even")
+                yield Problem(
+                    "", f"sinusoids are pairs of sine and cosine, so the width must be even, got {shape.d_model}"
+                )
             elif self.spacing == "endpoints" and shape.d_model < 4:
-                yield Problem("spacing", "endpoints needs a width of 4 or more")
+                yield Problem("spacing", f"endpoints needs a width of at least 4, got {shape.d_model}")
 
     config: Config
 
@@ -82,7 +85,7 @@ class LearnedPosition(Position):
     class Config(Position.Config):
         offset: NonNegativeInt = Field(0, description="unused rows before the row of position 0 (BART, RoBERTa: 2)")
         skip_padding: bool = Field(
-            False, description="count only real tokens; padding uses the row before position 0 (RoBERTa)"
+            False, description="number only real tokens; padding uses the row before that of position 0 (RoBERTa)"
         )
         max_length: Width | None = Field(None, description="number of positions; none: the stack's max_length")
 
@@ -94,7 +97,8 @@ class LearnedPosition(Position):
             if self.max_length is not None and shape.max_length is not None and self.max_length < shape.max_length:
                 yield Problem(
                     "max_length",
-                    f"holds {self.max_length} positions, fewer than the stack's max_length {shape.max_length}",
+                    f"gives the table {self.max_length} positions, fewer than the stack's max_length "
+                    f"{shape.max_length}",
                 )
 
     config: Config

@@ -88,7 +88,11 @@ class T5Bias(Position):
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.num_heads is None:
-                yield Problem("", "t5_bias has one column per head, but the layers differ in num_heads")
+                yield Problem(
+                    "",
+                    "t5_bias has one column per head, but the layers differ in num_heads; use the same number in "
+                    "all layers",
+                )
             ways = 1 if shape.causal else 2
             near, left = divmod(self.num_buckets, 2 * ways)
             if left:

@@ -48,10 +48,11 @@ class Rotary(Position):
             """Check that the rotated channels form pairs."""
             width = int(head_dim * self.fraction)
             if head_dim and (width % 2 or not width):
-                option, share = ("", "") if self.fraction == 1 else ("fraction", f"{self.fraction} of ")
+                whole = self.fraction == 1
+                name = "head_dim" if whole else f"{self.fraction} of head_dim {head_dim}"
                 yield Problem(
-                    option,
-                    f"rotary rotates pairs of channels, but {share}head_dim {head_dim} is {width}; use an even number",
+                    "" if whole else "fraction",
+                    f"rotary rotates pairs of channels, so {name} must be even and at least 2, got {width}",
                 )
             elif self.scaling is not None and 0 < width <= PROBED:
                 yield from self._check_scaling(self.scaling, width)
@@ -69,7 +70,8 @@ class Rotary(Position):
                 found = torch.tensor([math.nan])
             if not scaling.fits(width) or not bool(found.isfinite().all()):
                 yield Problem(
-                    "scaling", f"does not yield a finite frequency for each of {width // 2} pairs of channels"
+                    "scaling",
+                    f"yields frequencies that are not finite, or not one for each of {width // 2} pairs of channels",
                 )
 
     config: Config

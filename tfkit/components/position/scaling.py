@@ -51,7 +51,7 @@ class LinearScaling(Scaling):
     """All frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)."""
 
     type: Literal["linear"] = Field(description="linear: divide all frequencies by factor")
-    factor: PositiveFloat = Field(description="extension of the context length")
+    factor: PositiveFloat = Field(description="factor by which the context is extended")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         return plain_frequencies(theta, width, length.device) / self.factor
@@ -60,8 +60,8 @@ class LinearScaling(Scaling):
 class NTK(Scaling):
     """theta times alpha^(width / (width - 2)), which mainly stretches low frequencies (Hunyuan)."""
 
-    type: Literal["ntk"] = Field(description="ntk: a larger theta")
-    alpha: PositiveFloat = Field(description="extension of the context length")
+    type: Literal["ntk"] = Field(description="ntk: increase theta")
+    alpha: PositiveFloat = Field(description="factor by which the context is extended")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         return plain_frequencies(theta * self.alpha ** (width / max(width - 2, 1)), width, length.device)
@@ -73,7 +73,7 @@ class Dynamic(Scaling):
     moves: ClassVar[bool] = True
     type: Literal["dynamic"] = Field(description="dynamic: theta grows with the length of the text")
     factor: PositiveFloat = Field(description="growth rate of theta")
-    original_length: PositiveInt = Field(description="longest text in training")
+    original_length: PositiveInt = Field(description="maximum text length in training, in tokens")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
         longer = length.clamp(min=self.original_length).double() / self.original_length
@@ -89,8 +89,8 @@ class Yarn(Scaling):
     """Low frequencies divided by `factor`, high ones unchanged, a ramp between (Peng et al. 2023, arXiv 2309.00071)."""
 
     type: Literal["yarn"] = Field(description="yarn: stretch low frequencies, keep high ones")
-    factor: PositiveFloat = Field(description="extension of the context length")
-    original_length: PositiveInt = Field(description="longest text in training")
+    factor: PositiveFloat = Field(description="factor by which the context is extended")
+    original_length: PositiveInt = Field(description="maximum text length in training, in tokens")
     beta_fast: PositiveFloat = Field(
         32.0, description="frequencies with at least this many turns over the original length are unchanged"
     )
@@ -99,11 +99,17 @@ class Yarn(Scaling):
     )
     truncate: bool = Field(True, description="round the ends of the ramp to whole channels")
     attention_factor: PositiveFloat | None = Field(
-        None, description="factor on queries and keys; none: 0.1 ln(factor) + 1, or from mscale"
+        None,
+        description="factor on queries and keys; none: computed from mscale and mscale_all_dim if both are set, "
+        "else 0.1 ln(factor) + 1",
     )
-    mscale: PositiveFloat | None = Field(None, description="weight of ln(factor) in the factor on queries and keys")
+    mscale: PositiveFloat | None = Field(
+        None, description="weight of ln(factor) in the factor on queries and keys; used only with mscale_all_dim"
+    )
     mscale_all_dim: PositiveFloat | None = Field(
-        None, description="weight of ln(factor) in a factor on all scores, which divides the factor from mscale"
+        None,
+        description="weight of ln(factor) in a factor on all scores; its square root divides the factor on queries "
+        "and keys",
     )
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
@@ -140,11 +146,11 @@ class Yarn(Scaling):
 
 
 class Llama3(Scaling):
-    """Long wavelengths stretched, short ones kept (Llama 3.1); original_length over the factors are the limits."""
+    """Long wavelengths stretched, short ones kept, with limits at original_length / the two factors (Llama 3.1)."""
 
     type: Literal["llama3"] = Field(description="llama3: stretch long wavelengths, keep short ones")
-    factor: PositiveFloat = Field(description="extension of the context length")
-    original_length: PositiveInt = Field(description="longest text in training")
+    factor: PositiveFloat = Field(description="factor by which the context is extended")
+    original_length: PositiveInt = Field(description="maximum text length in training, in tokens")
     low_factor: PositiveFloat = Field(
         1.0, description="wavelengths above original_length / low_factor are fully stretched"
     )
@@ -158,17 +164,17 @@ class Llama3(Scaling):
 
 
 class LongRope(Scaling):
-    """A divisor for each pair, with a second list for texts longer than `original_length` (arXiv 2402.13753)."""
+    """A frequency divisor for each pair of channels; longer texts have a second list (arXiv 2402.13753)."""
 
     moves: ClassVar[bool] = True
-    type: Literal["longrope"] = Field(description="longrope: a divisor for each pair")
+    type: Literal["longrope"] = Field(description="longrope: divide the frequency of each pair of channels separately")
     short: Annotated[tuple[float, ...], BeforeValidator(lambda value: _tuple(value))] = Field(
         description="divisors for texts up to original_length, one per pair"
     )
     long: Annotated[tuple[float, ...], BeforeValidator(lambda value: _tuple(value))] = Field(
         description="divisors for longer texts, one per pair"
     )
-    original_length: PositiveInt = Field(description="longest text in training")
+    original_length: PositiveInt = Field(description="maximum text length in training, in tokens")
     attention_factor: PositiveFloat = Field(1.0, description="factor on queries and keys")
 
     def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:

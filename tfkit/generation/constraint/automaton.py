@@ -27,7 +27,7 @@ DEAD, START = 0, 1
 FAR = np.iinfo(np.int32).max // 2  # distance of unreachable states
 MOST_STATES = 10_000  # maximum states per pattern
 MOST_CELLS = 50_000_000  # maximum states times classes, for lists of texts
-MOST_STEPS = 1_000_000  # maximum construction steps, which take a second or two
+MOST_STEPS = 1_000_000  # maximum construction steps; this many take a second or two
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Automaton:
         return np.unique(self.classes[start : int(np.searchsorted(self.begins, last, side="left"))])
 
     def distances(self, goals: Flags, usable: Flags) -> Numbers:
-        """Return each state's distance to the nearest goal in characters of `usable` classes; FAR if unreachable."""
+        """Return each state's distance to the nearest goal, in characters of `usable` classes; FAR if unreachable."""
         table = self.table[:, usable]
         sources, columns = np.nonzero(table != DEAD)
         return distances(goals, sources.astype(np.int32), table[sources, columns])
@@ -72,7 +72,7 @@ def distances(goals: Flags, sources: Numbers, targets: Numbers) -> Numbers:
     sources, starts = sources[order], np.searchsorted(targets[order], np.arange(len(goals) + 1))
     result = np.where(goals, 0, FAR).astype(np.int32)
     pending = np.flatnonzero(goals).tolist()
-    for place in pending:  # grows inside the loop
+    for place in pending:  # the loop extends the list
         for source in sources[starts[place] : starts[place + 1]].tolist():
             if result[source] == FAR:
                 result[source] = result[place] + 1
@@ -102,7 +102,9 @@ def automaton_of_texts(texts: tuple[str, ...]) -> Automaton:
                 rows.append({})
         ends.add(place)
     if len(rows) * (len(class_of) + 1) > MOST_CELLS:
-        raise PatternError(f"{len(texts)} texts with {len(class_of)} different characters are too many")
+        raise PatternError(
+            f"{len(texts)} texts with {len(class_of)} different characters are too many; list fewer or shorter texts"
+        )
     begins = np.array(sorted({0, *class_of, *(point + 1 for point in class_of)}), dtype=np.int32)
     classes = np.array([class_of.get(point, 0) for point in begins.tolist()], dtype=np.int32)
     accepts = np.array([place in ends for place in range(len(rows))], dtype=np.bool_)
@@ -195,7 +197,7 @@ class _Machine:
         closures: dict[frozenset[int], int] = {}
         rows: list[dict[int, int]] = [{}]
         pending = [self.closed([0])]
-        for states in pending:  # grows inside the loop
+        for states in pending:  # the loop extends the list
             reached: dict[int, set[int]] = {}
             for state in states:
                 for set_, target in self.moves[state]:

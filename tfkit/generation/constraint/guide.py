@@ -175,7 +175,7 @@ class Guide:
     def steps(self) -> Numbers:
         """Number of tokens needed to complete a match from each state, [states]; FAR if impossible.
 
-        A character that is not a token counts one token per byte.
+        A character that is not a token counts as one token per byte.
         """
         pieces, table = self.pieces[False], self.automaton.table
         sources, targets = pieces.leads
@@ -218,7 +218,7 @@ class Guide:
 def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
     """Return the states from which tokens can complete a match, and an upper bound on the tokens needed.
 
-    The bound assumes one token per character or byte; it is FAR if this is not enough to complete every state.
+    The bound assumes one token per character or byte; it is FAR if some state needs longer tokens.
     """
     by_token = automaton.distances(automaton.accepts, pieces.single)
     by_letter = automaton.distances(automaton.accepts, pieces.letters)

@@ -82,7 +82,7 @@ class Pieces:
 
     @cached_property
     def longest(self) -> int:
-        """Length of the longest spelling."""
+        """Maximum number of bytes in a token."""
         return max(map(len, self.spellings), default=0)
 
     @cached_property

@@ -53,10 +53,10 @@ class Guided(LogitsRule):
     def unwritable(self, what: str, first: bool) -> UsageError:
         """Return the error for a text that the vocabulary cannot write."""
         where = "at the beginning" if first else "after a prompt"
-        other = "remove a leading space" if first else "add a leading space"
+        other = "remove the leading space from" if first else "add a leading space to"
         return UsageError(
             f"generate.logits: {self.part_name}: {what} be written {where} with this vocabulary; "
-            f"if its tokens include the space before a word, {other}"
+            f"if the tokens include the space before a word, {other} the allowed texts"
         )
 
     def check(self, prompt: Sequence[int], room: int) -> None:
@@ -121,7 +121,9 @@ class Choices(Guided):
     """logit = -inf for tokens that lead to none of the texts, using a trie (De Cao et al. 2021, arXiv 2010.00904)."""
 
     class Config(Guided.Config):
-        choices: Texts = Field(description="the allowed texts, as they follow the prompt")
+        choices: Texts = Field(
+            description="the allowed texts as they follow the prompt, including a leading space if there is one"
+        )
 
         @field_validator("choices")
         @classmethod

@@ -168,7 +168,7 @@ class Group:
     active: list[BeamText] = field(default_factory=lambda: [BeamText()])  # open beams, best first
     ended: list[Ended] = field(default_factory=list)  # finished beams, best first
     origins: list[int] = field(default_factory=list)  # previous place of each open beam
-    last_tokens: list[int] = field(default_factory=list)  # of the open beams, else of beams that just finished
+    last_tokens: list[int] = field(default_factory=list)  # of the open beams; if none is open, of those just finished
     steps: int = 0
 
     @cached_property
@@ -190,7 +190,7 @@ class Group:
         return self._score(best, length) > self.ended[-1].score
 
     def filled(self) -> list[BeamText]:
-        """Return the open beams, padded to the width with impossible beams."""
+        """Return the open beams, padded to the width with beams of probability 0."""
         return self.active + [BeamText((), IMPOSSIBLE)] * (self.width - len(self.active))
 
     def places(self) -> list[int]:
@@ -200,7 +200,7 @@ class Group:
     def follow(self, continuations: Sequence[Continuation], seconds: float) -> None:
         """Select the best continuations. Finished hypotheses are kept if they can still win.
 
-        If nothing continues and nothing has finished yet, the beams end as they are.
+        If no continuation is possible and no beam has finished yet, the beams end as they are.
         """
         beams, self.active, self.origins, ended = self.active, [], [], []
         self.steps += 1
@@ -282,7 +282,8 @@ class DiverseBeam(BeamSearch):
         def _equal(self) -> DiverseBeam.Config:
             if self.num_beams % self.groups:
                 raise ValueError(
-                    f"num_beams {self.num_beams} cannot be split into {self.groups} equal groups; use a multiple"
+                    f"num_beams {self.num_beams} cannot be split into {self.groups} equal groups; use a multiple "
+                    f"of {self.groups}"
                 )
             return self
 

@@ -18,7 +18,7 @@ from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.strategy.base import Strategy
 
-DROP_SHARE = 0.25  # drop finished rows once they are this share of the batch, as dropping copies the state
+DROP_SHARE = 0.25  # drop finished rows once they are this share of the batch; dropping them copies the decode state
 
 # (scores [rows vocab], index of each row's text) -> a token per row
 Choose = Callable[[Tensor, list[int]], Tensor]

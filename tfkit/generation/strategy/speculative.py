@@ -103,7 +103,7 @@ class LookupDrafter:
         self.text = torch.cat((self.text, self.guesses[:kept], torch.tensor([token])))
 
 
-MOST = 32  # maximum length of a draft; the state of a window can be rewound this far
+MOST = 32  # maximum length of a draft; a windowed decode state can be rewound this far
 
 
 @register("strategy", "speculative")
@@ -151,7 +151,10 @@ class Speculative(Strategy):
                 try:
                     model.new_state().check_rewind(0)
                 except UsageError as error:
-                    raise UsageError(f"generate.strategy: rejected tokens are removed, but {error}") from None
+                    raise UsageError(
+                        "generate.strategy: speculative decoding removes rejected tokens from the decode state, "
+                        f"but {error}"
+                    ) from None
         if self.draft is None:
             return
         own, other = (_writes(model) for model in models)
@@ -222,7 +225,7 @@ def scores_after(search: Search, stepper: Stepper, count: int) -> Tensor:
     """Return the scores before and after each of the last `count` tokens, [count+1 vocab]."""
     logits, ids = stepper.last_logits(count + 1)[0], stepper.tokens()
     scores = []
-    for place, back in enumerate(range(count, -1, -1)):  # `back` drafted tokens follow
+    for place, back in enumerate(range(count, -1, -1)):  # `back` is the number of drafted tokens after this place
         written, left = stepper.written() - back, stepper.left()
         left = None if left is None else left + back
         scores.append(search.rules.scores(logits[place : place + 1], ids[:, : ids.shape[1] - back], written, left))
@@ -243,7 +246,7 @@ def difference_between(tokenizer: Tokenizer, other: Tokenizer) -> str:
     pairs = zip(range(tokenizer.vocab_size), *names, strict=True)
     return next(
         (
-            f"its id {id_} is {draft_token!r}, not {token!r}"
+            f"its token {id_} is {draft_token!r}, not {token!r}"
             for id_, draft_token, token in pairs
             if draft_token != token
         ),
