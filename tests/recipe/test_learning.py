@@ -349,8 +349,8 @@ def test_one_layer_that_sees_both_ways_is_enough():
 
 def test_half_of_the_last_recurrence_has_read_nothing():
     layer = {"attention": "none", "mixer": "lstm"}
-    text = "at the first token, one direction of the last recurrence has read no other token, "
-    text += "so its recurrent weights never learn"
+    text = "at the first token, one direction of the last recurrence has read no other token"
+    text += ", so its recurrent weights never learn"
     model = small(layer, type="encoder", head={"type": "regression"})
     assert warned(model) == [f"model.head: {text}; use pool: mean"]
     model = small(layer, type="encoder", head={"type": "regression", "pool": "last"})

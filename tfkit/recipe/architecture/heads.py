@@ -135,7 +135,8 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
     readers += [(head, named[name]) for name, head in blueprint.heads]
     for head, node in readers if last.last_state else ():
         if head.reads == "encoder":
-            text = "with memory: last_state, no head can read the encoder; remove reads, or memory: last_state"
+            text = "the encoder passes on only its last states, which no head can read"
+            text += "; remove reads, or memory: last_state"
             faults.add(mapping(node).get("reads", node), text)
     if blueprint.head is not None and all(blueprint.read_by(head) is not last for head, _ in readers):
         node = readers[0][1]
