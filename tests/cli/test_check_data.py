@@ -98,12 +98,12 @@ FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
     (
         {"type": "labelled_text", "file": "a.txt", "labels": "b.txt"},
         {"a.txt": b"fine\n" * 3, "b.txt": b"for\n" * 2},
-        "b.txt has 2; parallel files need equal numbers of lines",
+        "b.txt has 2; parallel files must have equal line counts",
     ),
     (
         {"type": "labelled_text", "file": "a.txt", "labels": "b.txt"},
         {"a.txt": b"fine\n" * 3, "b.txt": b"for\n" * 2**19},
-        "b.txt has 524288; parallel files need equal numbers of lines",
+        "b.txt has 524288; parallel files must have equal line counts",
     ),
 ]
 

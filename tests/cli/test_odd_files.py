@@ -269,5 +269,5 @@ def odd_examples() -> Iterator[Any]:
 
 
 def test_a_corpus_of_ones_own_gives_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="mine: example 2: text must be a text, got int"):
+    with pytest.raises(DataError, match="mine: example 2: text must be a string, got int"):
         list(watch.watched(odd_examples(), "mine", None))

@@ -45,9 +45,9 @@ def test_a_conversation_is_a_source_and_its_last_reply(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user", "content": "a", "tool_calls": 1}]}', ":2: message 1: tool_calls is not supp"),
         (
             json.dumps({"messages": [ASKED]}),
-            ":2: the last message, the training target, must have the role assistant",
+            ":2: expected two or more messages, the last (the target) with the role assistant",
         ),
-        (json.dumps({"messages": [SAID]}), ":2: the last message, the training target"),
+        (json.dumps({"messages": [SAID]}), ":2: expected two or more messages"),
     ],
 )
 def test_faults_are_named_with_their_line(tmp_path: Path, line: str, said: str) -> None:

@@ -128,7 +128,7 @@ SAID: list[tuple[dict[str, Any], str]] = [
     ),
     (
         recipe("seq2seq", data__test={"type": "parallel_text", "source": "text.txt", "target": "short.txt"}),
-        "short.txt has 4; parallel files need equal numbers of lines",
+        "short.txt has 4; parallel files must have equal line counts",
     ),
     (
         recipe("classification", train__metrics=["accuracy", "pearson"]),

@@ -16,7 +16,7 @@ DEFAULT = (  # each turn between a start and an end token
     "{% for message in messages %}{{ bos_token }}{{ message['role'] }}\n{{ message['content'] }}{{ eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
 )
-LONGEST = 100_000  # maximum characters of a template
+LONGEST = 100_000  # maximum number of characters in a template
 
 
 def checked(value: object, place: str) -> list[Message]:

@@ -18,7 +18,7 @@ from tfkit.core.errors import DataError
 LOOPS = 100_000  # maximum number of loop iterations and macro calls per rendering, and maximum length of a range
 TIMES, MORE = 100, 100_000  # maximum output in characters: TIMES * characters of the messages + MORE
 PRODUCT = 100_000_000  # maximum product of a text's length and the largest argument of a filter or method on it
-BITS = 4096  # maximum size of an integer
+BITS = 4096  # maximum size of an integer in bits
 WIDE = re.compile(r"%[-+ #0]*(\d*\.)?\d{6}|\{[^{}]*[:.][^{}]*\d{6}")  # matches a large width in a format string
 
 
@@ -40,7 +40,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     code_generator_class = _JinjaCode
 
     def __init__(self) -> None:
-        self._left = threading.local()  # remaining budget of the rendering in each thread
+        self._left = threading.local()  # remaining budget of the current rendering, one per thread
         self.start([])
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], finalize=self._written
@@ -123,7 +123,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         @wraps(function)
         def guarded(*args: object, **kwargs: object) -> object:
-            first = hasattr(function, "jinja_pass_arg")  # the first argument is Jinja's context
+            first = hasattr(function, "jinja_pass_arg")  # the first argument is Jinja's context, not a value
             self._check(args[first], [*args[first + 1 :], *kwargs.values()])
             return self._bounded(function(*args, **kwargs))
 

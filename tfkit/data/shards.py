@@ -32,8 +32,8 @@ from tfkit.storage.locks import FolderBusy, FolderLock
 LOGGER = logging.getLogger("tfkit")
 CACHE = "TFKIT_CACHE"  # environment variable that sets the cache folder
 FILE = "shard.json"
-AT_ONCE = 10_000  # texts per batch
-EACH = 2**24  # bytes of text per encoding process
+AT_ONCE = 10_000  # number of texts per batch
+EACH = 2**24  # minimum bytes of text per encoding process
 SECONDS = 10.0  # seconds between progress messages
 PATIENCE = 0.2  # seconds between checks of a shard that another process is writing
 Example = Mapping[str, str]

@@ -22,7 +22,7 @@ from tfkit.generation.attention import AttentionMaps
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
 LARGEST = 3_000_000  # maximum number of map cells per page, each of one byte before base64 encoding
 SHOWN = 10  # maximum number of heads in a table
-STEPS = 255  # quantization levels between 0 and the maximum of a map
+STEPS = 255  # number of quantization levels between 0 and the maximum of a map
 
 
 def as_data(maps: AttentionMaps, token: str | None = None) -> JsonObject:

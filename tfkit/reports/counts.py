@@ -6,10 +6,10 @@ measured cost of each part is multiplied by the number of equal layers; this inc
 Conventions. A multiply-add counts as 2 FLOPs. Only matrix products are counted (linear layers, attention,
 convolutions), not element-wise operations. FLOPs per token are the FLOPs of a full forward pass at the stated length,
 divided by its tokens. In an encoder-decoder, source and target both have that length, and the FLOPs of both sides are
-divided by the target tokens. Attention is counted for all pairs of tokens, regardless of the mask. Activations are the
-tensors that one training forward pass, without the loss, saves for the backward pass. Each storage is counted once,
-weights are excluded, attention is fused, and dropout is implemented as on a CPU. The cache is the decode state after
-that many tokens (and the same number of source tokens); an encoder has none.
+divided by the number of target tokens. Attention is counted for all pairs of tokens, regardless of the mask.
+Activations are the tensors that one training forward pass, without the loss, saves for the backward pass. Each storage
+is counted once, weights are excluded, attention is fused, and dropout is implemented as on a CPU. The cache is the
+decode state after that many tokens (and the same number of source tokens); an encoder has none.
 """
 
 from __future__ import annotations

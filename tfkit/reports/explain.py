@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Explanation:
-    """The answer for a key: `whole` is about the part or section itself, `answers` about its options."""
+    """The answer for a key: `whole` describes the part or section itself, `answers` its options."""
 
     key: str
     answers: list[Answer]

@@ -44,7 +44,9 @@ class Conversations(TextRecordCorpus):
                 raise DataError(f"{place}: no field 'messages'; expected {{\"messages\": [...]}}")
             messages = checked(value["messages"], place)
             if messages[-1]["role"] != "assistant" or len(messages) < 2:
-                raise DataError(f"{place}: the last message, the training target, must have the role assistant")
+                raise DataError(
+                    f"{place}: expected two or more messages, the last (the target) with the role assistant"
+                )
             yield place, {"source": written(messages[:-1]), "target": messages[-1]["content"]}
 
     def name(self) -> str:

@@ -144,7 +144,7 @@ def _docstrings(file: Path) -> tuple[str, ...]:
 def _parse(file: Path) -> list[ast.stmt]:
     """Parse a source file; return [] if it cannot be read or is for another Python version."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in the library are not the user's fault
+        warnings.simplefilter("ignore")  # about invalid escapes, which the user cannot fix
         try:
             return ast.parse(file.read_bytes()).body
         except (OSError, SyntaxError, ValueError):

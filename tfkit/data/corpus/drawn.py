@@ -31,7 +31,7 @@ SPLITS = ("train", "valid", "test")
 
 
 class DrawnCorpus(VectorCorpus):
-    """Base of generated vector corpora; equal options generate equal examples."""
+    """Base of generated vector corpora; the same options always generate the same examples."""
 
     class Config(VectorCorpus.Config):
         """The split, its size and the seed."""

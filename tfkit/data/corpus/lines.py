@@ -150,7 +150,7 @@ def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -
     if any(rest) and not both[short].is_cut:
         counts = [f"{'more than ' * side.is_cut}{count + more}" for side, more in zip(both, rest, strict=True)]
         raise DataError(
-            f"{first} has {counts[0]} lines, {second} has {counts[1]}; parallel files need equal numbers of lines"
+            f"{first} has {counts[0]} lines, {second} has {counts[1]}; parallel files must have equal line counts"
         )
 
 

@@ -54,7 +54,7 @@ class Mixture(Corpus):
         )
         size: PositiveInt | None = Field(None, description="number of examples; none: stop when a corpus is exhausted")
         repeat: bool = Field(
-            False, description="restart exhausted corpora; false: a corpus that ends before `size` is an error"
+            False, description="restart exhausted corpora; false: raise an error if one ends before `size`"
         )
         seed: Seed = Field(0, description="seed of the mixing order")
 

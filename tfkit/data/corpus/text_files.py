@@ -144,7 +144,9 @@ class ParallelTsv(TextRecordCorpus):
         @model_validator(mode="after")
         def _two_columns(self) -> ParallelTsv.Config:
             if self.source_column == self.target_column:
-                raise ValueError(f"source_column and target_column are both {self.source_column}")
+                raise ValueError(
+                    f"source_column and target_column are both {self.source_column}; use different columns"
+                )
             return self
 
     fields = ("source", "target")

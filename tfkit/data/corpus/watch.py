@@ -43,7 +43,7 @@ def check_texts(example: Mapping[str, Any], place: str) -> None:
     """Raise DataError if a field is not a string, or cannot be encoded as UTF-8."""
     for field, text in example.items():
         if not isinstance(text, str):
-            raise DataError(f"{place}: {field} must be a text, got {type(text).__name__}")
+            raise DataError(f"{place}: {field} must be a string, got {type(text).__name__}")
         if not text.isascii():
             try:
                 text.encode("utf-8")

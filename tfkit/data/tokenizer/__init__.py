@@ -10,7 +10,7 @@
 | `wordpiece` | a piece, `##` inside a word | BERT |
 | `file` | as in the file | an existing tokenizer.json, such as a pretrained model's |
 
-Fitting is deterministic: equal texts produce identical files.
+Fitting is deterministic: the same texts produce identical files.
 """
 
 from tfkit.data.tokenizer.base import Tokenizer, TokenizerPart

@@ -16,11 +16,11 @@ from tfkit.core.trees import JsonObject
 
 LARGEST_ID = 2**24
 GAP = 2**16  # the largest id may exceed twice the number of tokens by this much
-LONGEST_PATTERN = 10_000  # maximum characters of a regular expression
-GROWTH = 1000  # maximum output characters per input character
-LONGEST_PREFIX = 10_000  # maximum characters prepended to a text
-PIECES = 1000  # maximum special tokens added by a template
-TEXTS = 2**8  # maximum repetitions of a text by templates, single and pair combined
+LONGEST_PATTERN = 10_000  # maximum number of characters in a regular expression
+GROWTH = 1000  # maximum number of output characters per input character
+LONGEST_PREFIX = 10_000  # maximum number of characters prepended to a text
+PIECES = 1000  # maximum number of special tokens added by a template
+TEXTS = 2**8  # maximum number of times that the single and pair templates together repeat a text
 # keys that hold a list of steps
 SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
 

@@ -46,7 +46,7 @@ class Bpe(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The configured size; the vocabulary of a small text may be smaller."""
+            """The configured size, an upper bound: the vocabulary learned from small texts may be smaller."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:

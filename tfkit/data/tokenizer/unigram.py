@@ -52,7 +52,7 @@ class Unigram(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The configured size; the vocabulary of a small text may be smaller."""
+            """The configured size, an upper bound: the vocabulary learned from small texts may be smaller."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -95,7 +95,7 @@ class Unigram(LearnedTokenizer):
 
 
 def _settled(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Sort by log-probability, then alphabetically, so that equal texts produce equal files.
+    """Sort by log-probability, then alphabetically, so that the same texts produce identical files.
 
     The library's trainer ranks the remaining single characters in hash order, which varies between runs: they get the
     minimum log-probability plus 0, STEP, 2 STEP, ... Here they all get the minimum.

@@ -43,7 +43,7 @@ class WordPiece(LearnedTokenizer):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """The configured size; the vocabulary of a small text may be smaller."""
+            """The configured size, an upper bound: the vocabulary learned from small texts may be smaller."""
             return self.vocab_size
 
     def __init__(self, config: Config) -> None:
@@ -71,7 +71,7 @@ class WordPiece(LearnedTokenizer):
         return self.finish(backend)
 
     def _pieces(self, counts: Counter[str]) -> list[str]:
-        """Train the pieces and return them in the order in which they were found.
+        """Train the pieces. Return them in the order in which they were found.
 
         The library's own trainer numbers word-internal pieces in hash order, which varies between runs
         (huggingface/tokenizers 1794). Its BPE trainer sorts the alphabet and is deterministic. Word-initial and
@@ -87,7 +87,7 @@ class WordPiece(LearnedTokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=self.config.vocab_size - len(self.special.texts()),
             min_frequency=self.config.minimum_count,
-            initial_alphabet=sorted(front.values()),  # so that every single character is known
+            initial_alphabet=sorted(front.values()),  # so that every single character is in the vocabulary
             show_progress=False,
         )
         written = (front[word[0]] + "".join(inside[character] for character in word[1:]) for word in counts)

@@ -16,7 +16,7 @@ _PIECES = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\p{L}\p{M}\p{N}▁\s]+|▁|\s"
 
 
 def mark_words(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
-    """Set the normalizer, pre-tokenizer and decoder described above."""
+    """Set the normalizer, pre-tokenizer and decoder that implement the scheme of this module."""
     lower: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     backend.normalizer = normalizers.Sequence([*lower, normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), "isolated")

@@ -15,7 +15,7 @@ from tfkit.interop.huggingface.settings import ConfigJson, Setting, look, put
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
 
-MOST = 4  # maximum keys in a message
+MOST = 4  # maximum number of keys in a message
 PROBES = (2, 8)  # values tried as replacements for a key's value
 NOWHERE = " (at <mapping>)"  # suffix of the location of values that are not from a file
 # parts of a recipe path that are omitted in a family's settings: the prefix, the kind of layer and list indices

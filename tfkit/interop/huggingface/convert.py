@@ -176,7 +176,7 @@ def _depth(names: Iterable[str]) -> int:
 
 
 def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:
-    """True if a tensor is tied to another. Raise DataError if the file stores different values for them."""
+    """True if a tensor is tied to another. Raise DataError if the file stores different values for the two."""
     owner = family.tied.get(plain)
     if owner is None or owner not in names:
         return False

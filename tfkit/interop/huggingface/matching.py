@@ -47,8 +47,8 @@ def matching_family(
     restricts the search to these families.
 
     A family matches if its config reads back as the same architecture, ignoring dropout and initialization, and if the
-    installed transformers, if any, has its class. Warns if the family in `first` does not match, or if no family
-    matches and a user-defined family raised an error.
+    installed transformers, if any, has the family's class. Warns if the family in `first` does not match, or if no
+    family matches and a user-defined family raised an error.
     """
     why: dict[str, Exception] = {}
     match = None
@@ -89,7 +89,7 @@ def _tried(
         for head_class in sorted(known[name].heads, key=lambda one: one not in first):
             try:
                 yield name, _config_of(known[name], head_class, model, ids)
-            except Exception as error:  # families may raise anything for unexpected parts
+            except Exception as error:  # families may raise any exception for unexpected parts
                 yield name, error
 
 
@@ -203,7 +203,7 @@ def _check_loads(config: ConfigJson) -> None:
     values = {key: value for key, value in config.items() if key != "model_type"}
     try:
         transformers.CONFIG_MAPPING[config["model_type"]](**values)
-    except Exception as error:  # transformers' validation may raise anything
+    except Exception as error:  # transformers' validation may raise any exception
         raise Unlike(f"transformers rejects its config.json: {error}") from None
 
 

@@ -89,7 +89,7 @@ def _is_default(key: str, kind: Kind, value: object) -> bool:
 
 
 def _value(kind: Kind, value: object) -> object:
-    """Return a value, omitting default options if it is a part."""
+    """Return a value, without default options if the value is a part."""
     if isinstance(kind, PartValue | PartsValue) and isinstance(value, list):
         return [_options(kind.slot, item) for item in value]
     return _options(kind.slot, value) if isinstance(kind, PartValue | PartsValue) else value

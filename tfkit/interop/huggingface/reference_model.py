@@ -30,7 +30,7 @@ def load_reference(folder: Path, trust: bool) -> nn.Module:
     with quiet(transformers):
         try:
             model = loader.from_pretrained(folder, dtype=torch.float32, **({"trust_remote_code": True} if own else {}))
-        except Exception as error:  # the model's code may raise anything
+        except Exception as error:  # the model's code may raise any exception
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise DataError(f"{folder}: transformers cannot load it: {first}") from None
     model.config.use_cache = False  # whole texts are compared, without a cache
@@ -43,7 +43,7 @@ def reply_of(reference: nn.Module, call: dict[str, Tensor], folder: Path) -> obj
     own = reference.config.model_type == "tfkit"  # type: ignore[union-attr]  # exported classes return no layer states
     try:
         return reference(**call) if own else reference(**call, output_hidden_states=True)
-    except Exception as error:  # the model's code may raise anything
+    except Exception as error:  # the model's code may raise any exception
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"{folder}: its model does not accept this run's inputs; is it the same model? {first}"

@@ -114,7 +114,7 @@ class Rope:
                 raise DataError("config.json cannot express a scaling of type 'ntk'")
             return {"rope_type": "dynamic", "alpha": scaling["alpha"], "factor": 1.0}
         if kind == "dynamic" and scaling["original_length"] != config["max_position_embeddings"]:
-            raise DataError("config.json can express dynamic scaling only beyond max_position_embeddings")
+            raise DataError("config.json can express dynamic scaling only for lengths beyond max_position_embeddings")
         if kind in ("linear", "dynamic"):
             return {"rope_type": kind, "factor": scaling["factor"]}
         names = {

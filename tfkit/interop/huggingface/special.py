@@ -29,7 +29,7 @@ RULES: Mapping[str, tuple[float | None, str, str]] = {
 
 
 def read_optional(path: Path) -> dict[str, object]:
-    """Return a JSON file without references to code; empty if missing. Raise DataError unless it is a mapping."""
+    """Return a JSON file without references to code; empty if missing. Raise DataError unless it contains a mapping."""
     file = file_in(path.parent, path.name)
     return {} if file is None else without_code(mapping_in(file))
 

@@ -1,4 +1,4 @@
-"""Supported families, one module for each map."""
+"""Supported families, one module per family or group of similar families."""
 
 from tfkit.interop.huggingface.families.albert import Albert
 from tfkit.interop.huggingface.families.bart import MVP, Bart, Blenderbot, BlenderbotSmall, MBart, Pegasus, PLBart

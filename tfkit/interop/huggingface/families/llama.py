@@ -184,7 +184,7 @@ class Llama(Family):
         if cls.listed:
             config["layer_types"] = types
         elif len(set(types)) > 1:
-            raise DataError("config.json can express a window only for all layers or none")
+            raise DataError("config.json can express a window only for all layers or for none")
         if cls.listed or cls.period != (FULL,):
             # the implementation builds a window mask if layer types are listed, even if no layer is windowed
             config["sliding_window"] = next(iter(sizes), cls.window if cls.listed else None)

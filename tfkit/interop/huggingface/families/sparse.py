@@ -134,7 +134,7 @@ class Sparse(Llama):
 
 
 class FirstDense(Sparse):
-    """Base whose first `first_k_dense_replace` layers, or the listed layers, have a plain feed-forward."""
+    """Base whose first `first_k_dense_replace` layers, or those that config.json lists, have a plain feed-forward."""
 
     dense_layers: ClassVar[int] = 0  # default of first_k_dense_replace
     listed_dense: ClassVar[bool] = False  # True if config.json may list the dense layers
