@@ -250,7 +250,7 @@ def test_two_files_are_compared_as_far_as_they_are_read() -> None:
     Path("long").write_text("b\n" * 100)
     with lines.beginnings(20):
         assert list(lines.read_pairs("long", "long")) == [("b", "b")] * 10
-        with pytest.raises(DataError, match="short has 5 lines, long has more than 10; parallel files need"):
+        with pytest.raises(DataError, match="short has 5 lines, long has more than 10; parallel files must have"):
             list(lines.read_pairs("short", "long"))
     with lines.beginnings(8):
         assert list(lines.read_pairs("short", "long")) == [("a", "b")] * 4
