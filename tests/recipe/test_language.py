@@ -734,7 +734,7 @@ def test_r15_wrong_memories():
         "model.memory.width: unknown option",
     ]
     assert faults(type="encoder_decoder", memory={"d_model": 3}) == [
-        "model.memory: the decoder's memory is the encoder's output; remove memory, an option of models with one stack"
+        "model.memory: the decoder's memory is the encoder's output; remove memory, as it is for models with one stack"
     ]
     assert resolve(memory="none") == resolve()
 

@@ -26,7 +26,7 @@ CUT_OFF = 1  # exit status if a text was cut off before it satisfied its constra
 @click.command("generate")
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--stream", is_flag=True, help="Print each output while it is generated.")
+@click.option("--stream", is_flag=True, help="Print each output as it is generated.")
 @click.option(
     "--jsonl", is_flag=True, help="Print each candidate as a JSON object on its own line, with its log-probability."
 )

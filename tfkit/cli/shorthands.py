@@ -37,7 +37,7 @@ OPTIONS = (
 
 
 def takes_generation_options(function: Function) -> Function:
-    """Add the generation options to a command, passed as `shorthands`."""
+    """Add the generation options to a command, which receives them as `shorthands`."""
 
     @functools.wraps(function)
     def with_shorthands(*args: object, **kwargs: Any) -> object:

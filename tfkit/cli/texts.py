@@ -236,7 +236,7 @@ def _place(name: str, number: int) -> str:
 
 
 def _is_of_run(path: Path) -> bool:
-    """True for a file that tfkit writes into run folders, if it is in one."""
+    """True if the path is a file that tfkit writes, inside a run folder."""
     from tfkit.training.folder import CARD, CHECKPOINTS, OURS, RunFolder
 
     with contextlib.suppress(OSError, ValueError):  # unwritable paths fail later
@@ -268,7 +268,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """Yield lines without newline and byte-order mark. Raise DataError for overlong lines or invalid UTF-8."""
+    """Yield lines without the newline or a byte-order mark. Raise DataError for overlong lines or invalid UTF-8."""
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
         place = _place(name, number)
         if len(line) > LONGEST:

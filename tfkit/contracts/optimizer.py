@@ -104,7 +104,7 @@ def check_frozen(case: Case) -> None:
     before = trial.weights()
     trial.step(2)
     moved = sorted(trial.moved(before) & frozen)
-    expect(not moved, f"a step changes {', '.join(moved[:3])}, which is frozen")
+    expect(not moved, f"a step changes frozen weights: {', '.join(moved[:3])}")
 
 
 @contract("norms and biases have no weight decay by default", "step", slots=OPTIMIZER, every_option=True)

@@ -214,7 +214,7 @@ def opened(dense: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def at(facts: Tensor, places: Tensor) -> Tensor:
-    """Gather per-token values [batch time] at places [batch|1 ... n] -> [batch ... n]; clamp places outside."""
+    """Gather per-token values [batch time] at places [batch|1 ... n] -> [batch ... n]; clamp out-of-range places."""
     places = places.clamp(0, facts.shape[1] - 1)
     if places.shape[0] == 1:
         return facts[:, places[0]]  # [batch ... n]

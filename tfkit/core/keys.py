@@ -32,7 +32,7 @@ class FlagValue:
 
 @dataclass(frozen=True)
 class PartValue:
-    """Part of a slot, merged over the part of the key `over`; `default` names the part used if the key is missing."""
+    """A part of a slot, merged over the part that the key `over` sets; `default` is used if the key is missing."""
 
     slot: str
     over: str = ""

@@ -49,8 +49,8 @@ def kernel_attention(
 
     `query` and `key` [batch head time feature] are logarithms of features, with -inf for a zero feature. `value` is
     [batch head key value_dim], and False in `real` [batch key] masks a key. With `past`, queries also attend to earlier
-    keys, and the new keys are added to it. Rows that see nothing return zeros. Features are scaled by their peak over
-    the keys, and queries by their largest term, so that sums neither vanish nor overflow.
+    keys, and the new keys are added to it. Queries with no visible keys yield zeros. Features are scaled by their peak
+    over the keys, and queries by their largest term, so that sums neither vanish nor overflow.
     """
     key = wide(key)
     if real is not None:

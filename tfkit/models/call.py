@@ -182,7 +182,7 @@ def _check_tensor(value: object, name: str) -> None:
 
 
 def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:
-    """Raise UsageError if a needed input is missing, or if no part reads an input."""
+    """Raise UsageError if a required input is missing, or if a given input is not read by any part."""
     for name, value in given.items():
         if name in needed and value is None:
             raise UsageError(f"this model requires {name} in every call")

@@ -352,7 +352,7 @@ class Sheet:
 
 
 def _column(column: Column) -> Series:
-    """Return a stack as one path, which ends in several heads side by side if there are several."""
+    """Return a stack as one path; multiple heads fork side by side at its end."""
     heads: Series = (Fork(tuple((head,) for head in column.heads), ""),) if len(column.heads) > 1 else column.heads
     return (column.start, *([column.embedding] if column.embedding else []), *column.layers, *heads)
 

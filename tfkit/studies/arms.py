@@ -98,7 +98,7 @@ class Arm:
         return {**self.values, **self.solved, **(more or {})}
 
     def counted(self, source: StudySource) -> Arm:
-        """Return a copy with its parameters, FLOPs, cache bytes and steps."""
+        """Return a copy with the number of parameters, FLOPs, cache bytes and steps filled in."""
         recipe = source.recipe(self.variants, self.all_values())
         cost = source.count(recipe)
         counted = replace(self, parameters=cost.parameters, flops=cost.flops_per_token, cache_bytes=cost.cache_bytes)

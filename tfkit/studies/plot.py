@@ -49,7 +49,7 @@ class LinearScale:
         return f"{self.share(value):g}%"
 
     def between(self, low: float, high: float) -> str:
-        """Return the distance of two values as an SVG length."""
+        """Return the distance between two values as an SVG length."""
         return f"{abs(self.share(high) - self.share(low)):g}%"
 
     def holds(self, value: float) -> bool:

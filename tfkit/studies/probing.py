@@ -1,4 +1,4 @@
-"""Probes of a study: its architecture, trained on generated pairs of prompt and answer."""
+"""Study probes: the study's architecture trained on generated prompt-answer pairs."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def scaling_of(recipe: Recipe) -> SizeRule:
     resolved = {key.rpartition(".")[2] for key, _ in _numbers(plain(recipe)["model"], "model")}
     missing += [HEADS] if HEADS in resolved and HEADS not in names else []
     if missing:
-        raise UsageError(f"{recipe.name}: model: does not say {' and '.join(missing)}, which a ladder scales")
+        raise UsageError(f"{recipe.name}: model: does not set {' and '.join(missing)}, which a ladder scales")
     heads = [value for key, value in written.items() if key.endswith(f".{HEADS}")]
     return SizeRule(written, max(heads, default=UNITS))
 

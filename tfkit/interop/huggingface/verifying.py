@@ -123,7 +123,7 @@ def _layers(model: Model) -> Iterator[list[Tensor]]:
 
 
 def _compare_layers(verdict: Verdict, own: Sequence[Tensor], last: Tensor, out: object) -> None:
-    """Compare the final hidden states, and those of each layer if both models have equally many."""
+    """Compare the final hidden states, and those of each layer if both models have the same number of layers."""
     states = getattr(out, "decoder_hidden_states", None) or getattr(out, "hidden_states", None) or ()
     reference: tuple[Tensor, ...] = tuple(states)
     final: Tensor | None = getattr(out, "last_hidden_state", None)

@@ -151,7 +151,7 @@ class Sizes:
             return encoder.d_model
         if is_last_state(node) and node.path != "model.memory":
             return None
-        text = "the decoder's memory is the encoder's output; remove memory, an option of models with one stack"
+        text = "the decoder's memory is the encoder's output; remove memory, as it is for models with one stack"
         if isinstance(node.value, str):
             text = f"expected {LAST_STATE}, got {shown(node.plain())}; the default is the encoder's output"
         if is_last_state(node):

@@ -133,7 +133,7 @@ class Origin:
     source: str = ""  # the key that the value is derived from
     inherited: bool = False  # True if `model` sets the value for both stacks
     written: str = ""  # the source text, if it differs from the value
-    noted: str = ""  # the comment in the run's resolved.yaml, which `short` formatted
+    noted: str = ""  # the comment from the run's resolved.yaml, as formatted by `short`
 
     @property
     def by(self) -> str:
