@@ -202,7 +202,7 @@ def test_a_folder_in_use_is_refused_and_left_alone(trained: Run, tmp_path: Path)
         silent(recipe(train__steps=1), trained.folder)
     (tmp_path / "notes.txt").write_text("mine")
     for options in ({}, {"force": True}, {"resume": True}):
-        with pytest.raises(RunError, match="not empty and not a run"):
+        with pytest.raises(RunError, match="not empty and not a tfkit run"):
             silent(recipe(train__steps=1), tmp_path, **options)
     with pytest.raises(RunError, match="is a file"):
         silent(recipe(train__steps=1), tmp_path / "notes.txt")

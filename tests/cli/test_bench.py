@@ -241,10 +241,10 @@ def test_a_measured_step_trains(tiny: None) -> None:
 def test_forward_passes_are_measured_beside_an_engine_with_equal_logits(tiny: None, engine: str) -> None:
     pytest.importorskip(engine)
     pytest.importorskip("onnxscript")
-    words = ["--models", "gpt,bert,pair", "--batches", "1,2", "--against", engine, "--rounds", "1"]
+    words = ["--models", "bert,pair", "--batches", "2", "--against", engine, "--rounds", "1"]
     result = CliRunner().invoke(main, ["bench", "forward", *words])
     assert result.exit_code == 0, result.output
-    assert result.output.count(engine) == 6
+    assert result.output.count(engine) == 2
 
 
 def test_an_engine_with_other_logits_is_refused(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:

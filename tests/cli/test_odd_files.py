@@ -245,7 +245,7 @@ def test_a_file_larger_than_memory_is_refused_unread(tmp_path: Path, monkeypatch
     with open(file, "wb") as stream:
         stream.truncate(2**31)
     monkeypatch.setattr(lines, "free_memory", lambda: 2**32)
-    with pytest.raises(DataError, match=r"sparse: has 2\.0 GiB, .* only 4\.0 GiB are free"):
+    with pytest.raises(DataError, match=r"sparse: is 2\.0 GiB large, .* only 4\.0 GiB are free"):
         lines.read_bytes(file)
 
 

@@ -466,7 +466,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("reorder", "attention", Stuck, r"after reordering the rows to \[2, 0, 0, 1\]|raises"),
     ("encoder_runs_once", "model", Forgetful, "the encoder ran 4 times"),
     ("rotation", "attention", Unturned, "declares 'rotation', but a rotary position has no effect"),
-    ("rotation", "attention", TurnsQueries, "does not depend only on differences"),
+    ("rotation", "attention", TurnsQueries, "does not depend only on relative positions"),
     ("bias", "attention", Unbiased, "declares 'bias', but an ALiBi position has no effect"),
     ("temperature", "attention", Lukewarm, "declares 'temperature', but a temperature has no effect"),
     ("temperature", "attention", WarmInSingle, "declares 'temperature', but converts bfloat16 to torch.float32"),

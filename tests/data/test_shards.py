@@ -140,7 +140,7 @@ def test_the_next_process_goes_on_for_one_that_is_killed(cache: Path) -> None:
 def test_a_folder_that_cannot_be_written_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TFKIT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(RunError, match="cannot be written: Not a directory; set TFKIT_CACHE to a folder"):
+    with pytest.raises(RunError, match="cannot be written: Not a directory; set TFKIT_CACHE to a writable folder"):
         shard("key", source())
 
 

@@ -431,7 +431,7 @@ def test_numbers_that_are_not_finite_are_told(llama: Path, tmp_path: Path) -> No
     with pytest.warns(TfkitWarning, match=rf"llama: 1 of \d+ tensors contain NaN or infinite values: {name}"):
         import_model(str(llama), tmp_path / "half", dtype="float16")  # in which 1e6 is infinite
     import_model(str(llama), tmp_path / "run")
-    with pytest.warns(TfkitWarning, match=rf"half/model\.safetensors: 1 of \d+ tensors hold NaN .*: {name}"):
+    with pytest.warns(TfkitWarning, match=rf"half/model\.safetensors: 1 of \d+ tensors contain NaN .*: {name}"):
         _ = tfkit.load_run(tmp_path / "half").model
 
 

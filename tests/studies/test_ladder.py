@@ -247,7 +247,7 @@ def test_a_dry_run_trains_two_trials(tmp_path: Path) -> None:
         (["--budgets", 9], {}, "--budgets 9: train.steps: 8 is too few to be halved that often"),
         (["--sizes", 9], {}, "different sizes can be made of tiny (4 units of width, 2 layers)"),
         (["--set", "train.seed=3"], {}, "--set train.seed=3: the ladder sets the seeds"),
-        ([], {"objective": None, "data": None, "model": {"vocab_size": 9}}, "this recipe has no `data:`"),
+        ([], {"objective": None, "data": None, "model": {"vocab_size": 9}}, "has no `data:` section"),
         ([], {"data": {"valid": "none"}}, "tiny: data.valid: is missing; the law is fitted to the loss on it"),
         (["--set", "model.layer.nrm=rms_norm"], {}, "Did you mean 'norm'?"),
         (["--flops", "0"], {}, "--flops"),

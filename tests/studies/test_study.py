@@ -228,7 +228,7 @@ def test_a_study_from_python_repeats_nothing(
 
 
 def test_what_no_study_can_be_read_from_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="takes a name or path"):
+    with pytest.raises(UsageError, match="needs a name or path"):
         api.study({"study": {}})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="jobs must be a whole number from 1 to 1,024, got 0"):
         api.study("which.yaml", jobs=0)

@@ -339,7 +339,7 @@ def test_weights_that_are_not_finite_are_told(tmp_path: Path, value: float, dtyp
     with torch.no_grad():
         model.hidden.weight[1, 2] = value
     Weights.of(model).save(file)
-    with pytest.warns(TfkitWarning, match=r"model\.safetensors: 1 of 4 tensors hold NaN .* numbers: hidden\.weight"):
+    with pytest.warns(TfkitWarning, match=r"model\.safetensors: 1 of 4 tensors contain NaN .* values: hidden\.weight"):
         load_weights(Tied().to(dtype), file)
 
 

@@ -276,7 +276,7 @@ def test_a_teacher_of_another_kind_is_refused(tmp_path: Path) -> None:
     taught(tmp_path, "causal_lm")
     settings = {"run": str(tmp_path / "teacher")}
     for objective, said in (
-        ("masked_lm", "is a causal stack (model.type: decoder); 'masked_lm' requires a stack that sees both"),
+        ("masked_lm", "is a causal stack (model.type: decoder); 'masked_lm' requires a bidirectional stack"),
         ("classification", "has a head of type 'language_model'; 'classification' requires classifier"),
         ("classification", "has other labels: none; the training corpus has f, o, s, t"),
         ("seq2seq", "'seq2seq' requires an encoder_decoder"),

@@ -142,7 +142,7 @@ def test_the_weights_that_it_begins_with_are_checked(tmp_path: Path) -> None:
         model.table.weight[0, 0] = float("nan")
     run = Path(saved(tmp_path / "run", model))
     begin(run, ["model.safetensors"])
-    with pytest.warns(TfkitWarning, match=r"model\.safetensors: 1 of 10 tensors hold NaN .*: table\.weight"):
+    with pytest.warns(TfkitWarning, match=r"model\.safetensors: 1 of 10 tensors contain NaN .*: table\.weight"):
         start(Small(), str(run))
     Weights.of(Small()).save(run / "model.safetensors")
     content = bytearray((run / "model.safetensors").read_bytes())

@@ -94,7 +94,7 @@ def test_a_run_is_the_same_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"train.recompute": 4}, "train.recompute: 4 exceeds the 3 layers of the model; use recompute: all"),
+        ({"train.recompute": 4}, "train.recompute: 4 exceeds the 3 layers of the model; use a smaller number, or all"),
         (
             {
                 "train.recompute": 1,

@@ -102,8 +102,9 @@ _attend: Callable[..., Tensor] = _Attention.apply
 
 def _blocks(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[slice, slice]]:
     """Yield each block of queries with the keys that it can see."""
-    for start in range(0, queries, BLOCK):
-        stop = min(start + BLOCK, queries)
+    size = max(BLOCK, queries // BLOCKS)
+    for start in range(0, queries, size):
+        stop = min(start + size, queries)
         yield slice(start, stop), slice(0, min(stop, keys) if is_causal else keys)
 
 

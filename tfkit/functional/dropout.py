@@ -134,7 +134,8 @@ def drawn_mask(x: Tensor, rate: float) -> Tensor | None:
     return _mask_of_call(x, rate, draws, draws.calls)
 
 
-@torch.library.custom_op("tfkit::numbered_mask", mutates_args=())
+# named after the module, as exported models carry a copy of it
+@torch.library.custom_op(f"{__name__.replace('.', '_')}::numbered_mask", mutates_args=())
 def numbered_mask(x: Tensor, rate: float, call: int) -> Tensor:
     """Return the mask of a dropout call in a compiled graph. The draws are looked up when the graph runs."""
     draws = _DRAWS.get()
@@ -153,7 +154,7 @@ def _mask_of_call(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
     start, skip = divmod(draws.first(x), 4)
     count, key = (skip + x.numel() + 3) // 4, draws.key_of(call)
     keep = torch.empty(4 * count, dtype=torch.bool, device=x.device)
-    chunk = max(CHUNK, count // CHUNKS) if x.device.type == "cpu" else max(count, 1)
+    chunk = CHUNK if x.device.type == "cpu" and type(keep) is Tensor else max(count, 1)  # fake tensors have no values
     for first in range(0, count, chunk):
         stop = min(first + chunk, count)
         bits = split_mix(key, start + first, stop - first, x.device).view(torch.int16)
