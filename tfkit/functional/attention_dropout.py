@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tfkit.functional.linear import AutogradContext
 
-BLOCK = 64  # queries per block
+BLOCK, BLOCKS = 64, 64  # queries of a block, and the largest number of blocks
 
 
 class Draw(NamedTuple):
