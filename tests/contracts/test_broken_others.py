@@ -598,7 +598,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("unusable", "objective", TakesAll, "only empty examples: no error"),
     ("step", "optimizer", Idle, "a step does not change .* which has a non-zero gradient"),
     ("learning_rate", "optimizer", OwnRate, "a step with learning rate 0 changes"),
-    ("frozen", "optimizer", Thaws, "which is frozen"),
+    ("frozen", "optimizer", Thaws, "changes frozen weights"),
     ("decay", "optimizer", DecaysAll, "decays; norms and biases must not"),
     ("optimizer_state", "optimizer", Forgetful, "the optimizer state is incomplete"),
     ("unadapted", "adapter", StartsAnywhere, "the logits with an untrained adapter instead of none: off by"),
