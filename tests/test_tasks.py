@@ -113,7 +113,8 @@ class TestLabels:
     def test_a_number_may_be_said(self, tmp_path: Path) -> None:
         source = classes(tmp_path)
         source["model"]["head"]["num_classes"] = 1
-        with pytest.raises(DataError, match=r"reviews\.txt:3: the label .against. is one too many for the 1 classes"):
+        message = r"reviews\.txt:3: the label 'against' is one too many for the 1 classes of model\.head"
+        with pytest.raises(DataError, match=message):
             train(source, out=tmp_path / "run", progress=False)
         source["model"]["head"]["num_classes"] = 5
         source["train"]["steps"] = 1

@@ -1,7 +1,7 @@
 """Option values for parts under test: the part's own `example`, then small values by option name.
 
 New parts, shipped or from plugins, are therefore tested without further code. If the value of a required option is
-unknown, the error asks for an `example` in the class.
+unknown, the error says that the class needs an `example`.
 """
 
 from __future__ import annotations

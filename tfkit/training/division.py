@@ -176,9 +176,8 @@ class Sharded(Division):
             unit.set_force_sum_reduction_for_comms(True)
             unit.set_gradient_divide_factor(1.0)
         self.root = units[-1]
-        for (
-            layer
-        ) in layers:  # hide the context from FSDP2, which would copy it: its caches must be shared by all layers
+        for layer in layers:
+            # hide the context from FSDP2, which would copy it: its caches must be shared by all layers
             layer.register_forward_pre_hook(lambda _, given: (given[0], lambda: given[1:]), prepend=True)
             layer.register_forward_pre_hook(lambda _, given: (given[0], *given[1]()))
 
