@@ -96,7 +96,7 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
         rows = [f"{n}\t{word}\t_\t{tag}" + "\t_" * 6 for n, word, tag in ((1, "dogs", "NOUN"), (2, "bark", "VERB"))]
         (folder / "treebank").write_text("\n".join([*rows, "", ""]) * 9, encoding="utf-8")
         return {**SHORT, **{f"data.{split}.file": str(folder / "treebank") for split in ("train", "valid")}}
-    if name == "translate-characters":
+    if name in ("chat", "translate-characters"):
         return {**SHORT, "generate.max_new_tokens": 5}
     if name == "probe":
         return SHORT | {f"data.{split}.count": 40 for split in ("train", "valid", "test", "longer")}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
+import yaml
 from click.testing import CliRunner
 
 import tfkit
@@ -23,7 +24,7 @@ from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run
 from tfkit.training.objective import Chat
 
-NOUNS = ["cat", "dog", "house", "river", "child", "teacher", "moon", "stone", "tree", "bird", "fish", "king"]
+TASKS = Path(__file__).resolve().parents[2] / "recipes" / "tasks"
 
 
 def turns(*texts: str) -> list[dict[str, str]]:
@@ -31,9 +32,9 @@ def turns(*texts: str) -> list[dict[str, str]]:
 
 
 def conversations() -> list[list[dict[str, str]]]:
-    pairs = list(permutations(NOUNS, 2))
-    np.random.default_rng(0).shuffle(pairs)
-    return [turns(f"say {a} and {b}", f"{a}, {b}.", "now backwards", f"{b}, {a}.") for a, b in pairs]
+    """Return the conversations that ship: 24 held out, then those to learn from."""
+    files = [TASKS / f"chat.{split}.jsonl" for split in ("test", "train")]
+    return [json.loads(line)["messages"] for file in files for line in file.read_text().splitlines()]
 
 
 def recipe(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) -> Recipe:
@@ -151,13 +152,28 @@ def test_a_conversation_in_the_terminal_remembers(run: Run, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_made_up_answers_are_learned_exactly(tmp_path: Path) -> None:
-    changes = {
-        "model.d_model": 64, "model.num_layers": 2, "model.layer.dropout": 0, "model.layer.attention.dropout": 0,
-        "model.layer.feedforward.d_ff": 128, "model.position": "rotary", "model.layer.residual": "pre_norm",
-        "data.batch.size": 32, "train.schedule": {"type": "cosine", "lr": 0.003, "warmup": 30},
-    }  # fmt: skip
-    run = trained(recipe(tmp_path, changes, steps=200, evaluate_every=100, checkpoint_every=200), tmp_path / "run")
-    assert run.evaluate("test", ["exact_match"])["exact_match"] == 100
+def test_an_imported_model_learns_made_up_answers_exactly_and_chats(tmp_path: Path) -> None:
+    stranger, imported = tmp_path / "stranger", tmp_path / "imported"
+    tokenizer = Bpe.Config(vocab_size=120).build().fit(json.dumps(one) for one in conversations())
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **special).save_pretrained(stranger)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=64,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(stranger)
+    import_model(str(stranger), imported)
+    shipped = yaml.safe_load((TASKS / "chat.yaml").read_text())
+    shipped["data"].update(
+        {name: {"type": "chat", "file": str(TASKS / f"chat.{name}.jsonl")} for name in ("train", "test")}
+    )
+    data = {**shipped["data"], "tokenizer": {"type": "file", "path": str(imported / "tokenizer.json")}}
+    train = {**shipped["train"], "init_from": str(imported), "steps": 300}
+    recipe = {"tfkit": 1, "extends": str(imported / "recipe.yaml"), "data": data, "objective": "chat", "train": train}
+    run = trained(load_recipe(recipe), tmp_path / "run")
+    assert run.evaluate("test")["exact_match"] == 100
     for one in conversations()[:24]:  # held out
         assert [run.chat(one[:1]), run.chat(one[:3])] == [one[1]["content"], one[3]["content"]]
+    printed = CliRunner().invoke(main, ["generate", str(run.folder), "say moon and river"])
+    assert printed.stdout == "moon, river.\n"

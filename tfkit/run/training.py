@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -163,7 +164,7 @@ def _conclude(run: Run, recipe: Recipe, reporter: Reporter) -> None:
         reporter.log(sample.line())
     if samples:
         reporter.draw(lambda stream: print_samples(samples, stream))
-    reporter.say(_next_commands(run, samples[0].source if samples else "..."))
+    reporter.say(_next_commands(run, *(sample.source for sample in samples[:1])))
     folder = RunFolder(run.folder)
     write_card(folder, recipe.name, run.summary)
     mark_finished(folder, recipe)
@@ -173,11 +174,11 @@ def _scores_line(split: str, scores: Mapping[str, float]) -> str:
     return f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
 
-def _next_commands(run: Run, prompt: str = "...") -> str:
+def _next_commands(run: Run, prompt: str = "TEXT") -> str:
     """Format suggestions for the next commands."""
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
-        argument = "--input FILE.npy" if run.reads_vectors else f'"{prompt}"'
+        argument = "--input FILE.npy" if run.reads_vectors else shlex.quote(prompt)
         lines.insert(0, f"tfkit {'predict' if predicts(run.objective) else 'generate'} {run.folder} {argument}")
     return "next: " + "\n      ".join(lines)
 
