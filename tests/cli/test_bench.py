@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,12 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
+from tfkit.cli.bench import NEW
 from tfkit.cli.main import main
 from tfkit.core.errors import RunError
-from tfkit.interop.bench import cases, peers
+from tfkit.core.extras import installing
+from tfkit.interop.bench import cases, ctranslate, peers
+from tfkit.interop.bench.decoders import DECODERS
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.bench import (
@@ -34,8 +37,7 @@ from tfkit.reports.bench import (
     layers,
     measure,
 )
-from tfkit.reports.bench_decoding import Size, recipe
-from tfkit.reports.bench_peers import PEERS
+from tfkit.reports.bench_decoding import LENGTH, PROMPT, Size, Work, decoding, recipe
 
 SMALL = ["--d-model", "16", "--heads", "2", "--window", "16"]
 
@@ -66,8 +68,8 @@ def test_the_same_as_data() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--attentions", "fulll"), "unknown attention 'fulll'; did you mean 'full'?"),
-        (("--attentions", "longformer", "--causal"), "unknown attention 'longformer' for a causal layer"),
+        (("--attentions", "fulll"), "linear, lstm, gru, rnn, fourier; did you mean 'full'?"),
+        (("--attentions", "longformer", "--causal"), "unknown causal attention 'longformer'; available: full, "),
         (("--lengths", "64,many"), "expected a whole number from 1 to 2,147,483,648, got 'many'"),
         (("--lengths", ","), "expected at least one value"),
         (("--lengths", "64", "--heads", "3", "--attentions", "full"), "3 heads do not divide d_model 16"),
@@ -178,7 +180,7 @@ def test_decoding_is_measured_beside_itself_in_int8_and_what_its_weights_take() 
 
 
 def test_decoding_as_a_table_says_what_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEERS, "litgpt", lambda work: None)
+    monkeypatch.setitem(DECODERS, "litgpt", lambda work, model: None)
     result = bench_decoding("--models", "small", "--against", "litgpt")
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.output.splitlines()]
@@ -190,17 +192,32 @@ def test_decoding_as_a_table_says_what_cannot_be_compared(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--models", "smal"), "unknown model 'smal'; did you mean 'small'?"),
-        (("--against", "fairseq"), "unknown library 'fairseq'; available: transformers"),
-        (("--models", "small", "--against", "litgpt"), "litgpt is not installed"),
+        (("decoding", "--models", "smal"), "unknown model 'smal'; available: small, gpt2, pair; did you mean 'small'?"),
+        (("decoding", "--against", "fairseq"), f"unknown library 'fairseq'; available: {', '.join(DECODERS)}"),
+        (("training", "--against", "openvino"), "unknown library 'openvino'; available: transformers, torch"),
+        (("training", "--models", "x"), "unknown model 'x'; available: gpt, gpt50257, bert, bert-base, pair"),
+        (("forward", "--against", "onnxruntim"), "onnxruntime, openvino; did you mean 'onnxruntime'?"),
+        (("decoding", "--new", "993"), "expected a whole number from 1 to 992, got '993'"),
+        (("decoding", "--rounds", "0"), "expected a whole number from 1 to 2,147,483,648, got '0'"),
+        (("forward", "--batches", "1,-1"), "got '-1'"),
+        *((("training", "--dropout", f"0,{rate}"), f"from 0 to below 1, got '{rate}'") for rate in ("nan", "1", "x")),
     ],
 )
-def test_what_cannot_be_compared_is_said(
-    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "litgpt", None)
-    result = bench_decoding(*arguments)
+def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(main, ["bench", *arguments])
     assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("which", "known"), [("decoding", DECODERS), ("training", peers.TRAINERS), ("forward", peers.READERS)]
+)
+def test_the_help_names_the_libraries(which: str, known: Mapping[str, object]) -> None:
+    words = " ".join(CliRunner().invoke(main, ["bench", which, "--help"]).output.split())
+    assert f"comma-separated: {', '.join(known)}." in words
+
+
+def test_a_text_fits_the_positions_of_the_models() -> None:
+    assert PROMPT + NEW.most == LENGTH
 
 
 TINY = {
@@ -213,6 +230,62 @@ TINY = {
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "TRAINED", TINY)
     monkeypatch.setattr(cases, "READ", {name: replace(case, trains=False) for name, case in TINY.items()})
+    monkeypatch.setattr("tfkit.reports.bench_decoding.SIZES", {name: case.size for name, case in TINY.items()})
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "module", "extra"),
+    [
+        ("decoding", "x-transformers", "x_transformers", "bench"),
+        ("decoding", "litgpt", "litgpt", "litgpt"),
+        ("decoding", "ctranslate2", "ctranslate2", "bench"),
+        ("decoding", "ctranslate2", "transformers", "bench"),
+        ("training", "transformers", "transformers", "bench"),
+        ("forward", "onnxruntime", "onnxruntime", "bench"),
+        ("forward", "openvino", "openvino", "bench"),
+    ],
+)
+def test_a_missing_library_is_named_with_what_installs_it(
+    tiny: None, monkeypatch: pytest.MonkeyPatch, which: str, name: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    result = CliRunner().invoke(main, ["bench", which, "--models", "gpt", "--against", name])
+    assert result.exit_code == 2
+    message = f"this comparison needs the package {module}: {installing(extra)}"
+    assert message in " ".join(result.stderr.split())
+
+
+def test_decoding_is_measured_beside_ctranslate2(tiny: None) -> None:
+    pytest.importorskip("ctranslate2")
+    ways = ["ctranslate2", "ctranslate2-int8"]
+    result = bench_decoding("--models", "gpt,pair", "--beams", "1,2", "--against", ",".join(ways), "--json")
+    assert result.exit_code == 0, result.output
+    rows = [row for row in json.loads(result.stdout) if row["way"] in ways]
+    assert [(row["model"], row["beams"], row["way"]) for row in rows] == [
+        (model, beams, way) for model in ("gpt", "pair") for beams in (1, 2) for way in ways
+    ]
+    assert all(row["step_ms"] > 0 and row["ratio"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["gpt2 --batches 1,2", "pair --batches 1,2 --beams 1,4"])
+def test_the_common_sizes_are_measured_beside_ctranslate2(words: str) -> None:
+    pytest.importorskip("ctranslate2")
+    result = bench_decoding("--models", *words.split(), "--against", "ctranslate2,ctranslate2-int8", "--json")
+    assert result.exit_code == 0, result.output
+
+
+def test_an_engine_that_writes_something_else_is_refused() -> None:
+    work = Work(TINY["gpt"].size, 2, 1, 4)
+    model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
+    best = [candidates[0] for candidates in decoding(model, work, scored=True)()]
+    texts = [(list(one.ids), one.log_probability) for one in best]
+    ctranslate._check(work, model, texts)
+    (ids, score), first = texts[1], texts[0]
+    with pytest.raises(RunError, match=r"^gpt, prompt 2: CTranslate2's tokens differ from tfkit's$"):
+        ctranslate._check(work, model, [first, ([*ids[:-1], ids[-1] + 1], score)])
+    with pytest.raises(RunError, match=r"^gpt, prompt 2: .* log-probability differs from tfkit's by 0\.01 per token$"):
+        ctranslate._check(work, model, [first, (ids, score - 0.04)])
 
 
 def test_steps_of_training_are_measured_beside_other_libraries(tiny: None) -> None:
@@ -227,6 +300,24 @@ def test_steps_of_training_are_measured_beside_other_libraries(tiny: None) -> No
         for way in ("tfkit", "transformers", "torch")
     ]
     assert all(row["ms"] > 0 and row["ratios"][0] <= row["ratio"] <= row["ratios"][1] for row in rows)
+    assert all(row["peak_bytes"] > 0 for row in rows)
+
+
+def test_the_memory_of_a_step_is_printed(tiny: None) -> None:
+    result = CliRunner().invoke(main, ["bench", "training", "--models", "bert", "--dropout", "0", "--rounds", "1"])
+    heads, row = (line.split() for line in result.output.splitlines() if line.startswith(("model", "bert")))
+    assert heads[-5:] == ["peak", "MB", "x", "tfkit", "range"] and float(row[-3]) >= 0
+    assert "gradients included" in result.output
+
+
+@pytest.mark.slow
+def test_training_is_measured_with_large_vocabularies() -> None:
+    words = ["--models", "gpt50257,bert", "--dropout", "0", "--against", "transformers", "--rounds", "1"]
+    result = CliRunner().invoke(main, ["bench", "training", *words, "--json"])
+    assert result.exit_code == 0, result.output
+    peak = {(row["model"], row["way"]): row["peak_bytes"] for row in json.loads(result.stdout)}
+    for model in ("gpt50257", "bert"):  # no logits are kept where none are needed
+        assert peak[model, "tfkit"] < peak[model, "transformers"] / 2
 
 
 def test_a_measured_step_trains(tiny: None) -> None:
@@ -237,6 +328,7 @@ def test_a_measured_step_trains(tiny: None) -> None:
     assert all(not torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_forward_passes_are_measured_beside_an_engine_with_equal_logits(tiny: None, engine: str) -> None:
     pytest.importorskip(engine)

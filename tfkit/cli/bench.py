@@ -12,14 +12,19 @@ import click
 
 from tfkit.cli.options import DEVICE, EXACT_JSON, ParamType, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import echo, echo_json
-from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH
+from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH, Bound
+from tfkit.core.errors import on_one_line
 from tfkit.core.trees import JsonObject
 
 if TYPE_CHECKING:
     from tfkit.interop.bench.cases import BenchCase, Peer
     from tfkit.recipe.load import Recipe
 
-MODELS = "Models, comma-separated: gpt (10M parameters), gpt-large-vocabulary, bert (110M), pair."
+MODELS = (
+    "Models, comma-separated: gpt (10M parameters), gpt50257 (30M, for its vocabulary of 50,257 tokens), bert (23M), "
+    "bert-base (110M), pair (an encoder-decoder, 8M)."
+)
+NEW = Bound(992, "new tokens")  # the models have 1,024 positions, and prompts 32 tokens
 ROUNDS = "Repetitions of each measurement."
 LENGTHS = "512,1024,2048,4096,8192,16384"
 
@@ -35,6 +40,22 @@ class Several(ParamType):
         """Convert each value and drop duplicates."""
         values = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
         return list(dict.fromkeys(values)) or self.fail("expected at least one value", param, ctx)
+
+
+class Rate(ParamType):
+    """Number from 0 to below 1."""
+
+    name = "rate"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert `value` to a number; click reports failures."""
+        try:
+            rate = float(str(value))
+        except ValueError:
+            rate = -1.0
+        if not 0 <= rate < 1:  # NaN too
+            self.fail(f"expected a number from 0 to below 1, got {on_one_line(str(value), 60)!r}", param, ctx)
+        return rate
 
 
 @click.group("bench")
@@ -75,21 +96,21 @@ def attention(
 ) -> None:
     """Measure time and peak memory of attentions and mixers by sequence length."""
     from tfkit.core.console import Console
-    from tfkit.reports.bench import BenchSetting, as_data, chosen, measure, render
+    from tfkit.reports import bench
     from tfkit.training.device import choose_device
 
-    setting = BenchSetting(d_model, heads, window, causal, backward, str(choose_device(device, "--device")))
-    names = chosen(attentions, setting)
+    setting = bench.BenchSetting(d_model, heads, window, causal, backward, str(choose_device(device, "--device")))
+    names = bench.attentions(attentions, setting)
     measured = []
     with Console(stderr=True).status("measuring") as status:
-        for one in measure(names, lengths, setting):
+        for one in bench.measure(names, lengths, setting):
             status.update(f"measured {one.attention} at {one.length:,} tokens")
             measured.append(one)
-    data = as_data(measured, setting)
+    data = bench.as_data(measured, setting)
     if as_json:
         echo_json(data)
     else:
-        render(data, Console())
+        bench.render(data, Console())
 
 
 @command.command("decoding")
@@ -110,12 +131,13 @@ def attention(
     show_default=True,
     help="Numbers of beams, comma-separated; 1: greedy search.",
 )
-@click.option("--new", type=Whole(COUNT), default=128, show_default=True, help="New tokens, after 32 prompt tokens.")
+@click.option("--new", type=Whole(NEW), default=128, show_default=True, help="New tokens, after 32 prompt tokens.")
 @click.option("--rounds", type=Whole(COUNT), default=10, show_default=True, help="Repetitions of each measurement.")
 @click.option(
     "--against",
     type=Several(click.STRING),
-    help="Libraries to compare tfkit with, comma-separated: transformers, transformers-static, x-transformers, litgpt.",
+    help="Libraries to compare tfkit with, comma-separated: transformers, transformers-static, x-transformers, litgpt, "
+    "ctranslate2, ctranslate2-int8.",
 )
 @EXACT_JSON
 def decoding(
@@ -129,12 +151,12 @@ def decoding(
 ) -> None:
     """Measure generation speed: small (a GPT of 10M parameters), gpt2 (124M), pair (an encoder-decoder)."""
     from tfkit.core.console import Console
+    from tfkit.interop.bench.decoders import DECODERS
     from tfkit.reports.bench_decoding import SIZES, Work, as_data, measure, render
-    from tfkit.reports.bench_peers import PEERS
     from tfkit.reports.rounds import chosen
 
     sizes = [SIZES[name] for name in chosen(models, list(SIZES), "model")]
-    peers = {name: PEERS[name] for name in chosen(against or [], list(PEERS), "library")}
+    peers = {name: DECODERS[name] for name in chosen(against or [], list(DECODERS), "library")}
     works = [Work(size, batch, count, new) for size in sizes for batch in batches for count in beams]
     measurements = []
     with Console(stderr=True).status("measuring") as status:
@@ -167,7 +189,7 @@ def _models_options(default: str, libraries: str) -> Callable[[Callable[..., Non
 @_models_options("gpt,bert,pair", "transformers, torch")
 @click.option(
     "--dropout",
-    type=Several(click.FloatRange(0, 1, max_open=True)),
+    type=Several(Rate()),
     default="0,0.1",
     show_default=True,
     help="Dropout rates, comma-separated.",
@@ -186,7 +208,7 @@ def training(models: list[str], rounds: int, against: list[str] | None, dropout:
 
 
 @command.command("forward")
-@_models_options("bert", "transformers, torch, onnxruntime, openvino")
+@_models_options("bert-base", "transformers, torch, onnxruntime, openvino")
 @click.option(
     "--batches", type=Several(Whole(ROWS)), default="1,8", show_default=True, help="Batch sizes, comma-separated."
 )

@@ -37,7 +37,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "bench attention --lengths 512,1024 --causal",
         "bench attention --attentions full,window --json",
     ),
-    "bench decoding": ("bench decoding --new 64", "bench decoding --against transformers --json"),
+    "bench decoding": ("bench decoding --new 64", "bench decoding --models pair --beams 1,4 --against ctranslate2"),
     "bench training": (
         "bench training --models gpt --rounds 5",
         "bench training --models gpt,pair --against transformers,torch",

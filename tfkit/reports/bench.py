@@ -16,16 +16,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from tfkit.core.errors import UsageError
-from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject, Tree
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
+from tfkit.reports.rounds import WIDEST, chosen
 from tfkit.reports.table import size
 
 Layer = Tree
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
-WIDEST = 100  # minimum table width, sufficient for six lengths
 LEAST, MOST = 9, 50  # minimum and maximum number of timed calls per length
 ENOUGH = 0.3  # minimum total seconds of calls per length
 SETTLED = 1.03  # timing ends when the second fastest call takes at most this multiple of the fastest
@@ -78,17 +76,10 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
     }
 
 
-def chosen(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
+def attentions(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
     """Return the requested attention names, or the defaults. Raise UsageError for unknown names."""
-    known = layers(setting)
-    for name in names or ():
-        if name not in known:
-            hint = nearest(name, list(known))
-            raise UsageError(
-                f"unknown attention '{name}'{' for a causal layer' * setting.causal}; "
-                + (f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}")
-            )
-    return list(names or [name for name in DEFAULT if name in known])
+    known = list(layers(setting))
+    return chosen(names or [name for name in DEFAULT if name in known], known, "causal " * setting.causal + "attention")
 
 
 def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting) -> Iterator[Measured]:
@@ -99,7 +90,7 @@ def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting)
             call()  # warm-up
         quickest = _quickest(calls, setting.device)
         for length, call in calls.items():
-            yield Measured(name, length, quickest[length], _peak(call, setting.device))
+            yield Measured(name, length, quickest[length], peak_bytes(call, setting.device))
 
 
 def prepared(layer: Layer, length: int, setting: BenchSetting) -> Callable[[], None]:
@@ -164,8 +155,8 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _peak(call: Callable[[], None], device: str) -> int:
-    """Return the peak memory of a call's tensors in bytes."""
+def peak_bytes(call: Callable[[], object], device: str) -> int:
+    """Return the peak memory in bytes of the tensors that a call allocates."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

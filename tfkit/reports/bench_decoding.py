@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from rich.console import Console
@@ -14,14 +14,18 @@ from tfkit.core.options import Slot
 from tfkit.core.trees import JsonObject, Tree
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.products import check_quantized
-from tfkit.generation.search import prepare
+from tfkit.generation.search import Candidate, prepare
 from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.rounds import OWN, Call, alternate, compared, print_table
 
-PROMPT = 32  # prompt length in tokens
+if TYPE_CHECKING:
+    from tfkit.generation.strategy import Strategy
+
+PROMPT, LENGTH = 32, 1024  # tokens of a prompt, positions of a decoder
+START = 1  # first token of a target
 FLOOR = "weights alone"
 OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # used once per source, not per step
 
@@ -69,7 +73,8 @@ class Work:
         return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator)
 
 
-Peer = Callable[[Work], Call | None]  # a call of another library; None if the library does not support the task
+# a call of another library; None if the library does not support the task
+Peer = Callable[[Work, Model], Call | None]
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,10 @@ def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
     The time of multiplying by the weights alone is included as a lower bound. Raise UsageError if a library is missing.
     """
     model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
-    own: dict[str, Call | None] = {OWN: _own(model, work, None)}
+    own: dict[str, Call | None] = {OWN: decoding(model, work)}
     for name in get_args(Quantize):
-        own[f"{OWN} {name}"] = _own(model, work, name) if _is_available(model, name) else None
-    return own | {FLOOR: _floor(model, work)} | {name: peer(work) for name, peer in peers.items()}
+        own[f"{OWN} {name}"] = decoding(model, work, name) if _is_available(model, name) else None
+    return own | {FLOOR: _floor(model, work)} | {name: peer(work, model) for name, peer in peers.items()}
 
 
 def recipe(size: Size, dropout: float = 0.0) -> Tree:
@@ -117,23 +122,28 @@ def recipe(size: Size, dropout: float = 0.0) -> Tree:
         "head": {"type": "masked_lm" if size.type == "encoder" else "language_model", "tied": True},
     }
     if not size.pair:
-        own = {"embedding": {"type": "tokens", "dropout": dropout}, "position": "learned", "max_length": 1024}
+        own = {"embedding": {"type": "tokens", "dropout": dropout}, "position": "learned", "max_length": LENGTH}
         return common | own | {"num_layers": size.num_layers}
     stack = {"num_layers": size.num_layers}
     embedding = {"type": "tokens", "scale": "sqrt_d_model", "shared": True, "dropout": dropout}
-    return common | {"embedding": embedding, "position": "sinusoidal", "encoder": stack, "decoder": stack}
+    position = {"type": "sinusoidal", "layout": "halves"}  # as in Marian
+    return common | {"embedding": embedding, "position": position, "encoder": stack, "decoder": stack}
 
 
-def _own(model: Model, work: Work, quantize: Quantize | None) -> Call:
+def decoding(
+    model: Model, work: Work, quantize: Quantize | None = None, scored: bool = False
+) -> Callable[[], list[list[Candidate]]]:
+    """Return a call that decodes with tfkit: the candidates of each prompt, with log-probabilities if `scored`."""
     part: object = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
-    strategy: Any = Slot("strategy").validate(part).build()
+    strategy: Strategy = Slot("strategy").validate(part).build()
     read = work.prompts().tolist()
-    prompts = [[1]] * work.batch if work.size.pair else read
+    prompts = [[START]] * work.batch if work.size.pair else read
     decoder = StepDecoder(model, quantize)
 
-    def call() -> None:
+    def call() -> list[list[Candidate]]:
         sources = read if work.size.pair else None
-        find(strategy, prepare(model, prompts, work.new, sources=sources, decoder=decoder), work.batch)
+        search = prepare(model, prompts, work.new, sources=sources, decoder=decoder, scored=scored)
+        return find(strategy, search, work.batch)
 
     return call
 

@@ -15,6 +15,7 @@ from tfkit.core.trees import JsonObject
 
 Call = Callable[[], object]
 OWN = "tfkit"
+WIDEST = 100  # minimum table width, sufficient for six lengths
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
@@ -22,8 +23,8 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     for name in names:
         if name not in known:
             hint = nearest(name, list(known))
-            hint_text = f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}"
-            raise UsageError(f"unknown {what} '{name}'; {hint_text}")
+            suggestion = f"; did you mean '{hint}'?" if hint else ""
+            raise UsageError(f"unknown {what} '{name}'; available: {', '.join(known)}{suggestion}")
     return list(names)
 
 
@@ -69,7 +70,8 @@ def print_table(rows: Sequence[JsonObject], texts: Mapping[str, str], figures: M
         least, most = row["ratios"]
         values = [form.format(**row) for form in figures.values()]
         table.add_row(*cells, *values, f"{row['ratio']:.2f}x", f"{least:.2f}-{most:.2f}")
-    Console().print(table)
+    console = Console()
+    console.print(table, width=max(console.width, WIDEST), crop=False)  # overflow rather than truncate
 
 
 def _seconds(call: Call) -> float:

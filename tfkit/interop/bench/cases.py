@@ -17,6 +17,7 @@ from tfkit.core.trees import JsonObject
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
+from tfkit.reports.bench import peak_bytes
 from tfkit.reports.bench_decoding import Size, recipe
 from tfkit.reports.rounds import OWN, Call, alternate, compared, print_table
 from tfkit.training.division import Division
@@ -63,8 +64,9 @@ TRAINED = {
     case.size.name: case
     for case in (
         BenchCase(Size("gpt", 6, 384, 6, 1536, 256), 8, 256),
-        BenchCase(Size("gpt-large-vocabulary", 6, 384, 6, 1536, 50257), 8, 256),
-        BenchCase(Size("bert", 12, 768, 12, 3072, 30522, "encoder"), 8, 128),
+        BenchCase(Size("gpt50257", 6, 384, 6, 1536, 50257), 8, 256),
+        BenchCase(Size("bert", 6, 384, 6, 1536, 30522, "encoder"), 16, 128),
+        BenchCase(Size("bert-base", 12, 768, 12, 3072, 30522, "encoder"), 8, 128),
         BenchCase(Size("pair", 3, 256, 4, 1024, 8000, "encoder_decoder"), 32, 64),
     )
 }
@@ -76,15 +78,18 @@ def measure(case: BenchCase, peers: Mapping[str, Peer], rounds: int) -> list[Jso
     blueprint = load_recipe({"tfkit": 1, "model": recipe(case.size, case.dropout)}).blueprint()
     model = build_model(blueprint, seed=0).train(case.trains)
     calls = {OWN: _step(case, model) if case.trains else _forward(case, model)}
-    seconds = alternate({**calls, **{name: peer(case, model) for name, peer in peers.items()}}, rounds)
-    return [_row(case, name, times, seconds[OWN] or ()) for name, times in seconds.items()]
+    calls |= {name: peer(case, model) for name, peer in peers.items()}
+    seconds = alternate(calls, rounds)
+    rows = [_row(case, name, times or (), seconds[OWN] or ()) for name, times in seconds.items()]
+    if not case.trains:  # engines allocate by other means than torch
+        return rows
+    return [{**row, "peak_bytes": peak_bytes(calls[row["way"]], "cpu")} for row in rows]
 
 
-def _row(case: BenchCase, way: str, times: Sequence[float] | None, own: Sequence[float]) -> JsonObject:
+def _row(case: BenchCase, way: str, times: Sequence[float], own: Sequence[float]) -> JsonObject:
     row: JsonObject = {"model": case.size.name, "rows": case.rows, "length": case.length, "dropout": case.dropout}
     measured = compared(times, own)
-    milliseconds = None if times is None else 1000 * measured.pop("seconds")
-    return {**row, "way": way, "ms": milliseconds, "ratio": measured["ratio"], "ratios": measured["ratios"]}
+    return {**row, "way": way, "ms": 1000 * measured.pop("seconds"), **measured}
 
 
 def _forward(case: BenchCase, model: Model) -> Call:
@@ -139,4 +144,10 @@ def render(rows: Sequence[JsonObject]) -> None:
         highlight=False,
     )
     titles = {title: title for title in ("model", "rows", "length", "dropout", "way")}
-    print_table(rows, titles, {"ms": "{ms:.1f}"})
+    figures = {"ms": "{ms:.1f}"}
+    if trains := "peak_bytes" in rows[0]:
+        rows = [{**row, "peak": row["peak_bytes"] / 1e6} for row in rows]
+        figures["peak MB"] = "{peak:,.0f}"
+    print_table(rows, titles, figures)
+    if trains:
+        Console().print("\npeak MB: peak memory of the tensors that a step allocates, gradients included.", style="dim")

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from tfkit.core.errors import RunError
 from tfkit.interop.bench.cases import BenchCase, Peer, with_adamw
+from tfkit.interop.bench.decoders import library, transformers_model
 from tfkit.interop.onnx.graphs import WholeGraph
 from tfkit.interop.onnx.tracing import trace
 from tfkit.models import Model
-from tfkit.reports.bench_peers import library, transformers_model
 from tfkit.reports.rounds import Call
 
 Engine = Callable[[dict[str, Tensor]], Tensor]  # maps inputs by name to logits

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from tfkit.run import Run
 from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training.folder import RESOLVED, TOKENIZER
 from tfkit.training.kept import TOKENIZER_CONFIG, TOKENS_MAP
+
+Loaders = Mapping[str, Callable[..., Any]]  # by transformers config class
 
 PURPOSE = "export to CTranslate2 needs"
 TOKENIZER_FILES = (TOKENIZER, TOKENIZER_CONFIG, TOKENS_MAP)
@@ -59,7 +62,7 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     with tempfile.TemporaryDirectory() as beside:
         exported = export_model(run, Path(beside) / "model", family_config=native).folder
         with whole_folder(goal) as folder:
-            _convert(exported, folder, native, loaders)
+            _convert(exported, folder, native)
             for name in TOKENIZER_FILES:
                 shutil.copyfile(exported / name, folder / name)
             if (run.folder / RESOLVED).is_file():
@@ -69,11 +72,11 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     return goal.path
 
 
-def _loaders() -> Mapping[str, object]:
+def _loaders() -> Loaders:
     """Return CTranslate2's loaders by transformers config class."""
     optional("ctranslate2", "engines", PURPOSE)
     optional("transformers", "hf", PURPOSE)
-    loaders: Mapping[str, Any] = optional("ctranslate2.converters.transformers", "engines", PURPOSE)._MODEL_LOADERS
+    loaders: Loaders = optional("ctranslate2.converters.transformers", "engines", PURPOSE)._MODEL_LOADERS
     return loaders
 
 
@@ -120,25 +123,36 @@ def _check_writes(run: Run) -> None:
         raise UsageError(f"{run.folder}: has two tokenizers; CTranslate2's converter supports only a shared one")
 
 
-def _convert(source: Path, folder: Path, native: FamilyConfig, loaders: Mapping[str, Any]) -> None:
+def _convert(source: Path, folder: Path, native: FamilyConfig) -> None:
     """Convert `source` with CTranslate2. Raise UsageError if its converter fails."""
     transformers = optional("transformers", "hf", PURPOSE)
-    name = transformers.CONFIG_MAPPING[native.config["model_type"]].__name__
-    loader = loaders["BartConfig" if name == MARIAN else name]
+    with converting(native.config["model_type"]):
+        model = getattr(transformers, native.head_class).from_pretrained(source, dtype="auto")
+        save_engine(model, transformers.AutoTokenizer.from_pretrained(source), folder)
+
+
+@contextlib.contextmanager
+def converting(model_type: str) -> Iterator[None]:
+    """Silence transformers during a conversion. Raise UsageError if it fails."""
+    transformers = optional("transformers", "hf", PURPOSE)
     try:
         with quiet(transformers), torch.no_grad():
-            model = getattr(transformers, native.head_class).from_pretrained(source, dtype="auto")
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-            for key, value in ASSUMED.get(name, {}).items():
-                setattr(model.config, key, value)
-            spec = loader(model, tokenizer)
-            _describe(spec.config, model.config, tokenizer)
-            spec.validate()
-            spec.optimize()
-            spec.save(str(folder))
+            yield
     except Exception as error:  # the converter raises arbitrary exceptions
         why = f"{type(error).__name__}: {shortened(error)}"
-        raise UsageError(f"CTranslate2's converter rejects this '{native.config['model_type']}': {why}") from None
+        raise UsageError(f"CTranslate2's converter rejects this '{model_type}': {why}") from None
+
+
+def save_engine(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Convert a transformers model with CTranslate2's loader for its class. Raise any error of the loader."""
+    name = type(model.config).__name__
+    for key, value in ASSUMED.get(name, {}).items():
+        setattr(model.config, key, value)
+    spec = _loaders()["BartConfig" if name == MARIAN else name](model, tokenizer)
+    _describe(spec.config, model.config, tokenizer)
+    spec.validate()
+    spec.optimize()
+    spec.save(str(folder))
 
 
 def _describe(written: Any, config: Any, tokenizer: Any) -> None:

@@ -7,18 +7,16 @@ from typing import Any
 
 import torch
 
-from tfkit.core.errors import UsageError
-from tfkit.reports.bench_decoding import PROMPT, Peer, Size, Work
+from tfkit.core.extras import optional
+from tfkit.interop.bench.ctranslate import ctranslate2, ctranslate2_int8
+from tfkit.models import Model
+from tfkit.reports.bench_decoding import PROMPT, START, Peer, Size, Work
 from tfkit.reports.rounds import Call
 
 
 def library(name: str) -> Any:
-    """Import a library. Raise UsageError if it is not installed."""
-    package = name.replace("_", "-")
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(f"{package} is not installed ({error}): pip install {package}") from None
+    """Import a library of the extra bench. Raise UsageError if it is not installed."""
+    return optional(name, "bench", "this comparison needs")
 
 
 def transformers_model(size: Size, dropout: float = 0.0) -> Any:
@@ -52,8 +50,8 @@ def transformers_model(size: Size, dropout: float = 0.0) -> Any:
         vocab_size=size.vocab_size,
         d_model=size.d_model,
         activation_function="relu",
-        decoder_start_token_id=1,
-        bos_token_id=1,
+        decoder_start_token_id=START,
+        bos_token_id=START,
         pad_token_id=0,
         eos_token_id=2,
         forced_eos_token_id=None,
@@ -64,7 +62,7 @@ def transformers_model(size: Size, dropout: float = 0.0) -> Any:
     return package.BartForConditionalGeneration(config)
 
 
-def _transformers(work: Work, **how: object) -> Call | None:
+def _transformers(work: Work, _: Model, **how: object) -> Call | None:
     """Decode with GPT-2, or BART for an encoder-decoder."""
     model, ids = transformers_model(work.size).eval(), work.prompts()
     model.config.use_cache = True
@@ -76,12 +74,12 @@ def _transformers(work: Work, **how: object) -> Call | None:
     return call
 
 
-def _static(work: Work) -> Call | None:
+def _static(work: Work, model: Model) -> Call | None:
     """Decode with transformers' GPT-2 and a static cache, without beams."""
-    return None if work.beams > 1 or work.size.pair else _transformers(work, cache_implementation="static")
+    return None if work.beams > 1 or work.size.pair else _transformers(work, model, cache_implementation="static")
 
 
-def _x_transformers(work: Work) -> Call | None:
+def _x_transformers(work: Work, _: Model) -> Call | None:
     package, size = library("x_transformers"), work.size
     if size.pair or work.beams > 1:
         return None
@@ -99,9 +97,9 @@ def _x_transformers(work: Work) -> Call | None:
     return lambda: model.generate(ids, work.new, temperature=0.0, cache_kv=True)
 
 
-def _litgpt(work: Work) -> Call | None:
+def _litgpt(work: Work, _: Model) -> Call | None:
     """Decode with LitGPT, which supports only batch size 1 here."""
-    package, size = library("litgpt"), work.size
+    package, size = optional("litgpt", "litgpt", "this comparison needs"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None
     writing = importlib.import_module("litgpt.generate.base")
@@ -126,9 +124,11 @@ def _litgpt(work: Work) -> Call | None:
     return lambda: writing.generate(model, ids, length, temperature=0.0)
 
 
-PEERS: dict[str, Peer] = {
+DECODERS: dict[str, Peer] = {
     "transformers": _transformers,
     "transformers-static": _static,
     "x-transformers": _x_transformers,
     "litgpt": _litgpt,
+    "ctranslate2": ctranslate2,
+    "ctranslate2-int8": ctranslate2_int8,
 }
