@@ -13,7 +13,8 @@ from torch import Tensor
 from tfkit.functional.linear import AutogradContext, product
 from tfkit.functional.precision import wide, wide_dtype
 
-CHUNK_ELEMENTS = 1 << 22  # number of logits computed at once: 16 MiB in float32
+CHUNK_ELEMENTS = 1 << 22  # number of logits computed at once on a CPU: 16 MiB in float32, which its caches hold
+CHUNK_ROWS = 8192  # number of targets computed at once on other devices, where short products and many kernels are slow
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -39,7 +40,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: AutogradContext, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
     ) -> Tensor:
-        rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        rows = max(1, CHUNK_ELEMENTS // weight.shape[0]) if weight.device.type == "cpu" else CHUNK_ROWS
         matrix = weight.to(_product_type(weight))
         grad_features = torch.empty_like(features)
         grad_weight = torch.zeros_like(weight)

@@ -46,6 +46,14 @@ def describe(device: torch.device) -> str:
     return f"{device} ({torch.get_num_threads()} threads)"
 
 
+def describe_products(device: torch.device, precision: str) -> str:
+    """Describe the precision of matrix products; empty for float32 on a CPU."""
+    if device.type == "cuda":
+        tensor_float = torch.get_float32_matmul_precision() != "highest"
+        return f", {precision}, TF32 {'on' if tensor_float else 'off'}"
+    return "" if precision == "float32" else f", {precision}"
+
+
 def check_memory(model: nn.Module, device: torch.device, parts: int = 1) -> None:
     """Raise UsageError if training `model` (on `meta`) needs more memory than is free, even without activations.
 

@@ -22,7 +22,7 @@ from tfkit.recipe.settings.sections import TOKENIZER, Data, Train
 from tfkit.recipe.shipped import named_like, shipped_tasks
 from tfkit.training.adapter import Adaptation
 from tfkit.training.changed import Hashes, example_hashes
-from tfkit.training.device import check_memory, choose_device, describe
+from tfkit.training.device import check_memory, choose_device, describe, describe_products
 from tfkit.training.distillation import Distillation
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.folder import RunFolder
@@ -287,6 +287,7 @@ def _model(
         if settings.initial is not None:
             start_from(model, settings.initial, reporter, tokenizer)
     _freeze(model, settings)
+    reporter.say(_sizes(model) + f", on {describe(device)}{describe_products(device, settings.precision)}")
     return model
 
 
@@ -332,14 +333,16 @@ def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter)
         )
 
 
+def _sizes(model: Model) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+    return counted(count, "parameter") + (f", {frozen:,} of them frozen" if frozen else "")
+
+
 def _announce(
     model: Model, train: Feed, valid: Feed | None, examples: int, tokenizer: Tokenizer, reporter: Reporter
 ) -> None:
-    """Report the sizes of the model and the data."""
-    count = sum(parameter.numel() for parameter in model.parameters())
-    frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
-    stays = f", {frozen:,} of them frozen" if frozen else ""
-    reporter.say(f"{counted(count, 'parameter')}{stays}, on {describe(train.device)}")
+    """Report the sizes of the data."""
     held_out = "no validation set" if valid is None else f"{counted(len(valid.items), 'row')} for validation"
     reporter.say(f"{counted(examples, 'example')}, {counted(len(train.items), 'row')} for training, {held_out}")
     reporter.say(str(train))
