@@ -274,13 +274,13 @@ class Trainer:
         return {f"valid.{name}": score for name, score in scores.items()}
 
     def _measured(self) -> ValidationScores:
-        """Compute metrics and samples without affecting the RNG state of training."""
+        """Compute metrics and samples in process 0, the only one that has `measure`, with an RNG state of their own."""
         asked = self.settings.validate
-        if self.measure is None or not (asked.metrics or asked.samples):
+        if not (asked.metrics or asked.samples):
             return ValidationScores()
-        measure = partial(self.measure, self._whole(self.task.train.device))
+        task = self._whole(self.task.train.device)
         with seeded(self.settings.seed):
-            return self.team.shared(measure)
+            return self.team.shared(ValidationScores if self.measure is None else partial(self.measure, task))
 
     def _is_better(self, value: float, best: float) -> bool:
         return value > best if self.settings.validate.higher_is_better else value < best
