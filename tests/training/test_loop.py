@@ -161,9 +161,9 @@ def gradients(task: Task, feed: Feed, count: int, clip: float | None = None) -> 
     task.model.zero_grad()
     task.model.eval()  # without dropout, so that halves can equal the whole
     division = Division(task.model, computing(task.model, feed, "float32"))
-    sums = accumulate(division, feed, feed.made(feed.order()), count)
     parameters = list(task.model.parameters())
-    norm = scale_gradients(parameters, sums.factor, clip)
+    sums = accumulate(division, feed, feed.made(feed.order()), count, parameters)
+    norm = scale_gradients(parameters, sums, clip)
     return sums.loss, norm, [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
 
 
@@ -626,7 +626,7 @@ def test_packed_rows_are_read_without_their_padding(tmp_path: Path) -> None:
     plain["data"]["batch"] = {"tokens": 48, "pack": True, "length": 16}
     task = prepare(load_recipe(plain), Reporter(False))
     batches = [(indices, task.train.make(0, number, indices)) for number, indices in enumerate(task.train.plan(0))]
-    read = sum(int(tokens_read(task.train, batch, indices)) for indices, batch in batches)
+    read = sum(int(one) for indices, batch in batches for one in tokens_read(task.train, batch, indices))
     assert read == sum(len(item["text"]) - 1 for item in task.train.items)
 
 

@@ -131,7 +131,7 @@ def _gradient(task: Task, batches: Sequence[Batch], indices: Sequence[Sequence[i
     pairs = enumerate(zip(batches, indices, strict=True))
     made = (Made(0, number, rows, batch, (0, number + 1)) for number, (batch, rows) in pairs)
     division = Division(task.model, computing(task.model, task.train, "float32"))
-    sums = accumulate(division, task.train, made, len(batches))
+    sums = accumulate(division, task.train, made, len(batches), list(task.model.parameters()))
     named = task.model.named_parameters()
     return {name: weight.grad * sums.factor for name, weight in named if weight.grad is not None}
 

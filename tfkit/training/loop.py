@@ -217,10 +217,10 @@ class Trainer:
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         with compiling():
-            sums = accumulate(self.division, self.task.train, batches, settings.accumulate)
+            sums = accumulate(self.division, self.task.train, batches, settings.accumulate, self.trained)
         if step == 1 and self.task.adaptation is not None:
             self.task.adaptation.check_used()
-        norm = scale_gradients(self.trained, sums.factor, settings.clip_norm)
+        norm = scale_gradients(self.trained, sums, settings.clip_norm)
         if not (math.isfinite(sums.loss) and math.isfinite(norm)):
             self._skip(step, f"the loss is {sums.loss} and the gradient norm {norm}")
         else:

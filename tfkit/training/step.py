@@ -24,13 +24,14 @@ from tfkit.training.sharded import whole
 class StepSums:
     """Totals of a step: `loss` in nats per target, `read` input tokens, and `targets` included in the loss.
 
-    The accumulated gradients must still be multiplied by `factor`.
+    The accumulated gradients, whose total norm is `norm`, must still be multiplied by `factor`.
     """
 
     loss: float
     read: int
     targets: int
     factor: float
+    norm: float
 
 
 def computing(model: Model, feed: Feed, precision: str, taught: Distillation | None = None) -> Callable[[Batch], Loss]:
@@ -43,13 +44,17 @@ def computing(model: Model, feed: Feed, precision: str, taught: Distillation | N
     return compute
 
 
-def accumulate(division: Division, feed: Feed, batches: Iterator[Made], count: int) -> StepSums:
+def accumulate(
+    division: Division, feed: Feed, batches: Iterator[Made], count: int, parameters: Sequence[nn.Parameter]
+) -> StepSums:
     """Run the forward and backward passes of `count` batches. The caller multiplies the gradients by `factor`.
 
-    Dropout depends only on the seed and the position of a batch. Totals include all processes.
+    Dropout depends only on the seed and the position of a batch. Totals include all processes. The host waits for the
+    device once.
     """
     losses: list[Loss] = []
-    read: Tensor | int = 0
+    read = 0  # as far as the host knows it
+    counted: list[Tensor] = []
     size = 0
     for left in reversed(range(count)):
         epoch, number, indices, batch, _ = next(batches)
@@ -57,24 +62,32 @@ def accumulate(division: Division, feed: Feed, batches: Iterator[Made], count: i
         # final scale
         size = size or side_of(batch).shape[:2].numel()
         losses += division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0)
-        read += tokens_read(feed, batch, indices)
-    totals = torch.stack([loss.total for loss in losses]).double().cpu()
+        for tokens in tokens_read(feed, batch, indices):
+            if isinstance(tokens, Tensor):
+                counted.append(tokens)
+            else:
+                read += tokens
+    norm = whole(torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None]))
+    found = torch.stack([one.double() for one in (norm, *counted, *(loss.total for loss in losses))]).cpu()
+    totals = found[1 + len(counted) :]
     counts = torch.tensor([float(loss.count) for loss in losses], dtype=torch.float64)
     sums = division.team.gathered(torch.stack((totals, counts)))  # [process 2 piece]
     targets = max(1, int(sums[:, 1].sum()))
     # exactly rounded, so that the order of processes does not matter
-    return StepSums(math.fsum(sums[:, 0].flatten().tolist()) / targets, int(read), targets, size / targets)
+    loss = math.fsum(sums[:, 0].flatten().tolist()) / targets
+    read += int(found[1 : 1 + len(counted)].sum())
+    return StepSums(loss, read, targets, size / targets, float(found[0]))
 
 
-def tokens_read(feed: Feed, batch: Batch, indices: Any) -> Tensor | int:
-    """Count the input tokens of all stacks, without padding.
+def tokens_read(feed: Feed, batch: Batch, indices: Any) -> list[Tensor | int]:
+    """Count the input tokens of each stack, without padding.
 
     Without a mask, use the item lengths, which are upper bounds if tokens are sampled.
     """
     items = np.hstack([np.asarray(row, dtype=np.int64) for row in indices])
     sides = np.asarray(feed.lengths).reshape(len(feed.items), -1)[items].sum(axis=0).tolist()
     names = [name for name in ("input_ids", "inputs_embeds", "decoder_input_ids") if name in batch]
-    return sum(_real(batch, name, bound) for name, bound in zip(names, sides, strict=False))
+    return [_real(batch, name, bound) for name, bound in zip(names, sides, strict=False)]
 
 
 def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
@@ -87,10 +100,13 @@ def _real(batch: Batch, name: str, bound: int) -> Tensor | int:
     return min(batch[name].numel(), bound)
 
 
-def scale_gradients(parameters: Sequence[nn.Parameter], factor: float, clip_norm: float | None) -> float:
-    """Multiply all gradients by `factor`, and clip their total norm to `clip_norm`. Return the norm before clipping."""
+def scale_gradients(parameters: Sequence[nn.Parameter], sums: StepSums, clip_norm: float | None) -> float:
+    """Multiply all gradients by the factor of `sums`, and clip their total norm to `clip_norm`.
+
+    Return the norm before clipping.
+    """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = float(whole(torch.nn.utils.get_total_norm(gradients))) * factor
+    factor, norm = sums.factor, sums.norm * sums.factor
     if clip_norm is not None and norm > clip_norm:
         factor *= clip_norm / norm
     if factor != 1.0:
