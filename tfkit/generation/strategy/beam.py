@@ -139,15 +139,10 @@ class BeamSearch(Strategy):
         # enough continuations for num_beams open beams, even if all end tokens rank higher
         count = min(max(2, 1 + _ends(groups[0].search)) * groups[0].width, totals.shape[1])
         places = self.best(groups, totals, count)
-        continuations = zip(
-            groups,
-            totals.gather(1, places).tolist(),
-            scores.flatten(1).gather(1, places).tolist(),
-            places.tolist(),
-            strict=True,
-        )
-        for group, values, gains, where in continuations:
-            parts = zip(values, gains, where, strict=True)
+        continuations = (totals.gather(1, places), scores.flatten(1).gather(1, places), places)
+        found = torch.stack([one.double() for one in continuations]).tolist()  # one wait for the device
+        for group, values, gains, where in zip(groups, *found, strict=True):
+            parts = zip(values, gains, map(int, where), strict=True)
             group.follow([Continuation(total, gain, *divmod(place, vocab)) for total, gain, place in parts], seconds)
 
     def _candidates(self, search: Search, groups: Sequence[Group]) -> list[Candidate]:

@@ -46,9 +46,10 @@ class Texts:
     def add(self, tokens: Tensor, gains: Tensor) -> None:
         """Append tokens [rows] with log-probabilities [rows]; IMPOSSIBLE ends a text without a token."""
         seconds = self.search.seconds()
-        for row, token, gain in zip(self.rows, tokens.tolist(), gains.tolist(), strict=True):
+        found = torch.stack((tokens.double(), gains.double())).tolist()  # one wait for the device
+        for row, token, gain in zip(self.rows, *found, strict=True):
             if row not in self.done:
-                self.add_to(row, token, gain, seconds)
+                self.add_to(row, int(token), gain, seconds)
 
     def add_to(self, row: int, token: int, gain: float, seconds: float) -> None:
         """Append a token to one text. Raise PromptError if its log-probability is not finite."""
