@@ -44,7 +44,7 @@ KEYS: dict[str, Any] = {
     "about": "Which norm is better?",
     "compare": ["norm"],
     "measure": ["valid.loss", "tokens_per_second", "peak_memory", "parameters"],
-    "claims": [{"paper": "Nobody 2026", "says": "norm=rms_norm < norm=layer_norm", "on": "valid.loss"}],
+    "claims": [{"paper": "Nobody 2026", "says": "norm=layer_norm > norm=rms_norm", "on": "valid.loss"}],
 }
 
 
@@ -78,7 +78,7 @@ def test_it_says_what_it_does_and_what_came_of_it(done: tuple[Path, Result]) -> 
     assert "norm=layer_norm = baseline" in text
     assert "norm=rms_norm-s0: done, valid.loss" in text
     assert "(4 of 4 done, 0 running" in text
-    assert "claim: norm=rms_norm < norm=layer_norm on valid.loss (Nobody 2026): " in text
+    assert "claim: norm=layer_norm > norm=rms_norm on valid.loss (Nobody 2026): " in text
     assert "the page: studies/small/report.html" in text
 
 
@@ -158,6 +158,7 @@ def test_the_data_has_every_figure_with_its_n(folder: Path) -> None:
         for ours, theirs in zip(data["arms"][2]["runs"], data["arms"][0]["runs"], strict=True)
     ]
     assert data["comparisons"][0]["mean"] == pytest.approx(sum(by_hand) / 2)
+    assert claim["comparison"]["mean"] == -data["comparisons"][0]["mean"]  # of the variant that it names first
     rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
     assert [(row["variant"], row["seed"]) for row in rows] == [
         (name, seed) for name in ("baseline", "norm=rms_norm") for seed in ("0", "1")
@@ -538,7 +539,7 @@ def test_the_plan_is_dated_and_changes_after_results_are_told(done: tuple[Path, 
     assert grown.made == before.made
     assert [text.partition(" on 2")[0] for text in grown.changed] == [
         "seeds: [0, 1] -> [0, 1, 2]",
-        'claims: ["norm=rms_norm < norm=layer_norm on valid.loss"] -> []',
+        'claims: ["norm=layer_norm > norm=rms_norm on valid.loss"] -> []',
     ]
     assert grown.changed[0].endswith("when 4 runs had ended")
     report = study_report(read_plan(folder, Plan), folder)
@@ -561,7 +562,7 @@ def test_altered_runs_are_named_and_no_evidence(done: tuple[Path, Result], tmp_p
     found = tfkit("compare", folder, "--out", tmp_path / "page", folder=tmp_path)
     assert found.exit_code == 0, found.output
     printed = " ".join(found.stdout.split())
-    assert "norm=rms_norm-s1 was altered" in printed and "claim: norm=rms_norm < norm=layer_norm" in printed
+    assert "norm=rms_norm-s1 was altered" in printed and "claim: norm=layer_norm > norm=rms_norm" in printed
     assert "held" not in printed
     page = (tmp_path / "page" / "report.html").read_text()
     assert "Altered runs, which are not counted" in page and "has changed since it was written" in page

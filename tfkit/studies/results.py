@@ -99,7 +99,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim with its comparison and verdict."""
+    """A claim with its comparison, of the variant that it names first to the other, and its verdict."""
 
     claim: PaperClaim
     comparison: Comparison
@@ -237,7 +237,8 @@ def results_of(
     judged_claims = []
     for claim, (smaller, larger, on) in zip(context.claims, sides, strict=True):
         one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
-        judged_claims.append(ClaimResult(claim, one, claim_verdict(one, on in rising)))
+        shown = _turned(one) if claim.is_greater else one
+        judged_claims.append(ClaimResult(claim, shown, claim_verdict(one, on in rising)))
     return Results(
         context.name,
         context.about,

@@ -75,6 +75,12 @@ class PaperClaim(Section):
         return self
 
     @property
+    def is_greater(self) -> bool:
+        """True if the first variant is claimed to have the greater value."""
+        match = CLAIM.fullmatch(self.says)
+        return match is not None and match[2] == ">"
+
+    @property
     def sides(self) -> tuple[str, str]:
         """The two variants; according to the claim, the first has the smaller value."""
         match = CLAIM.fullmatch(self.says)
