@@ -13,7 +13,10 @@ from tests.studies.small import study
 from tests.studies.test_keep import here
 from tests.studies.test_ladder import Trained
 from tests.studies.test_study import tfkit
+from tfkit.recipe.settings.study import Keep
+from tfkit.studies.keeping import reduce
 from tfkit.training import environment
+from tfkit.training.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +145,12 @@ def test_commands_are_printed_for_new_runs_alone(copy: Path) -> None:
     study(copy, "second", compare=["wide", "norm"])
     lines = tfkit("study", "second.yaml", "--commands", folder=copy).stdout.splitlines()
     assert [line.split("--out ")[1].split()[0] for line in lines] == ["studies/second/runs/norm=rms_norm-s0"]
+
+
+@pytest.mark.parametrize(("keep", "begun"), [("scores", []), ("weights", ["baseline-s0"]), ("all", ["baseline-s0"])])
+def test_runs_without_the_files_to_keep_are_trained_again(copy: Path, keep: Keep, begun: list[str]) -> None:
+    reduce(RunFolder(copy / "studies" / "first" / "runs" / "baseline-s0"), "scores")
+    reduce(RunFolder(copy / "studies" / "first" / "runs" / "wide-s0"), keep)
+    study(copy, "second", compare=["wide"], seeds=1, keep=keep)
+    assert tfkit("study", "second.yaml", folder=copy).exit_code == 0
+    assert sorted(Trained.began) == begun

@@ -401,7 +401,8 @@ def test_the_rate_is_tuned_at_each_size(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--compare", "rsm"], "--compare rsm: unknown variant; available: heads, rms"),
+        (["--compare", "rsm"], "--compare rsm: unknown variant; available: heads, long, rms"),
+        (["--compare", "long"], "--compare long: trains as the recipe does at 4x1: it changes nothing, or only"),
         (["--compare", "rms", "--compare", "rms"], "--compare: repeats a variant"),
         (["--compare", "heads"], "--compare heads: has other heads or layers than the recipe"),
         (["--tune", "train.schedule.lr=0.1"], "write a key and different values"),
@@ -411,6 +412,7 @@ def test_the_rate_is_tuned_at_each_size(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_what_cannot_be_compared_or_tuned_is_refused(more: list[str], message: str, tmp_path: Path) -> None:
     variants = {"rms": {"model.layer.norm": "rms_norm"}, "heads": {"model.layer.attention.num_heads": 8}}
+    variants |= {"long": {"train.steps": 1000}}
     recipe(tmp_path, variants=variants)
     found = tfkit(*LINE, *more, folder=tmp_path)
     assert found.exit_code == 2, found.output

@@ -18,6 +18,7 @@ from tfkit.storage.checksums import SUMS, read_sums
 from tfkit.storage.files import read_yaml
 from tfkit.studies.arms import StudySource, without_seed
 from tfkit.studies.board import Board
+from tfkit.studies.keeping import keeps
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.reused import pointer_of, write_reused
 from tfkit.studies.run_list import run_folders
@@ -60,8 +61,11 @@ class Catalogue:
 
     @cached_property
     def _finished(self) -> list[tuple[RunFolder, History]]:
-        """Runs that ended as planned, trained by this code and these versions alone."""
-        return [(folder, history) for path in self._places() if (history := _ended(folder := RunFolder(path)))]
+        """Runs that ended as planned, trained by this code and these versions, with the files of `study.keep`."""
+        ended = (
+            (folder, _ended(folder)) for path in self._places() if keeps(folder := RunFolder(path), self.plan.keep)
+        )
+        return [(folder, history) for folder, history in ended if history is not None]
 
     def _places(self) -> Iterator[Path]:
         studies = sorted(file.parent for file in self.folder.absolute().parent.glob(f"*/{Plan.FILE}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+from tfkit.core.errors import RunError
 from tfkit.recipe.settings.study import Keep
 from tfkit.storage import checksums
 from tfkit.storage.locks import FolderBusy, FolderLock
@@ -42,6 +43,14 @@ def reduce(folder: RunFolder, keep: Keep) -> None:
                 (folder / name).unlink(missing_ok=True)
     finally:
         lock.release()
+
+
+def keeps(folder: RunFolder, keep: Keep) -> bool:
+    """True if no study has deleted a file of the run that `keep` retains."""
+    try:
+        return set(folder.removed) <= set(DROPPED[keep])
+    except RunError:
+        return False
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:

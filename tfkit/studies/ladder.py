@@ -189,7 +189,17 @@ def make_ladder(source: StudySource, options: LadderOptions, out: Path) -> Ladde
         variant_of=variant_of,
         notes=(*shape_notes(sizes), *_rate_notes(recipe, options)),
     )
+    _check_effects(plan)
     return _timed(source, plan, out)
+
+
+def _check_effects(plan: LadderPlan) -> None:
+    """Raise UsageError for a variant that trains as the recipe does."""
+    for arm in plan.arms:
+        for name in plan.compared if arm.name not in plan.variant_of else ():
+            if plan.digests[plan.arm_like(arm, name).name] == plan.digests[arm.name]:
+                text = "it changes nothing, or only what the ladder sets itself, such as steps and metrics"
+                raise UsageError(f"--compare {name}: trains as the recipe does at {plan.size_of[arm.name]}: {text}")
 
 
 def _timed(source: StudySource, plan: LadderPlan, out: Path) -> LadderPlan:
