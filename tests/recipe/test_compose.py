@@ -2,13 +2,17 @@
 
 import os
 from pathlib import Path
+from types import UnionType
+from typing import Union, get_args, get_origin
 
 import pytest
 
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.compose import compose
-from tfkit.recipe.overlays import choices, merge
+from tfkit.recipe.overlays import choices, merge, set_overlay
 from tfkit.recipe.overlays import overlaid as laid_data
+from tfkit.recipe.settings.sections import Data, Generate, Section, Train
+from tfkit.recipe.settings.study import Study
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.source import parse
 
@@ -113,6 +117,42 @@ def test_merging(base, over, expected):
     node, faults = overlaid(base, over)
     assert not faults
     assert node.plain() == expected
+
+
+def mappings(section, path):
+    """The keys of a section whose value may be a mapping or something else, such as none."""
+    for name, field in section.model_fields.items():
+        at = f"{path}.{name}"
+        union = get_origin(field.annotation) in (Union, UnionType)
+        forms = get_args(field.annotation) if union else (field.annotation,)
+        inner = [form for form in forms if isinstance(form, type) and issubclass(form, Section)]
+        free = [form for form in forms if get_origin(form) is dict]
+        if (inner or free) and len(forms) > 1:
+            yield at
+        for form in inner:
+            yield from mappings(form, at)
+
+
+MAPPINGS = ["train.evaluations"] + [
+    path
+    for name, section in {"data": Data, "train": Train, "generate": Generate, "study": Study}.items()
+    for path in mappings(section, name)
+]
+
+
+@pytest.mark.parametrize("path", MAPPINGS)
+@pytest.mark.parametrize("base", ["word", "none", "3"])
+def test_a_mapping_that_is_no_part_replaces_any_other_value(path, base):
+    faults = []
+    over = set_overlay(f"{path}={{a: 1}}", faults)
+    merged = merge(set_overlay(f"{path}={base}", faults), over, faults)
+    assert not faults and merged.plain() == over.plain()
+    back = merge(over, set_overlay(f"{path}={base}", faults), faults)
+    assert not faults and back.plain() == set_overlay(f"{path}={base}", faults).plain()
+
+
+def test_the_mappings_that_are_no_parts():
+    assert {"train.init_from", "train.keep", "train.teacher", "study.seeds", "study.baseline"} < {*MAPPINGS}
 
 
 @pytest.mark.parametrize("value", ["[a, b]", "3", "false", "none", "0.5"])

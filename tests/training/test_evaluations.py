@@ -54,6 +54,10 @@ def test_a_file_is_found_from_the_recipe_and_from_the_run(tmp_path: Path, monkey
             {"a": {"model.d_model": 4}},
             "a: model.d_model: for a trained model, only keys of data, obj",
         ),
+        (
+            {"a": {"data": {"batch.size": 4}}},
+            "a: data: is a whole section; write its keys with a dot",
+        ),
         ({"a": {"data.tokenizer": "byte"}}, "a: data.tokenizer: the data.tokenizer of a trained model cannot change"),
         (
             {"a": {"objective.type": "seq2seq"}},

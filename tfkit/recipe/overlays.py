@@ -13,8 +13,12 @@ from tfkit.core.trees import Tree
 from tfkit.recipe.text.node import Node, inline, kind, shorten, under
 from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 
-# sections besides those in SECTIONS: mappings that are not parts and always merge by key
-_SECTION_PATHS = {"", "data", "data.batch", "train", "train.keep", "train.validate", "generate", "study", "study.match"}
+# sections besides those in SECTIONS: mappings that are not parts; they merge by key, and replace any other value
+_SECTION_PATHS = {
+    "", "data", "data.batch", "train", "train.validate", "train.keep", "train.parallel", "train.evaluations",
+    "train.generation_rate", "train.init_from", "train.teacher", "generate", "study", "study.match", "study.baseline",
+    "study.seeds",
+}  # fmt: skip
 # mutually exclusive keys of a section: setting one removes the other
 _ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}
 _PART_OR_SIDES = {"data.tokenizer"}  # one part, or a mapping with a part per side; one form replaces the other

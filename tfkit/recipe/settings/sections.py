@@ -29,7 +29,8 @@ from tfkit.core.options import (
 )
 from tfkit.core.slots import CorpusFacts, MetricFacts, ObjectiveFacts, TokenizerFacts
 
-SECTIONS = ("data", "objective", "generate")
+EXAMPLES = {"data": "batch.size", "objective": "block", "generate": "max_new_tokens"}
+SECTIONS = tuple(EXAMPLES)
 MADE = ("data.tokenizer", "objective.type")  # cannot change after training
 TAKEN = ("train", "valid", "test", "longer", "generation")  # names that evaluation.json already uses
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -38,7 +39,9 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 def value_problem(key: str) -> str:
     """Return the reason why an evaluation of a trained model cannot override `key`, or ""."""
     section, dot, _ = key.partition(".")
-    if not dot or section not in SECTIONS:
+    if section in SECTIONS and not dot:
+        return f"is a whole section; write its keys with a dot, as in {section}.{EXAMPLES[section]}"
+    if section not in SECTIONS:
         return f"for a trained model, only keys of {', '.join(SECTIONS)} can be changed"
     fixed = next((name for name in MADE if key == name or key.startswith(f"{name}.")), None)
     return "" if fixed is None else f"the {fixed} of a trained model cannot change"
