@@ -250,8 +250,11 @@ def test_a_dry_run_trains_two_trials(tmp_path: Path) -> None:
         ([], {"objective": None, "data": None, "model": {"vocab_size": 9}}, "has no `data:` section"),
         ([], {"data": {"valid": "none"}}, "tiny: data.valid: is missing; the law is fitted to the loss on it"),
         (["--set", "model.layer.nrm=rms_norm"], {}, "Did you mean 'norm'?"),
+        ([], {"model": {"num_layers": 1}}, "use another --span, or a recipe with more heads or layers"),
         (["--flops", "0"], {}, "--flops"),
         (["--span", "1"], {}, "--span"),
+        (["--span", "nan"], {}, "'--span': expected a finite number, got 'nan'"),
+        (["--flops", "inf"], {}, "'--flops': expected a finite number, got 'inf'"),
     ],
 )
 def test_what_makes_no_ladder_is_refused_before_the_first_run(
@@ -401,18 +404,30 @@ def test_the_rate_is_tuned_at_each_size(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--compare", "rsm"], "--compare rsm: unknown variant; available: heads, long, rms"),
-        (["--compare", "long"], "--compare long: trains as the recipe does at 4x1: it changes nothing, or only"),
+        (["--compare", "rsm"], "--compare rsm: unknown variant; available: easy, heads, letters, longer, rms, seed"),
         (["--compare", "rms", "--compare", "rms"], "--compare: repeats a variant"),
         (["--compare", "heads"], "--compare heads: has other heads or layers than the recipe"),
         (["--tune", "train.schedule.lr=0.1"], "write a key and different values"),
         (["--tune", "train.schedule.lr=[0.1,0.1]"], "write a key and different values"),
         (["--tune", "train.schedule.rl=[0.1,0.2]"], "unknown option; available: final, lr, warmup"),
+        (["--tune", "train.seed=[0,1]"], "--tune train.seed: the ladder sets this key for each size and budget"),
+        (["--tune", "train.steps=[4,8]"], "--tune train.steps: the ladder sets this key"),
+        (["--tune", "model.d_model=[4,8]"], "--tune model.d_model: the ladder sets this key"),
+        (["--compare", "seed"], "--compare seed: trains as the recipe does"),
+        (["--compare", "longer"], "--compare longer: trains as the recipe does"),
+        (["--compare", "letters"], "--compare letters: changes data.tokenizer, so that its losses cannot be compared"),
+        (["--compare", "easy"], "--compare easy: changes data.valid, so that its losses cannot be compared"),
     ],
 )
 def test_what_cannot_be_compared_or_tuned_is_refused(more: list[str], message: str, tmp_path: Path) -> None:
-    variants = {"rms": {"model.layer.norm": "rms_norm"}, "heads": {"model.layer.attention.num_heads": 8}}
-    variants |= {"long": {"train.steps": 1000}}
+    variants = {
+        "rms": {"model.layer.norm": "rms_norm"},
+        "heads": {"model.layer.attention.num_heads": 8},
+        "seed": {"train.seed": 3},
+        "longer": {"train.steps": 16},
+        "letters": {"data.tokenizer": "character"},
+        "easy": {"data.valid.limit": 1},
+    }
     recipe(tmp_path, variants=variants)
     found = tfkit(*LINE, *more, folder=tmp_path)
     assert found.exit_code == 2, found.output

@@ -39,6 +39,7 @@ from tfkit.studies.plan import Plan, PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.runner import Runner, Worker
+from tfkit.studies.trial import Timing, _timing
 
 KEYS: dict[str, Any] = {
     "about": "Which norm is better?",
@@ -342,6 +343,25 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     results = study_report(plan, out).results
     assert results.comparisons[0].words() == "diverged in 1 of 1"
     assert results.claims[0].verdict == "open"  # one run of each is no evidence
+
+
+@pytest.mark.slow
+def test_a_run_that_max_time_stops_is_told_and_goes_on(tmp_path: Path) -> None:
+    more = {"train": {"steps": 100_000, "max_time": "1 s", "metrics": []}}
+    study(tmp_path, more=more, compare=["wide"], seeds=1)
+    words = [sys.executable, "-m", "tfkit", "study", "small.yaml"]
+    steps = []
+    for _ in range(2):
+        ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 1, ended.stderr
+        found = re.search(r"baseline-s0: failed: stopped at step ([\d,]+) of 100,000 by train.max_time", ended.stdout)
+        assert found, ended.stdout
+        steps.append(int(found[1].replace(",", "")))
+    assert steps[1] > steps[0]
+
+
+def test_a_trial_of_a_single_step_has_a_time() -> None:
+    assert _timing([{"tokens": 30, "tokens_per_second": 10.0}], 5.0) == Timing(3.0, 30.0, 2.0)
 
 
 @pytest.mark.slow

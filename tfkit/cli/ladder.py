@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfkit.cli.options import ReadOptions, Whole, reads_recipe
+from tfkit.cli.options import Finite, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
 from tfkit.core.bounds import JOBS, SEEDS, SIZES
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=Whole(SEEDS), default=2, show_default=True, help="Seeds per size.")
 @click.option(
     "--span",
-    type=click.FloatRange(1, min_open=True),
+    type=Finite(1, min_open=True),
     default=64.0,
     show_default=True,
     help="Ratio of the largest to the smallest size.",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--flops",
-    type=click.FloatRange(0, min_open=True),
+    type=Finite(0, min_open=True),
     help="Compute budget for which to report the optimal size.  [default: that of the largest run]",
 )
 @click.option(

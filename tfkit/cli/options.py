@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,17 @@ class Whole(ParamType):
         if not self.least <= number <= self.bound.most:
             got = repr(on_one_line(str(value), 60))
             self.fail(f"expected a whole number from {self.least} to {self.bound.most:,}, got {got}", param, ctx)
+        return number
+
+
+class Finite(click.FloatRange):
+    """Finite number in a range. click's own range lets NaN pass."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert `value` to a number; click reports failures."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"expected a finite number, got {on_one_line(str(value), 60)!r}", param, ctx)
         return number
 
 

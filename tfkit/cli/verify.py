@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import EXACT_JSON, ReadOptions, reads_run
+from tfkit.cli.options import EXACT_JSON, Finite, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json
 from tfkit.core.errors import UsageError
 from tfkit.interop.engines import MODEL
@@ -32,7 +32,7 @@ WRONG, WRONG_FILES = 2, 1
 @click.option("--text", help="Input text for both models.  [default: random tokens]")
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=1e-4,
     show_default=True,
     help="Maximum relative difference; for ONNX and CTranslate2, maximum absolute difference.",

@@ -170,6 +170,7 @@ def make_ladder(source: StudySource, options: LadderOptions, out: Path) -> Ladde
     if len({arm.steps for arm in arms}) < options.budgets:
         raise UsageError(f"--budgets {options.budgets}: train.steps: {whole} is too few to be halved that often")
     digests = {arm.name: digest_of(source, arm) for arm in arms}
+    _check_arms(options, arms, digests)
     seeds = tuple(range(options.seeds))
     tune = [{key: list(values) for key, values in options.tuned.items()}] if options.tune else []
     identity = hashlib.sha256(json.dumps([digests, seeds, *tune], sort_keys=True).encode()).hexdigest()
@@ -189,17 +190,7 @@ def make_ladder(source: StudySource, options: LadderOptions, out: Path) -> Ladde
         variant_of=variant_of,
         notes=(*shape_notes(sizes), *_rate_notes(recipe, options)),
     )
-    _check_effects(plan)
     return _timed(source, plan, out)
-
-
-def _check_effects(plan: LadderPlan) -> None:
-    """Raise UsageError for a variant that trains as the recipe does."""
-    for arm in plan.arms:
-        for name in plan.compared if arm.name not in plan.variant_of else ():
-            if plan.digests[plan.arm_like(arm, name).name] == plan.digests[arm.name]:
-                text = "it changes nothing, or only what the ladder sets itself, such as steps and metrics"
-                raise UsageError(f"--compare {name}: trains as the recipe does at {plan.size_of[arm.name]}: {text}")
 
 
 def _timed(source: StudySource, plan: LadderPlan, out: Path) -> LadderPlan:
@@ -256,10 +247,28 @@ def _check(source: StudySource, recipe: Recipe, options: LadderOptions) -> None:
     for name in options.compare:
         if name.partition("=")[0] not in known:
             raise UsageError(f"--compare {name}: unknown variant; available: {', '.join(known) or 'none'}")
+        other = source.recipe((*options.variants, name)).data
+        for key in ("valid", "tokenizer"):
+            if other is None or getattr(other, key) != getattr(recipe.data, key):
+                text = f"changes data.{key}, so that its losses cannot be compared with the recipe's"
+                raise UsageError(f"--compare {name}: {text}; leave data.{key} as it is")
     if len(set(options.compare)) < len(options.compare):
         raise UsageError("--compare: repeats a variant")
     for values in product(*options.tuned.values()):
         source.recipe(options.variants, dict(zip(options.tuned, values, strict=True)))
+
+
+def _check_arms(options: LadderOptions, arms: Sequence[Arm], digests: Mapping[str, str]) -> None:
+    """Raise UsageError for a tuned key that the ladder sets itself, or a variant that trains as the recipe does."""
+    own = {"train.seed", "train.epochs"}.union(*(arm.values for arm in arms))
+    for key in options.tuned:
+        if key in own:
+            raise UsageError(f"--tune {key}: the ladder sets this key for each size and budget; tune another key")
+    largest = arms[-1].name
+    for name in options.compare:
+        if digests[f"{name}+{largest}"] == digests[largest]:
+            text = "trains as the recipe does: it changes nothing, or only what the ladder sets, such as seed and steps"
+            raise UsageError(f"--compare {name}: {text}")
 
 
 def _arm(recipe: Recipe, whole: int, variants: tuple[str, ...], size: LadderSize, divisor: int) -> Arm:

@@ -211,6 +211,9 @@ class Runner:
     def _why(self, run: PlannedRun, status: int) -> str:
         if status < 0:
             return f"its process was killed by signal {-status} ({signal.Signals(-status).name})"
+        history, steps = self.board.history(run), self.board.plan.run_steps(run)
+        if status == 0 and history is not None and history.steps < steps:
+            return f"stopped at step {history.steps:,} of {steps:,} by train.max_time; repeat the command to continue"
         if status == 0:
             return f"ended well, but {self.board.run_folder(run) / RUN} does not say so"
         return failure(self.folder / LOGS / f"{run.name}.txt")

@@ -19,6 +19,7 @@ from tfkit.recipe.load import Recipe
 from tfkit.reports.counts import count
 from tfkit.studies.arms import StudySource, plain
 
+MORE = "another --span, or a recipe with more heads or layers"
 LEAST_SIZES = 4  # three determine E, A and a; one is held out
 WIDTHS = ("d_model", "d_ff")
 HEADS, GROUPS, LAYERS = "num_heads", "num_kv_heads", "num_layers"
@@ -142,7 +143,8 @@ def sizes_of(source: StudySource, variants: tuple[str, ...], number: int, span: 
             text = f"--sizes {number}: only {place} different sizes can be made of {recipe.name}"
             text += f" ({scaling.units} units of width, {scaling.depth} layers), the smallest a {span:g}th of it"
             text += f"; others are refused: {refused}" if refused else ""
-            raise UsageError(f"{text}; use fewer sizes or another --span")
+            fewer = "fewer sizes or another --span" if place >= LEAST_SIZES else MORE
+            raise UsageError(f"{text}; use {fewer}")
         sizes.append(size)
     return tuple(reversed(sizes))
 

@@ -42,6 +42,7 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
             {"train.steps": STEPS, "train.seed": 0, "train.metrics": [], "train.samples": 0, "study": None}
         )
         values |= {"train.evaluations": None, "train.generation_rate": None}
+        values |= {"train.max_time": None, "train.callbacks": []}  # either may end the trial; callbacks also log it
         values |= {"train.evaluate_every": STEPS, "train.checkpoint_every": STEPS, "train.keep": "last"}
         out, log = Path(place) / "run", Path(place) / "log.txt"
         began = time.perf_counter()
@@ -69,7 +70,7 @@ def _timing(lines: list[dict[str, float]], whole: float) -> Timing:
         *(after["tokens"] - before["tokens"] for before, after in pairwise(lines)),
     ]
     seconds = [tokens / line["tokens_per_second"] for tokens, line in zip(read, lines, strict=True)]
-    each = median(seconds[WARM:])
+    each = median(seconds[WARM:] or seconds)
     return Timing(each, sum(read) / len(read), max(0.0, whole - sum(seconds)))
 
 
