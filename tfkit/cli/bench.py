@@ -12,7 +12,7 @@ import click
 
 from tfkit.cli.options import DEVICE, EXACT_JSON, ParamType, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import echo, echo_json
-from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH, Bound
+from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH, WRITTEN
 from tfkit.core.errors import on_one_line
 from tfkit.core.trees import JsonObject
 
@@ -24,7 +24,6 @@ MODELS = (
     "Models, comma-separated: gpt (10M parameters), gpt50257 (30M, for its vocabulary of 50,257 tokens), bert (23M), "
     "bert-base (110M), pair (an encoder-decoder, 8M)."
 )
-NEW = Bound(992, "new tokens")  # the models have 1,024 positions, and prompts 32 tokens
 ROUNDS = "Repetitions of each measurement."
 LENGTHS = "512,1024,2048,4096,8192,16384"
 
@@ -131,7 +130,7 @@ def attention(
     show_default=True,
     help="Numbers of beams, comma-separated; 1: greedy search.",
 )
-@click.option("--new", type=Whole(NEW), default=128, show_default=True, help="New tokens, after 32 prompt tokens.")
+@click.option("--new", type=Whole(WRITTEN), default=128, show_default=True, help="New tokens, after 32 prompt tokens.")
 @click.option("--rounds", type=Whole(COUNT), default=10, show_default=True, help="Repetitions of each measurement.")
 @click.option(
     "--against",

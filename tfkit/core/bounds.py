@@ -31,5 +31,23 @@ SIZES = Bound(20, "sizes and budgets per ladder")
 ARMS = Bound(1_000, "variants per study")
 TRIALS = Bound(10_000, "variants of a study times the values tuned")
 JOBS = Bound(2**10, "concurrent runs")
+WRITTEN = Bound(992, "new tokens of a benchmark")  # its models have 1,024 positions, and prompts 32 tokens
 
-BOUNDS = (WIDTH, LAYERS, HEADS, EXPERTS, COUNT, SEED, ROWS, TEXTS, DRAWN, ORDER, SEEDS, SIZES, ARMS, TRIALS, JOBS)
+BOUNDS = (
+    WIDTH,
+    LAYERS,
+    HEADS,
+    EXPERTS,
+    COUNT,
+    SEED,
+    ROWS,
+    TEXTS,
+    DRAWN,
+    ORDER,
+    SEEDS,
+    SIZES,
+    ARMS,
+    TRIALS,
+    JOBS,
+    WRITTEN,
+)

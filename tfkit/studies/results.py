@@ -154,10 +154,9 @@ class Results:
         )
 
     def _is_listed(self, comparison: Comparison) -> bool:
-        return any(
-            (one.arm, one.against, one.measure) == (comparison.arm, comparison.against, comparison.measure)
-            for one in self.comparisons
-        )
+        """True if the tables have this comparison, in either direction."""
+        sought = {comparison.arm, comparison.against}, comparison.measure
+        return any(({one.arm, one.against}, one.measure) == sought for one in self.comparisons)
 
     def as_data(self) -> dict[str, Any]:
         """Return the contents of results.json."""
