@@ -155,6 +155,25 @@ def test_the_mappings_that_are_no_parts():
     assert {"train.init_from", "train.keep", "train.teacher", "study.seeds", "study.baseline"} < {*MAPPINGS}
 
 
+@pytest.mark.parametrize(
+    ("path", "base", "over", "expected"),
+    [
+        ("train", "{steps: 3, seed: 1}", "{epochs: 2}", {"seed": 1, "epochs": 2}),
+        ("data.batch", "{size: 3, pack: true}", "{tokens: 9}", {"pack": True, "tokens": 9}),
+        ("data.batch", "{tokens: 9}", "{size: 3}", {"size": 3}),
+        ("data.batch", "{tokens: 9}", "{size: none}", {"tokens": 9, "size": None}),
+        ("data.batch", "{tokens: 9}", "{tokens: 8, size: 3}", {"tokens": 8, "size": 3}),
+    ],
+)
+def test_one_of_two_alternatives_replaces_the_other(path, base, over, expected):
+    faults = []
+    merged = merge(*(set_overlay(f"{path}={text}", faults) for text in (base, over)), faults).plain()
+    assert not faults
+    for key in path.split("."):
+        merged = merged[key]
+    assert merged == expected
+
+
 @pytest.mark.parametrize("value", ["[a, b]", "3", "false", "none", "0.5"])
 def test_options_without_a_type_over_no_part(value):
     node, (fault,) = overlaid(f"norm: {value}", "norm: {eps: 1}")

@@ -90,6 +90,29 @@ def test_the_generation_rate_is_measured_when_training_ends(tmp_path: Path) -> N
     assert written(run.folder)["generation"]["tokens_per_second"] > 0
 
 
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [({"prompt": 17, "new": 1}, "need 17 positions"), ({"prompt": 2, "new": 16}, "need 17 positions")],
+)
+def test_a_rate_beyond_the_positions_is_refused_before_training(
+    rate: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    """A text that ends early would be counted as a whole one."""
+    learned = {"model.position": "learned"}
+    with pytest.raises(UsageError, match=message):
+        trained(small(tmp_path, learned, generation_rate=rate), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    trained(small(tmp_path, learned, generation_rate={"prompt": 2, "new": 15}), tmp_path / "fits")
+
+
+def test_a_rate_of_a_model_that_writes_no_text_is_refused(tmp_path: Path) -> None:
+    encoder = {"model.type": "encoder", "model.head": "masked_lm", "objective": "masked_lm"}
+    encoder |= {"data.tokenizer.special_tokens.mask": "<mask>"}
+    small(tmp_path, encoder)
+    with pytest.raises(RecipeError, match=r"train\.generation_rate: this model cannot generate text without a decoder"):
+        small(tmp_path, encoder, generation_rate={"new": 2})
+
+
 def test_evaluations_change_nothing_of_the_training(tmp_path: Path) -> None:
     plain = trained(small(tmp_path), tmp_path / "plain")
     more = trained(small(tmp_path, evaluations=SHORTER, generation_rate={"new": 2}), tmp_path / "more")

@@ -20,7 +20,10 @@ _SECTION_PATHS = {
     "study.seeds",
 }  # fmt: skip
 # mutually exclusive keys of a section: setting one removes the other
-_ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}}
+_ALTERNATIVES = {
+    "train": {"steps": "epochs", "epochs": "steps"},
+    "data.batch": {"tokens": "size", "size": "tokens"},
+}
 _PART_OR_SIDES = {"data.tokenizer"}  # one part, or a mapping with a part per side; one form replaces the other
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.output import counted
-from tfkit.core.slots import TokenizerFacts
+from tfkit.core.slots import PositionFacts, TokenizerFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
 from tfkit.recipe.architecture.stack import VocabSize
@@ -269,6 +269,24 @@ def _check_size(blueprint: Blueprint, settings: Train, device: torch.device) -> 
     _freeze(model, settings)
     check_memory(model, device, parts_of(settings))
     check_widths(blueprint)
+    _check_rate(model, settings)
+
+
+def _check_rate(model: Model, settings: Train) -> None:
+    """Raise UsageError if the texts of train.generation_rate have more tokens than the model has positions."""
+    rate, blueprint = settings.generation_rate, model.blueprint
+    if rate is None:
+        return
+    # the last token is never fed to the model; an encoder-decoder reads the prompt as its source
+    single = len(list(blueprint.stacks())) == 1
+    needed = {blueprint.last.side: rate.new + (rate.prompt - 1 if single else 0)}
+    needed |= {} if single else {"encoder": rate.prompt}
+    for side, tokens in needed.items():
+        parts = [part for part in model.stack(side).modules() if isinstance(part, PositionFacts)]
+        most = min((part.length for part in parts if part.length is not None), default=tokens)
+        if tokens > most:
+            text = f"prompt: {rate.prompt} and new: {rate.new} need {tokens} positions, and the {side} has {most}"
+            raise UsageError(f"train.generation_rate: {text}; use smaller numbers, or a larger model.max_length")
 
 
 def longest_example(blueprint: Blueprint, data: Data) -> int | None:

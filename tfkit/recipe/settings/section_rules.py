@@ -71,6 +71,9 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
     yield from adapter_problems(train, blueprint, objective) if train.adapter is not None else ()
     if blueprint is not None:
         yield from _generate_problems(generate, blueprint)
+        if train.generation_rate is not None and not writes(blueprint):
+            text = "this model cannot generate text without a decoder and a head such as language_model"
+            yield Problem("generation_rate", f"{text}; remove generation_rate", at="train")
         yield from freeze_problems(train.freeze, blueprint, objective) if train.freeze else ()
         yield from group_problems(train, blueprint) if train.groups else ()
         if (chosen := blueprint.parametrization) is not None:
