@@ -13,6 +13,7 @@ from tests.training.test_processes import ENCODER, EXPERTS, PAIR, recipe
 from tests.training.test_recompute import DEEP, gradients, task_of
 from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
+from tfkit.recipe.load import load_recipe
 from tfkit.training.division import side_of
 from tfkit.training.planning import TrainingPlan, plan_training
 from tfkit.training.setup import Task
@@ -94,6 +95,30 @@ def test_weights_are_divided_where_they_must_be(tmp_path: Path) -> None:
 def test_adapters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="planning does not support adapters"):
         plan_of(tmp_path, "decoder", adapter="lora")
+
+
+def test_what_is_not_counted_is_refused(tmp_path: Path) -> None:
+    def planned(**train: Any) -> None:
+        plan_training(recipe(tmp_path, {**DEEP, "model.d_model": 32}, **train), 3, 10**9)
+
+    with pytest.raises(UsageError, match="planning does not count the teacher's weights"):
+        planned(teacher={"run": str(tmp_path)})
+    with pytest.raises(UsageError, match=r"4 pieces need 1, 2, 4, \.\.\. 4 processes, got 3"):
+        planned(parallel={"pieces": 4})
+
+
+@pytest.mark.parametrize(("devices", "nodes", "each"), [(2, 1, 2), (8, 1, 8), (9, 3, 3), (11, 11, 1), (24, 3, 8)])
+def test_the_line_starts_as_many_processes_as_there_are_devices(devices: int, nodes: int, each: int) -> None:
+    line = plan_training(load_recipe("translate-numbers"), devices, 10**9, 8).command
+    assert line == f"torchrun --nnodes {nodes} --nproc-per-node {each} -m tfkit train translate-numbers"
+
+
+def test_the_line_repeats_file_variants_and_changes(tmp_path: Path) -> None:
+    file = tmp_path / "my recipe.yaml"
+    file.write_text("tfkit: 1\nextends: translate-numbers\nvariants: {thin: {model.d_model: 16}}\n")
+    chosen = ["--variant", "thin", "--set", "train.recompute=1"]
+    found = CliRunner().invoke(main, ["plan", str(file), *chosen, "--memory", "1GB", "--length", "8"])
+    assert found.stdout.splitlines()[-1] == f"tfkit train '{file}' --variant thin --set train.recompute=1"
 
 
 def test_the_command_prints_a_plan() -> None:

@@ -81,6 +81,13 @@ class ReadOptions:
     trust: bool = False
     accept_changes: bool = False
 
+    @property
+    def words(self) -> list[str]:
+        """The arguments that repeat these settings on a command line."""
+        named = (("--variant", self.variants), ("--set", self.sets), ("--import", self.imports))
+        words = [word for option, values in named for value in values for word in (option, value)]
+        return [*words, *(["--trust"] if self.trust else [])]
+
     def recipe(self, source: str) -> Recipe:
         """Load a recipe by name or path. Raise RecipeError with every fault, or RunError for an unusable run."""
         from tfkit.recipe.load import load_recipe

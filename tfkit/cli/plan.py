@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -45,7 +46,7 @@ def command(recipe: str, devices: int, memory: int, length: int | None, as_json:
     loaded = reading.recipe(recipe)
     loaded.tell_warnings()
     with working("tracing a training step"):
-        plan = plan_training(loaded, devices, memory, length)
+        plan = plan_training(loaded, devices, memory, length, shlex.join([recipe, *reading.words]))
     if as_json:
         echo_json(plan.as_data())
     else:

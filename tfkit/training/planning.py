@@ -46,6 +46,7 @@ class TrainingPlan:
     devices: int
     room: int
     layouts: tuple[Layout, ...]
+    source: str  # arguments of `tfkit train`: the recipe with its variants and changes
 
     @property
     def chosen(self) -> Layout | None:
@@ -64,10 +65,12 @@ class TrainingPlan:
         """The command that trains on these devices, with gradient accumulation if needed, or "" if nothing fits."""
         if self.chosen is None or self.recipe.data is None:
             return ""
-        nodes = -(-self.devices // 8)
-        line = f"torchrun --nnodes {nodes} --nproc-per-node {self.devices // nodes} -m tfkit train {self.recipe.name}"
-        line = line if self.devices > 1 else f"tfkit train {self.recipe.name}"
-        sets = [] if self.chosen.recompute == 0 else [f"train.recompute={self.chosen.recompute}"]
+        fewest = -(-self.devices // 8)
+        nodes = next(nodes for nodes in range(fewest, self.devices + 1) if self.devices % nodes == 0)
+        line = f"torchrun --nnodes {nodes} --nproc-per-node {self.devices // nodes} -m tfkit train {self.source}"
+        line = line if self.devices > 1 else f"tfkit train {self.source}"
+        recompute = self.chosen.recompute
+        sets = [] if recompute == self.recipe.train.recompute else [f"train.recompute={recompute}"]
         sets += ["train.parallel.shard=true"] if self.chosen.shard and not self.recipe.train.parallel.shard else []
         batch, parts = self.recipe.data.batch, -(-self.tokens // (self.chosen.rows * self.length))
         if parts > 1:
@@ -82,10 +85,14 @@ class TrainingPlan:
         return {"recipe": self.recipe.name, **facts, "layouts": layouts}
 
 
-def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = None) -> TrainingPlan:
-    """Measure the layouts of a recipe on devices with `room` bytes, for rows of `length` tokens, without allocating."""
-    if recipe.train.adapter is not None:
-        raise UsageError("train.adapter: planning does not support adapters; leave it out to plan full training")
+def plan_training(
+    recipe: Recipe, devices: int, room: int, length: int | None = None, source: str | None = None
+) -> TrainingPlan:
+    """Measure the layouts of a recipe on devices with `room` bytes, for rows of `length` tokens, without allocating.
+
+    `source` replaces the name of the recipe in the command. Raise UsageError for settings that cannot be planned.
+    """
+    _check(recipe.train, devices)
     blueprint, settings = recipe.blueprint(), recipe.train
     model = build_model(blueprint, device="meta")
     freeze(model, settings.freeze)
@@ -101,7 +108,19 @@ def plan_training(recipe: Recipe, devices: int, room: int, length: int | None = 
             rows = 0 if memory.total > room else 1 + (room - memory.total) // max(1, row)
             layouts.append(Layout(recompute, shard, memory, row, rows * devices))
     layouts.sort(key=lambda layout: layout.shard)
-    return TrainingPlan(recipe, count, length, devices, room, tuple(layouts))
+    return TrainingPlan(recipe, count, length, devices, room, tuple(layouts), source or recipe.name)
+
+
+def _check(settings: Train, devices: int) -> None:
+    """Raise UsageError for settings that planning does not support, or that exclude this number of devices."""
+    pieces = settings.parallel.pieces
+    if settings.adapter is not None:
+        raise UsageError("train.adapter: planning does not support adapters; leave it out to plan full training")
+    if settings.teacher is not None and settings.teacher.is_read:
+        text = "planning does not count the teacher's weights and activations; leave it out to plan the rest"
+        raise UsageError(f"train.teacher: {text}")
+    if pieces is not None and pieces % devices:
+        raise UsageError(f"train.parallel: {pieces} pieces need 1, 2, 4, ... {pieces} processes, got {devices}")
 
 
 def _states(model: Model, settings: Train, devices: int) -> dict[bool, Memory]:
