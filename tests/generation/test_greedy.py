@@ -134,6 +134,9 @@ def test_learned_positions_end_the_text() -> None:
     out = best(net, [[1] * 20, [2]], 50)
     assert [len(row) for row in out] == [5, 24]
     assert out[0] == alone(net, [1] * 20, 5, None)
+    # a row that has ended stays in the batch until a quarter has
+    many = [[1] * 20, *([2, n] for n in range(8))]
+    assert best(net, many, 20) == [best(net, [prompt], 20)[0] for prompt in many]
 
 
 @pytest.mark.parametrize(

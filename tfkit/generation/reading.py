@@ -19,12 +19,17 @@ WORTHWHILE = 64  # minimum number of tokens saved for which a common prefix is r
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Left-padded ids [rows time], with `fill` [rows 1] padding tokens per row, and the memory to attend to."""
+    """Left-padded ids [rows time], with `fill` [rows 1] padding tokens per row, and the memory to attend to.
+
+    `most` is the number of positions of the stack, if limited. Rows that have ended may be longer; they stay at the
+    last position.
+    """
 
     ids: Tensor
     fill: Tensor | None = None  # None: no padding
     memory: Tensor | None = None  # [rows source d_model]; None if held by a state
     memory_real: Tensor | None = None
+    most: int | None = None
 
     @property
     def rows(self) -> int:
@@ -44,7 +49,8 @@ class PaddedRows:
     def positions(self, start: int = 0) -> Tensor:
         """Return positions [rows|1 time-start] from column `start` on, counted from each row's first real token."""
         places = self._places(start)
-        return places if self.fill is None else (places - self.fill).clamp(min=0)
+        final = None if self.most is None else self.most - 1
+        return places if self.fill is None else (places - self.fill).clamp(0, final)
 
     def lengths(self, until: int) -> Tensor:
         """Return the text length of each row up to column `until`, [rows|1]; at least 1."""
@@ -57,7 +63,7 @@ class PaddedRows:
         fill, memory, real = (
             None if part is None else part.index_select(0, rows) for part in (self.fill, self.memory, self.memory_real)
         )
-        return PaddedRows(self.ids.index_select(0, rows), fill, memory, real)
+        return PaddedRows(self.ids.index_select(0, rows), fill, memory, real, self.most)
 
     def _places(self, start: int) -> Tensor:
         return torch.arange(start, self.length, device=self.ids.device)[None]

@@ -49,7 +49,8 @@ class Stepper:
         device = next(model.parameters()).device
         self._rooms = None if rooms is None else torch.tensor(rooms, device=device)
         ids, real = padded_ids(prompts, device, left=True)
-        self.text = PaddedRows(ids, None if real is None else (~real).sum(dim=1, keepdim=True))
+        fill = None if real is None else (~real).sum(dim=1, keepdim=True)
+        self.text = PaddedRows(ids, fill, most=most_positions(model, model.blueprint.last.side))
         self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
         if use_cache and self.state is None:
             announce(f"{last(model).keeps_nothing}; the whole text is recomputed for each new token")
