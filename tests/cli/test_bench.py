@@ -200,7 +200,9 @@ def test_decoding_as_a_table_says_what_cannot_be_compared(monkeypatch: pytest.Mo
         (("decoding", "--new", "993"), "expected a whole number from 1 to 992, got '993'"),
         (("decoding", "--rounds", "0"), "expected a whole number from 1 to 2,147,483,648, got '0'"),
         (("forward", "--batches", "1,-1"), "got '-1'"),
-        *((("training", "--dropout", f"0,{rate}"), f"from 0 to below 1, got '{rate}'") for rate in ("nan", "1", "x")),
+        (("training", "--dropout", "0,nan"), "expected a finite number, got 'nan'"),
+        (("training", "--dropout", "0,1"), "1.0 is not in the range 0<=x<1"),
+        (("training", "--dropout", "0,x"), "'x' is not a valid float"),
     ],
 )
 def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], said: str) -> None:

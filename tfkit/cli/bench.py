@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import DEVICE, EXACT_JSON, ParamType, ReadOptions, Whole, reads_recipe
+from tfkit.cli.options import DEVICE, EXACT_JSON, Finite, ParamType, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import echo, echo_json
 from tfkit.core.bounds import COUNT, HEADS, ROWS, TEXTS, WIDTH, WRITTEN
-from tfkit.core.errors import on_one_line
 from tfkit.core.trees import JsonObject
 
 if TYPE_CHECKING:
@@ -39,22 +38,6 @@ class Several(ParamType):
         """Convert each value and drop duplicates."""
         values = [self.one.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip()]
         return list(dict.fromkeys(values)) or self.fail("expected at least one value", param, ctx)
-
-
-class Rate(ParamType):
-    """Number from 0 to below 1."""
-
-    name = "rate"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Convert `value` to a number; click reports failures."""
-        try:
-            rate = float(str(value))
-        except ValueError:
-            rate = -1.0
-        if not 0 <= rate < 1:  # NaN too
-            self.fail(f"expected a number from 0 to below 1, got {on_one_line(str(value), 60)!r}", param, ctx)
-        return rate
 
 
 @click.group("bench")
@@ -188,7 +171,7 @@ def _models_options(default: str, libraries: str) -> Callable[[Callable[..., Non
 @_models_options("gpt,bert,pair", "transformers, torch")
 @click.option(
     "--dropout",
-    type=Several(Rate()),
+    type=Several(Finite(0, 1, max_open=True)),
     default="0,0.1",
     show_default=True,
     help="Dropout rates, comma-separated.",
