@@ -13,6 +13,7 @@ from tests.training.test_processes import ENCODER, EXPERTS, PAIR, recipe
 from tests.training.test_recompute import DEEP, gradients, task_of
 from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
+from tfkit.functional.loss import CHUNK_ROWS
 from tfkit.recipe.load import load_recipe
 from tfkit.training.division import side_of
 from tfkit.training.planning import TrainingPlan, plan_training
@@ -55,8 +56,7 @@ def test_a_plan_is_what_a_training_takes(tmp_path: Path, kind: str) -> None:
 def test_the_largest_batch_fits_and_one_row_more_does_not(tmp_path: Path) -> None:
     plan, *_ = plan_of(tmp_path, "decoder", devices=4, room=10**6)
     for one in plan.layouts:
-        more = one.rows // 4 - 1
-        assert one.memory.total + more * one.row <= 10**6 < one.memory.total + (more + 1) * one.row
+        assert one.needed(one.rows // 4) <= 10**6 < one.needed(one.rows // 4 + 1)
     assert [(one.recompute, one.shard) for one in plan.layouts] == [
         (0, False),
         ("all", False),
@@ -67,14 +67,22 @@ def test_the_largest_batch_fits_and_one_row_more_does_not(tmp_path: Path) -> Non
     assert plan.command == "torchrun --nnodes 1 --nproc-per-node 4 -m tfkit train recipe"
 
 
+def test_the_logits_of_a_chunk_are_counted(tmp_path: Path) -> None:
+    small, large = (plan_of(tmp_path, "decoder", **more)[0].layouts[0] for more in ({}, {"precision": "bfloat16"}))
+    assert (small.logits, large.logits) == (9 * 8, 9 * 10)
+    rows = CHUNK_ROWS // small.length + 1
+    steps = [small.needed(n + 1) - small.needed(n) for n in (1, rows)]
+    assert steps == [small.row + small.length * small.logits, small.row]
+
+
 def test_the_line_recomputes_and_accumulates_where_it_must(tmp_path: Path) -> None:
     large, *_ = plan_of(tmp_path, "decoder")
     whole, again = large.layouts
-    room = again.memory.total + 3 * again.row
+    room = again.needed(4)
     plan, *_ = plan_of(tmp_path, "decoder", room=room)
     assert plan.layouts[0].rows < 4 == plan.layouts[1].rows
     assert plan.command == "tfkit train recipe --set train.recompute=all"
-    plan, *_ = plan_of(tmp_path, "decoder", room=again.memory.total)
+    plan, *_ = plan_of(tmp_path, "decoder", room=again.needed(1))
     assert plan.command.endswith("--set data.batch.size=1 --set train.accumulate=4")
     plan, *_ = plan_of(tmp_path, "decoder", room=whole.memory.fixed)
     assert plan.chosen is None and plan.command == ""
@@ -82,11 +90,11 @@ def test_the_line_recomputes_and_accumulates_where_it_must(tmp_path: Path) -> No
 
 def test_weights_are_divided_where_they_must_be(tmp_path: Path) -> None:
     plan, task, _ = plan_of(tmp_path, "plain", devices=4)
-    whole, _, part, again = (one.memory for one in plan.layouts)
+    whole, _, part, _ = (one.memory for one in plan.layouts)
     layers = [sum(weight.nbytes for weight in layer.parameters()) for layer in task.model.stack("decoder").layers]
     assert part.optimizer == -(-whole.optimizer // 4)
     assert part.weights == -(-whole.weights // 4) + whole.weights - sum(layers) + 2 * max(layers)
-    plan, *_ = plan_of(tmp_path, "plain", devices=4, room=again.total)
+    plan, *_ = plan_of(tmp_path, "plain", devices=4, room=plan.layouts[3].needed(1))
     assert "--set train.recompute=all --set train.parallel.shard=true" in plan.command
     assert not any(one.shard for one in plan_of(tmp_path, "plain", 4, parallel={"pieces": 4})[0].layouts)
     assert all(one.shard for one in plan_of(tmp_path, "plain", 4, parallel={"shard": True})[0].layouts)

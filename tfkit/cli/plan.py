@@ -66,11 +66,13 @@ def _print(plan: TrainingPlan, note: str | None) -> None:
         counts = {"weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer}
         for name, count in counts.items():
             echo(f"  {name:<10}{_size(count):>12}")
+    if plan.layouts[0].logits:
+        echo(f"logits of the loss: {_size(plan.layouts[0].logits)} for each token, up to {plan.most_logits:,} at once")
     for one in plan.layouts:
         echo(f"train.recompute: {one.recompute}{', train.parallel.shard: true' if one.shard else ''}")
         echo(f"{'  first row':<12}{_size(one.memory.activations):>12}   {_size(one.row)} for each further row")
         tokens = f"{counted(one.rows, 'row')} over all devices, {one.rows * plan.length:,} tokens"
-        lacking = f"{_size(one.memory.total - plan.room)} too much for one row"
+        lacking = f"{_size(one.needed(1) - plan.room)} too much for one row"
         echo(f"{'  largest':<12}{'' if one.rows else 'none':>12}   {tokens if one.rows else lacking}")
     if note is not None:
         echo(f"note: {note}")

@@ -27,7 +27,8 @@ ALL = 2**40  # exceeds any number of keys
 class Span:
     """Positions of the queries (past to past + queries) and of the keys (first to keys) in the sequence.
 
-    `first` is above 0 if the decode state has dropped keys outside every window.
+    `first` is above 0 if the decode state has dropped keys outside every window. With a static cache, `at` [1] is the
+    position of the only query; then all keys are from 0 to `keys`, and `past` is `keys`.
     """
 
     queries: int
@@ -35,14 +36,21 @@ class Span:
     past: int
     device: torch.device
     first: int = 0
+    at: Tensor | None = None
 
     def query(self) -> Tensor:
         """Return the positions of the queries, [1 query 1]."""
+        if self.at is not None:
+            return self.at[None, :, None]
         return torch.arange(self.past, self.past + self.queries, device=self.device)[None, :, None]
 
     def key(self) -> Tensor:
         """Return the positions of the keys, [1 1 key]."""
         return torch.arange(self.first, self.keys, device=self.device)[None, None, :]
+
+    def of_queries(self, fact: Tensor) -> Tensor:
+        """Select the values of the queries from those of all positions, [batch place] -> [batch query]."""
+        return fact[:, self.past :] if self.at is None else fact.index_select(1, self.at)
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,8 @@ class Visibility:
 
     def band(self) -> Reach | None:
         """Return the reach if it is bounded on both sides and only marked tokens extend visibility; else None."""
+        if self.span.at is not None:
+            return None
         limits = [rule for rule in self.rules if not rule.opens]
         ends = [end for end in [rule.reach() for rule in limits] if end is not None]
         if len(ends) < max(1, len(limits)) or not all(rule.marks for rule in self.rules if rule.opens):

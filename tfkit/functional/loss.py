@@ -17,6 +17,11 @@ CHUNK_ELEMENTS = 1 << 22  # number of logits computed at once on a CPU: 16 MiB i
 CHUNK_ROWS = 8192  # number of targets computed at once on other devices, where short products and many kernels are slow
 
 
+def bytes_per_logit(short: bool) -> int:
+    """Return the peak bytes per logit of a chunk: two float32 values, and a 16-bit value if `short`."""
+    return 10 if short else 8
+
+
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """Sum the cross-entropy in nats of `logits` [n vocab] and `targets` [n], with label smoothing."""
     return F.cross_entropy(wide(logits), targets, reduction="sum", label_smoothing=smoothing)
@@ -60,6 +65,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     grad_weight += small.t() @ chunk  # [vocab width]
                 if grad_bias is not None:
                     grad_bias += gradient.sum(dim=0)  # [vocab]
+                del logits, gradient, small  # frees their memory for the next chunk
         ctx.save_for_backward(grad_features, grad_weight, grad_bias)
         return total
 

@@ -19,6 +19,8 @@ from tfkit.generation.prompts import Ids, PromptError, Source
 from tfkit.generation.rules import Rules
 from tfkit.generation.stepper import Stepper, check_ids, most_positions
 from tfkit.models import Model
+from tfkit.models.static import Step, compiled_step, decode_step
+from tfkit.recipe.settings.sections import Generate
 
 IMPOSSIBLE = -math.inf  # log-probability of excluded tokens
 
@@ -51,6 +53,7 @@ class Search:
     streams: Sequence[random.Random] = ()  # RNG of each prompt
     numbers: Sequence[int] = ()  # 1-based prompt numbers within the call
     use_cache: bool = True
+    step: Step | None = None  # decodes from a static cache; None: from a growing one
     scored: bool = False
     decoder: StepDecoder | None = None  # None: built for this search
     on_token: Callable[[int, int], None] | None = None
@@ -61,7 +64,7 @@ class Search:
         chosen = range(len(self.prompts)) if rows is None else rows
         sources = None if self.sources is None else [self.sources[row] for row in chosen]
         rooms = [self.most(row) for row in chosen]
-        return Stepper(self.model, [self.prompts[row] for row in chosen], sources, self.use_cache, rooms)
+        return Stepper(self.model, [self.prompts[row] for row in chosen], sources, self.use_cache, rooms, self.step)
 
     def most(self, row: int) -> int:
         """Return the maximum number of new tokens for a prompt, including the limits of stop rules."""
@@ -105,6 +108,11 @@ class Search:
             numbers=[self.numbers[row] for row in rows],
             on_token=None if listener is None else lambda row, token: listener(rows[row], token),
         )
+
+
+def step_of(settings: Generate) -> Step | None:
+    """Return the step for a static cache, or None for a growing one."""
+    return None if settings.cache == "growing" else compiled_step if settings.compile else decode_step
 
 
 def prepare(

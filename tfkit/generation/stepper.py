@@ -19,6 +19,7 @@ from tfkit.generation.reading import PaddedRows, encoded, hidden_of, last, read_
 from tfkit.generation.tokens import padded_ids, padded_sources
 from tfkit.models import DecodeState, Model
 from tfkit.models.call import check_needed
+from tfkit.models.static import StaticState, Step
 
 SPECIAL = ("global_attention_mask", "prefix_length")  # call inputs that generation cannot supply
 
@@ -36,11 +37,12 @@ class Stepper:
         sources: Sequence[Source] | None = None,
         use_cache: bool = True,
         rooms: Sequence[int] | None = None,
+        step: Step | None = None,
     ) -> None:
         """Start from `prompts`; in an encoder-decoder, from `sources` and prompts that begin with the start token.
 
-        `rooms` has the maximum number of new tokens per row. Raise UsageError if a prompt or source is empty, too long
-        or contains an unknown id.
+        `rooms` has the maximum number of new tokens per row. `step` decodes from a static cache. Raise UsageError if a
+        prompt or source is empty, too long or contains an unknown id.
         """
         check_ids(model, prompts, sources)
         self.model, self.head = model, model.head_of_last
@@ -51,7 +53,8 @@ class Stepper:
         ids, real = padded_ids(prompts, device, left=True)
         fill = None if real is None else (~real).sum(dim=1, keepdim=True)
         self.text = PaddedRows(ids, fill, most=most_positions(model, model.blueprint.last.side))
-        self.state: DecodeState | None = model.new_state() if use_cache and model.caches else None
+        self.state: DecodeState | None = model.new_state(step is None) if use_cache and model.caches else None
+        self._step = step
         if use_cache and self.state is None:
             announce(f"{last(model).keeps_nothing}; the whole text is recomputed for each new token")
         self._sources = None if sources is None else padded_sources(sources, device)
@@ -80,6 +83,9 @@ class Stepper:
         """Return the logits after the last `count` tokens, [rows count vocab]; the state must not contain them yet."""
         if self._sources is not None:
             self._encode(*self._sources)
+        if self._step is not None and self.state is not None and self.state.length:
+            ids = self.ids[:, -1:].clone(memory_format=torch.contiguous_format)  # of equal strides in every step
+            return self._step(self.model, self._static(self.state), ids)
         self.hidden = hidden_of(self.model, self.text) if self.state is None else self._read(self.state)
         out: Tensor = self.head(self.hidden[:, -count:])
         return out
@@ -136,6 +142,12 @@ class Stepper:
             self._sources = source[rows], None if real is None else real[rows]
         if self.state is not None:
             self.state.reorder(rows)
+
+    def _static(self, state: DecodeState) -> StaticState:
+        """Return the state with room for the longest text, converted after the prompt was read."""
+        if not isinstance(state, StaticState):
+            self.state = state = StaticState(state, state.length + self.room, self.text.most)
+        return state
 
     def _encode(self, source: Tensor, real: Tensor | None) -> None:
         """Encode the sources before the first read."""

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from tfkit.core.errors import UsageError
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.room import check_room
 from tfkit.generation.search import Candidate, Search
 from tfkit.generation.stepper import evaluating
 from tfkit.generation.strategy import Strategy
+from tfkit.models.static import compiled_step
 
 
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
@@ -21,10 +23,12 @@ def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[
     """
     strategy.check(search)
     check_room(strategy, search.model, min(batch_size, len(search.prompts)))
+    decoder, compiled = search.decoder or StepDecoder(search.model), search.step is compiled_step
+    if compiled and decoder.quantize is not None:
+        raise UsageError(f"generate.compile: a compiled step cannot use {decoder.quantize} weights; use one of the two")
     results: list[list[Candidate]] = [[] for _ in search.prompts]
     with evaluating(search.model):
-        decoder = search.decoder or StepDecoder(search.model)
-        search = replace(search, model=decoder.current())
+        search = search if compiled else replace(search, model=decoder.current())  # the compiler packs weights itself
         for rows in _batches(search, batch_size):
             for row, candidates in zip(rows, strategy.search(_restarted(search.of(rows))), strict=True):
                 results[row] = candidates

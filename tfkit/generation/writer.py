@@ -20,7 +20,7 @@ from tfkit.generation.lengths import warn_of_prompts, warn_of_texts
 from tfkit.generation.prompts import Ids, Source
 from tfkit.generation.room import check_room
 from tfkit.generation.rules import Rules, bound_rules
-from tfkit.generation.search import Candidate, Search, prepare
+from tfkit.generation.search import Candidate, Search, prepare, step_of
 from tfkit.generation.shorthands import OF_STRATEGIES, RULES, GenerateOptions, Keywords
 from tfkit.generation.strategy import Strategy
 from tfkit.generation.streaming import check_stream, final_tokens
@@ -101,7 +101,7 @@ class Writer:
 
     def check(self) -> None:
         """Raise UsageError if the strategy does not support the model or the rules."""
-        self.strategy.check(Search(self.model, [], [], self.rules))
+        self.strategy.check(Search(self.model, [], [], self.rules, step=step_of(self.settings)))
         check_room(self.strategy, self.model, prompts=1)
 
     def _pieces(self, search: Search) -> Generator[str, None, GeneratedText]:
@@ -142,6 +142,7 @@ class Writer:
             seed=self.seed,
             scored=scored,
             decoder=self.decoder,
+            step=step_of(self.settings),
         )
         warn_of_prompts(search)
         return search

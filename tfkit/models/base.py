@@ -109,9 +109,12 @@ class Model(ModelFacts, nn.Module):
         """True if this model can decode from a state."""
         return self.stack(self.blueprint.last.side).caches
 
-    def new_state(self) -> DecodeState:
-        """Return an empty decode state for incremental calls. Raise UsageError if the model cannot cache."""
-        return self.stack(self.blueprint.last.side).new_state()
+    def new_state(self, forgets: bool = True) -> DecodeState:
+        """Return an empty decode state for incremental calls, which drops keys out of reach if it `forgets`.
+
+        Raise UsageError if the model cannot cache.
+        """
+        return self.stack(self.blueprint.last.side).new_state(forgets)
 
     def collector(self, observe: Collection[str] | None) -> Collector:
         """Return the collector for a call. Raise UsageError if the model cannot provide the observations."""

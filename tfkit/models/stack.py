@@ -65,7 +65,7 @@ class Facts:
 
     def _sides(self, fact: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Split a property into its values for queries and for keys from `first` on; a single value serves for both."""
-        return (fact[:, self.span.past :], fact[:, first:]) if fact.shape[1] == self.span.keys else (fact, fact)
+        return (self.span.of_queries(fact), fact[:, first:]) if fact.shape[1] == self.span.keys else (fact, fact)
 
 
 class Stack(nn.Module):
@@ -82,9 +82,9 @@ class Stack(nn.Module):
         self.final_norm = nn.Identity() if plan.final_norm is None else plan.final_norm.build(shape)
         self.final_dropout = Dropout(plan.final_dropout)
         self._stack_parts: list[PositionFacts] = list(self.position)  # type: ignore[arg-type]
-        self._kinds: list[LayerKind] = []
+        self.kinds: list[LayerKind] = []
         for index in range(len(plan.layers)):
-            self._kinds.append(self._kind(plan, index))
+            self.kinds.append(self._kind(plan, index))
         self._order = plan.order
         self._last_state = LastState(plan) if plan.last_state else None
         self.needs = plan.needs  # inputs that some part reads
@@ -105,7 +105,7 @@ class Stack(nn.Module):
         states = self._states(call)
         for place, (layer, kind, state) in enumerate(zip(self.layers, self._order, states, strict=True)):
             context = contexts[kind]
-            if self._kinds[kind].with_weights:
+            if self.kinds[kind].with_weights:
                 context = replace(context, position=context.position.of(layer.position))  # type: ignore[arg-type]
             if call.collector.watch:
                 context = replace(context, collector=call.collector.at(f"{self.plan.side}.layers.{place}"))
@@ -174,7 +174,7 @@ class Stack(nn.Module):
         memory = _memory(call, facts)
         placements: dict[int, Placement] = {}
         contexts: list[Context] = []
-        for index, kind in enumerate(self._kinds):
+        for index, kind in enumerate(self.kinds):
             # a state that drops old keys starts at the first key that the oldest query sees
             forgets = kind.keeps is not None and call.state is not None and call.state.forgets
             first = max(0, facts.span.past - kind.keeps) if forgets else 0  # type: ignore[operator]
@@ -199,15 +199,15 @@ class Stack(nn.Module):
 
     def _sees(self, plan: StackPlan, index: int) -> tuple[object, bool, int | None]:
         """Return the properties that determine a kind's visibility."""
-        return plan.layers[index].mask, plan.layers[index].causal, self._kinds[index].keeps
+        return plan.layers[index].mask, plan.layers[index].causal, self.kinds[index].keeps
 
     def _facts(self, call: Call) -> Facts:
         """Compute the positions, padding and segments of the tokens, including the past of a decode state."""
         device, count, state = call.tokens.device, call.tokens.shape[1], call.state
-        past = 0 if state is None else state.length
+        span = Span(count, count, 0, device) if state is None else state.span(count, device)
         positions, real, segments = call.positions, call.real, call.segments
         if positions is None:
-            positions = torch.arange(past, past + count, device=device)[None]
+            positions = torch.arange(span.past, span.keys, device=device)[None]
         if state is not None:
             positions, real, segments = state.extend(positions, real, segments)
         lengths = counted = None
@@ -216,7 +216,7 @@ class Stack(nn.Module):
             lengths = text_lengths(positions, segments)
         if self._skips_padding and call.positions is None and real is not None:
             counted = real.cumsum(dim=1) * real - 1
-        facts = Facts(Span(count, past + count, past, device), positions, real, segments, lengths, counted)
+        facts = Facts(span, positions, real, segments, lengths, counted)
         if state is not None:
             self._check_past(state, facts)
         return facts
@@ -243,16 +243,21 @@ class Stack(nn.Module):
         """True if the stack can decode incrementally: no token sees the future, and every sublayer has a cache."""
         return self.plan.caches
 
-    def new_state(self) -> DecodeState:
-        """Return an empty decode state. Raise UsageError if the stack cannot decode incrementally."""
+    def new_state(self, forgets: bool = True) -> DecodeState:
+        """Return an empty decode state, which drops keys that are no longer visible if it `forgets`.
+
+        Raise UsageError if the stack cannot decode incrementally.
+        """
         if not self.caches:
             raise UsageError(f"{self.keeps_nothing}; process the whole text instead")
         layers, plans = [], [self.plan.layers[kind] for kind in self._order]
         for layer, kind in zip(self.layers, self._order, strict=True):
-            layers.append(layer.new_state(self._kinds[kind].keeps))  # type: ignore[operator]
+            layers.append(layer.new_state(self.kinds[kind].keeps if forgets else None))  # type: ignore[operator]
         names = [{sublayer.name: _named(sublayer.config) for sublayer in plan.sublayers} for plan in plans]
         memories = [frozenset(sublayer.name for sublayer in plan.sublayers if sublayer.memory) for plan in plans]
-        return DecodeState(layers, names, memories)
+        state = DecodeState(layers, names, memories)
+        state.forgets = forgets
+        return state
 
     @property
     def keeps_nothing(self) -> str:
@@ -266,7 +271,7 @@ class Stack(nn.Module):
     def takes_gaps(self) -> bool:
         """True if padding may be inside a text: apart from causality, no part depends on token indices."""
         sublayers = [sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers]
-        plain = all(rule.triangle for kind in self._kinds for rule in kind.rules)
+        plain = all(rule.triangle for kind in self.kinds for rule in kind.rules)
         return plain and all({"masks", "padding"} <= part.capabilities for part in sublayers)
 
     def same_regime(self, before: Tensor, after: Tensor) -> bool:

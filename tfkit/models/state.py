@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tfkit.core.context import Span
 from tfkit.core.errors import UsageError
 from tfkit.functional.growing import GrowingBuffers
 from tfkit.models.layer import LayerState
@@ -72,6 +73,10 @@ class DecodeState:
         self.length += new
         known = self.positions
         return positions if known is None else known, self.real, self.segments
+
+    def span(self, queries: int, device: torch.device) -> Span:
+        """Return the span of the next tokens."""
+        return Span(queries, self.length + queries, self.length, device)
 
     def take_back(self, length: int) -> None:
         """Truncate the tokens' properties to `length`; the states of layers are unchanged."""

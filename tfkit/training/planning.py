@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
 
+from tfkit.components.head.base import TokenHead
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import Longest
+from tfkit.functional.loss import CHUNK_ROWS, bytes_per_logit
 from tfkit.models import Model, build_model
 from tfkit.models.sample import meta_inputs
 from tfkit.recipe.load import Recipe
@@ -33,7 +36,17 @@ class Layout:
     shard: bool
     memory: Memory  # with the activations of one row on each device
     row: int  # bytes per additional row
-    rows: int  # rows of the largest batch, summed over all devices; 0 if not even one row fits
+    length: int  # tokens of a row
+    logits: int  # bytes per token of the logits that the loss computes at once
+    rows: int = 0  # rows of the largest batch, summed over all devices; 0 if not even one row fits
+
+    def needed(self, rows: int) -> int:
+        """Return the bytes that `rows` rows take on one device."""
+        return self.memory.total + (rows - 1) * self.row + self.logits * min(rows * self.length, CHUNK_ROWS)
+
+    def filled(self, room: int, devices: int) -> Layout:
+        """Return the layout with the largest batch for devices of `room` bytes."""
+        return replace(self, rows=devices * bisect_right(range(1, room), room, key=self.needed))
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,7 @@ class TrainingPlan:
     room: int
     layouts: tuple[Layout, ...]
     source: str  # arguments of `tfkit train`: the recipe with its variants and changes
+    most_logits: int = CHUNK_ROWS  # tokens whose logits the loss computes at once
 
     @property
     def chosen(self) -> Layout | None:
@@ -98,15 +112,14 @@ def plan_training(
     freeze(model, settings.freeze)
     count = sum(weight.numel() for weight in model.parameters())
     length = length or _length(recipe, blueprint)
-    fixed = _states(model, settings, devices)
+    fixed, logits = _states(model, settings, devices), _logits(model, settings)
     layouts = []
     for recompute in dict.fromkeys([settings.recompute, settings.recompute if settings.compile else "all"]):
         one = settings.model_copy(update={"recompute": recompute})
         kept, two = (_activations(blueprint, one, length, rows) for rows in (1, 2))
         for shard, state in fixed.items():
-            memory, row = replace(state, activations=kept), two - kept
-            rows = 0 if memory.total > room else 1 + (room - memory.total) // max(1, row)
-            layouts.append(Layout(recompute, shard, memory, row, rows * devices))
+            layout = Layout(recompute, shard, replace(state, activations=kept), two - kept, length, logits)
+            layouts.append(layout.filled(room, devices))
     layouts.sort(key=lambda layout: layout.shard)
     return TrainingPlan(recipe, count, length, devices, room, tuple(layouts), source or recipe.name)
 
@@ -138,6 +151,14 @@ def _states(model: Model, settings: Train, devices: int) -> dict[bool, Memory]:
     parts = [-(-part // devices) for part in (whole.weights, whole.gradients, whole.optimizer)]
     divided = Memory(parts[0] + gathered.weights, parts[1] + gathered.gradients, parts[2])
     return {True: divided} if settings.parallel.shard else {False: whole, True: divided}
+
+
+def _logits(model: Model, settings: Train) -> int:
+    """Return the bytes per token of the logits that the loss computes at once on a GPU and does not keep."""
+    head = model.head
+    if not isinstance(head, TokenHead) or not head.plain or settings.compile:
+        return 0
+    return head.output.out_features * bytes_per_logit(settings.precision == "bfloat16")
 
 
 def _length(recipe: Recipe, blueprint: Blueprint) -> int:

@@ -14,7 +14,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.logits.guided import Guided
 from tfkit.generation.rules import bound_rules
-from tfkit.generation.search import Search
+from tfkit.generation.search import Search, step_of
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.section_rules import writes
@@ -68,7 +68,7 @@ def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, l
         rules = bound_rules(settings.logits, settings.stop, tokenizer)
         strategy = settings.strategy.build()
         strategy.bind(tokenizer, _unread)
-        strategy.check(Search(build_model(blueprint, device="meta"), [], [], rules))
+        strategy.check(Search(build_model(blueprint, device="meta"), [], [], rules, step=step_of(settings)))
         for rule in rules.logits:
             if blueprint.encoder is not None and isinstance(rule, Guided):
                 rule.check_begin(first=True)  # without a prompt, the text starts at the first token

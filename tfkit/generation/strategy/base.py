@@ -12,6 +12,8 @@ from tfkit.core.facts import RecipeConfig
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import Candidate, Search
+from tfkit.models import Model
+from tfkit.models.static import static_fault
 
 # run path -> the run's decoder and tokenizer; raises RunError
 Load = Callable[[str], tuple[StepDecoder, Tokenizer]]
@@ -21,12 +23,14 @@ class Strategy(Component):
     """A generation strategy, which chooses tokens by the logits of a Stepper and the rules.
 
     `draws`: the strategy samples, so sampling rules have an effect. `streams`: written tokens are final, so they can
-    be streamed. `rewinds`: the strategy removes tokens from the decode state.
+    be streamed. `rewinds`: the strategy removes tokens from the decode state. `steady`: each row is one text from
+    beginning to end, as a static cache requires.
     """
 
     draws: bool = False
     streams: bool = True
     rewinds: ClassVar[bool] = False
+    steady: ClassVar[bool] = False
 
     class Config(RecipeConfig):
         """Options of every strategy."""
@@ -62,6 +66,17 @@ class Strategy(Component):
                     f"generate.logits: {rule.part_name} affects sampling, but {self.part_name} does not sample; "
                     f"{way}, or remove the rule"
                 )
+
+        if search.step is not None:
+            self._check_static(search.model)
+
+    def _check_static(self, model: Model) -> None:
+        """Raise UsageError if the strategy or the model cannot decode from a static cache."""
+        fault = static_fault(model.stack(model.blueprint.last.side))
+        if not self.steady:
+            fault = f"{self.part_name} reorders or shortens texts; use generate.strategy: greedy or sample"
+        if fault is not None:
+            raise UsageError(f"generate.cache: static cannot be used: {fault}")
 
     def search(self, search: Search) -> list[list[Candidate]]:
         """Return at least one candidate per prompt, best first. Called in eval mode without gradients."""

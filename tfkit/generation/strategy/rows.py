@@ -104,7 +104,7 @@ def write_rows(search: Search, choose: Choose, prompts: Sequence[int] | None = N
         if not texts.open:
             return texts.candidates()
         stepper.append(chosen)
-        stay = texts.leavers()
+        stay = None if search.step is not None else texts.leavers()  # one graph has one number of rows
         if stay is not None:
             stepper.keep(torch.tensor(stay, device=chosen.device))
         logits = stepper.logits()
@@ -119,6 +119,8 @@ def gains_of(scores: Tensor, chosen: Tensor, scored: bool = True) -> Tensor:
 @register("strategy", "greedy")
 class Greedy(Strategy):
     """next = argmax p(token | prompt, written tokens)."""
+
+    steady = True
 
     def search(self, search: Search) -> list[list[Candidate]]:
         def choose(scores: Tensor, rows: list[int]) -> Tensor:
@@ -136,6 +138,7 @@ class Sample(Strategy):
     """
 
     draws = True
+    steady = True
 
     class Config(Strategy.Config):
         n_best: TextCount = Field(1, description="texts drawn per prompt, most likely first")

@@ -434,10 +434,11 @@ class Generate(Section):
     strategy: Strategy = part_option("greedy", "the decoding strategy")
     seed: Seed | None = Field(None, description="sampling seed; none: a new seed for each call")
     logits: LogitsRules = Field((), description="rules that modify the scores of the next token, applied in order")
-    stop: StopRules = part_option(
-        ("end_token",),
-        "stop rules, any of which ends a text; a list replaces the default, so name end_token to keep it",
+    stop: StopRules = part_option(("end_token",), "rules that end a text; a list replaces them, end_token included")
+    cache: Literal["growing", "static"] = Field(
+        "growing", description="static: buffers of full size for keys and values, for one graph (greedy, sample)"
     )
+    compile: bool = Field(False, description="compile the step of a static cache; on CUDA, as a CUDA graph")
 
 
 class Sections(NamedTuple):

@@ -1,0 +1,147 @@
+"""Decode state of fixed shapes, with which one graph computes every step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tfkit.components.attention.base import KeyValueState
+from tfkit.core.context import Collector, Span
+from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
+from tfkit.models.base import Model
+from tfkit.models.call import Call
+from tfkit.models.stack import Stack
+from tfkit.models.state import DecodeState
+
+ROUNDED = 64  # capacities are multiples of this, so that texts of similar length share a graph
+
+
+class StaticKeys(KeyValueState):
+    """Keys and values [rows heads capacity dim] of one attention; new ones are written at `at` [1]."""
+
+    def __init__(self, held: KeyValueState, capacity: int, at: Tensor) -> None:
+        super().__init__()
+        self.buffers = tuple([_extended(part, 2, capacity) for part in held.stored() or ()])
+        self.at = at
+
+    @property
+    def length(self) -> int:
+        return self.buffers[0].shape[2]
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        buffers = (self.buffers[0], self.buffers[1])
+        for buffer, new in zip(buffers, (key, value), strict=True):
+            buffer.index_copy_(2, self.at, new)
+        return buffers
+
+    def bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+
+class StaticState(DecodeState):
+    """A read decode state with room for `capacity` tokens, one of which is read in each step.
+
+    The mask hides places that are not written yet. The state can be neither reordered nor rewound.
+    """
+
+    forgets = False
+    fixed = False  # True after `fix_addresses`
+
+    def __init__(self, state: DecodeState, capacity: int, most: int | None = None) -> None:
+        """`most` is the number of positions of the stack, if limited; rows that have ended stay at the last one."""
+        super().__init__([], state._names, state._memories)
+        capacity = -(-capacity // ROUNDED) * ROUNDED
+        positions = state.positions
+        if positions is None:
+            raise UsageError("a static cache needs a state that has read a prompt")
+        self.at = torch.full((1,), state.length, device=positions.device)
+        more = torch.arange(1, capacity - state.length + 1, device=positions.device)
+        after = positions[:, -1:] + more  # [rows|1 capacity-length]
+        after = after if most is None else after.clamp(max=most - 1)
+        real = None if state.real is None else _extended(state.real, 1, capacity, 1)
+        self.given = torch.cat((positions, after), dim=1), real
+        self.length = self.known = capacity
+        self.memory, self.memory_real = state.memory, state.memory_real
+        for layer, memories in zip(state.layers, self._memories, strict=True):
+            self.layers.append({name: self._fixed(one, name in memories) for name, one in layer.items()})
+
+    def _fixed(self, held: object, of_memory: bool) -> object:
+        """Return the state of a part with fixed shapes; recurrences and memories have them anyway."""
+        if isinstance(held, KeyValueState) and not of_memory:
+            return StaticKeys(held, self.length, self.at)
+        return held
+
+    def fix_addresses(self) -> None:
+        """Declare that steps write to tensors in place, which lets a CUDA graph update them."""
+        from torch._dynamo import mark_static_address  # takes a second to import
+
+        keys = [one for layer in self.layers for one in layer.values() if isinstance(one, StaticKeys)]
+        for tensor in (self.at, *(buffer for one in keys for buffer in one.buffers)):
+            mark_static_address(tensor, guard=False)
+        self.fixed = True
+
+    def span(self, queries: int, device: torch.device) -> Span:
+        return Span(queries, self.length, self.length, device, at=self.at)
+
+    def extend(
+        self, positions: Tensor, real: Tensor | None, segments: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        return *self.given, segments
+
+    def reorder(self, rows: Tensor) -> None:
+        raise UsageError("a static cache cannot be reordered")
+
+    def check_rewind(self, length: int) -> None:
+        raise UsageError("a static cache cannot be rewound")
+
+
+def _extended(part: Tensor, axis: int, size: int, fill: int = 0) -> Tensor:
+    """Copy a tensor into a new one of `size` along `axis`, filled up with `fill`."""
+    shape = [*part.shape[:axis], size, *part.shape[axis + 1 :]]
+    whole = part.new_full(shape, fill)
+    whole.narrow(axis, 0, part.shape[axis]).copy_(part)
+    return whole
+
+
+Step = Callable[[Model, StaticState, Tensor], Tensor]  # (model, state, ids [rows 1]) -> logits [rows 1 vocab]
+
+
+def decode_step(model: Model, state: StaticState, ids: Tensor) -> Tensor:
+    """Read one token of each row, [rows 1], and return the logits of the next one, [rows 1 vocab]."""
+    positions = state.given[0].index_select(1, state.at)  # [rows|1 1]
+    stack: Stack = model.stack(model.blueprint.last.side)
+    hidden = stack(Call(Inputs(ids), None, positions, None, state.memory, state.memory_real, state, Collector()))
+    logits: Tensor = model.head_of_last(hidden)
+    state.at.add_(1)
+    return logits
+
+
+def compiled_step(model: Model, state: StaticState, ids: Tensor) -> Tensor:
+    """Compute `decode_step` in a compiled graph, on CUDA captured as a CUDA graph."""
+    if not state.fixed:
+        state.fix_addresses()
+    logits: Tensor = _compiled()(model, state, ids)
+    return logits
+
+
+@functools.cache
+def _compiled() -> Step:
+    step: Step = torch.compile(decode_step, fullgraph=True, mode="reduce-overhead")
+    return step
+
+
+def static_fault(stack: Stack) -> str | None:
+    """Return the reason why a stack cannot decode from a static cache, or None."""
+    if not stack.caches:
+        return stack.keeps_nothing
+    if stack.moves:
+        return "its rotations depend on the length of the text, so cached keys change"
+    for kind in stack.kinds:
+        for rule in kind.rules:
+            if rule.opens:
+                return f"mask '{rule.part_name}' shows places that are not written yet"
+    return None
