@@ -16,9 +16,11 @@ from tests.training.small import small as run_recipe
 from tests.training.small import trained
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.generation.decoder import StepDecoder
+from tfkit.generation.search import step_of
 from tfkit.generation.stepper import Stepper
 from tfkit.models import Model, build_model, static
 from tfkit.models.static import compiled_step, decode_step, static_fault
+from tfkit.recipe.settings.sections import Generate
 
 from .searching import best, small
 
@@ -128,6 +130,12 @@ def test_a_model_without_a_cache_and_quantized_weights_are_refused() -> None:
         best(model, [[5, 6]], 3, step=compiled_step, decoder=StepDecoder(model, "int8"))
 
 
+def test_a_growing_cache_is_not_compiled() -> None:
+    with pytest.raises(UsageError, match=r"set generate\.cache: static too"):
+        step_of(Generate(compile=True))
+    assert step_of(Generate()) is None and step_of(Generate(cache="static", compile=True)) is compiled_step
+
+
 def test_the_recipe_chooses_the_cache(tmp_path: Path, graphs: CompileCounter) -> None:
     texts = {}
     for cache, compile_ in (("growing", False), ("static", False), ("static", True)):
@@ -137,7 +145,7 @@ def test_the_recipe_chooses_the_cache(tmp_path: Path, graphs: CompileCounter) ->
             ["one two", "six"], max_new_tokens=8, logits={"type": "min_length", "tokens": 5}
         )
     assert len(set(map(str, texts.values()))) == 1 and all(texts["static", True]) and graphs.frame_count == 1
-    with pytest.raises(RecipeError, match=r"generate\.compile: needs buffers of one size; set cache: static too"):
+    with pytest.raises(RecipeError, match=r"generate\.compile: needs buffers of full size; set cache: static too"):
         run_recipe(tmp_path, {"generate.compile": True})
     with pytest.raises(RecipeError, match="static cannot be used: beam reorders or shortens texts"):
         trained(run_recipe(tmp_path, {"generate": {"cache": "static", "strategy": "beam"}}), tmp_path / "beam")

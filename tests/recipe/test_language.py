@@ -190,7 +190,7 @@ def visible(blueprint: Blueprint, length: int, layer: int = 0) -> list[str]:
     model = build_model(blueprint, "meta")
     stack = model.stack(blueprint.last.side)
     kind = stack.plan.order[layer]
-    mask = Visibility(stack._kinds[kind].rules, Span(length, length, 0, torch.device("cpu"))).dense()
+    mask = Visibility(stack.kinds[kind].rules, Span(length, length, 0, torch.device("cpu"))).dense()
     rows = torch.ones(1, length, length, dtype=torch.bool) if mask is None else mask.expand(1, length, length)
     return ["".join(str(int(value)) for value in row) for row in rows[0]]
 

@@ -111,7 +111,9 @@ class Search:
 
 
 def step_of(settings: Generate) -> Step | None:
-    """Return the step for a static cache, or None for a growing one."""
+    """Return the step for a static cache, or None for a growing one. Raise UsageError if that is to be compiled."""
+    if settings.cache == "growing" and settings.compile:
+        raise UsageError("generate.compile: needs buffers of full size; set generate.cache: static too")
     return None if settings.cache == "growing" else compiled_step if settings.compile else decode_step
 
 

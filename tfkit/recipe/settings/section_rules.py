@@ -245,7 +245,7 @@ def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Pro
         text = "has no effect: only an encoder_decoder has a source; use max_new_tokens"
         yield Doubt("length_ratio", text, at="generate")
     if generate.compile and generate.cache != "static":
-        yield Problem("compile", "needs buffers of one size; set cache: static too", at="generate")
+        yield Problem("compile", "needs buffers of full size; set cache: static too", at="generate")
 
 
 def writes(blueprint: Blueprint) -> bool:
