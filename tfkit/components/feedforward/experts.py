@@ -337,8 +337,10 @@ class Experts(FeedForward):
         """Count the rows of each expert; meta and fake tensors have no values, so one expert gets all rows."""
         if experts.is_meta or type(experts) is not Tensor:
             return [len(experts)] + [0] * (self.config.num_experts - 1)
-        sizes: list[int] = experts.bincount(minlength=self.config.num_experts).tolist()
-        return sizes
+        # bincount would wait for the device a second time
+        sizes = experts.new_zeros(self.config.num_experts).scatter_add_(0, experts, torch.ones_like(experts))
+        counts: list[int] = sizes.tolist()
+        return counts
 
     def _every(self, rows: Tensor, choice: Choice, context: Context) -> Tensor:
         """Apply every expert to every row, so that shapes do not depend on the choice."""

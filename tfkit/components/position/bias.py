@@ -19,21 +19,24 @@ from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 
 
-def slopes(num_heads: int, between: str = "below") -> list[float]:
-    """Return the slope of each head: 2^(-8h/n) for h = 1..n if n is a power of two.
+def slopes(num_heads: int, between: str = "below", device: torch.device | str = "cpu") -> Tensor:
+    """Return the slope of each head in float64, [head]: 2^(-8h/n) for h = 1..n if n is a power of two.
 
     Otherwise, as in the authors' code, the slopes for the next lower power of two, then every other slope for the next
     higher power. With `between` = "above": every other slope for the higher power from the second on, then the rest.
     """
     below = 1 << (num_heads.bit_length() - 1)
     if between == "above" and below != num_heads:
-        all_above = _powers(2 * below)
-        return (all_above[1::2] + all_above[::2])[:num_heads]
-    return _powers(below) + _powers(2 * below)[::2][: num_heads - below]
+        all_above = _powers(2 * below, device)
+        return torch.cat((all_above[1::2], all_above[::2]))[:num_heads]
+    return torch.cat((_powers(below, device), _powers(2 * below, device)[::2][: num_heads - below]))
 
 
-def _powers(count: int) -> list[float]:
-    return [2.0 ** (-8 * head / count) for head in range(1, count + 1)]
+def _powers(count: int, device: torch.device | str) -> Tensor:
+    """Compute on the device, as a copy of a list would wait for it in every forward."""
+    heads = torch.arange(1, count + 1, dtype=torch.float64, device=device)
+    out: Tensor = 2.0 ** (-8 * heads / count)
+    return out
 
 
 @register("position", "alibi")
@@ -61,7 +64,7 @@ class ALiBi(Position):
     config: Config
 
     def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
-        slope = torch.tensor(slopes(num_heads, self.config.between), dtype=self.dtype, device=query_positions.device)
+        slope = slopes(num_heads, self.config.between, query_positions.device).to(self.dtype)
         slope = rearrange(slope, "head -> 1 head 1 1")  # [1 head 1 1]
         query, key = query_positions[:, None, :, None], key_positions[:, None, None, :]
         if self.config.bfloat16:

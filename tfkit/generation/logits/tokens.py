@@ -33,7 +33,8 @@ class Banned(LogitsRule):
         self.banned = torch.tensor(token_ids(self.config.tokens, tokenizer))
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        return logits.index_fill(1, self.banned.to(logits.device), NEVER)
+        self.banned = self.banned.to(logits.device)  # once, as a copy waits for the device
+        return logits.index_fill(1, self.banned, NEVER)
 
 
 @register("logits", "forced")
@@ -52,7 +53,7 @@ class Forced(LogitsRule):
         self.first = torch.tensor(token_ids(self.config.tokens, tokenizer))
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        first = self.first.to(logits.device)
+        first = self.first = self.first.to(logits.device)
         forced = first[new.clamp(max=len(first) - 1)]
         others = torch.arange(logits.shape[1], device=logits.device)[None] != forced[:, None]
         certain = torch.zeros_like(logits).masked_fill(others, NEVER)
@@ -81,5 +82,6 @@ class MinLength(LogitsRule):
         self.ends = torch.tensor(ends)
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
-        held_back = logits.index_fill(1, self.ends.to(logits.device), NEVER)
+        self.ends = self.ends.to(logits.device)
+        held_back = logits.index_fill(1, self.ends, NEVER)
         return torch.where((new < self.config.tokens)[:, None], held_back, logits)
