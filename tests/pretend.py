@@ -7,9 +7,11 @@ what single CUDA kernels refuse. Only the thread that opened it sees the device.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import tfkit
+
 CUDA = torch.device("cuda", 0)
+PACKAGE = str(Path(tfkit.__file__).parent) + os.sep
 # operations whose output, or its shape, the host must read
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "_unique2", "bincount")
 READS += ("unique_dim", "unique_consecutive", "repeat_interleave.Tensor", "index_put_.hacked_twin")
@@ -65,9 +70,9 @@ def _line(event: str) -> str:
     """Name the innermost line of tfkit that is running."""
     frame = sys._getframe(1)
     while frame is not None:
-        _, found, path = frame.f_code.co_filename.rpartition("/tfkit/")
-        if found:
-            return f"{path}:{frame.f_lineno} {event}"
+        file = frame.f_code.co_filename
+        if file.startswith(PACKAGE):
+            return f"{Path(file[len(PACKAGE) :]).as_posix()}:{frame.f_lineno} {event}"
         frame = frame.f_back  # type: ignore[assignment]
     return f"elsewhere {event}"
 
@@ -176,6 +181,8 @@ def pretending(patch: pytest.MonkeyPatch) -> Iterator[Device]:
         for name, answer in answers.items():
             inner.setattr(torch.cuda, name, answer)
         inner.setattr(torch.backends.cudnn, "is_acceptable", lambda _: False)
+        # in builds with CUDA, optimizers ask the driver whether a graph is captured
+        inner.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
         device = Device()
         try:
             with Calls(device), Operations(device):

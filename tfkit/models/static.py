@@ -43,7 +43,7 @@ class StaticKeys(KeyValueState):
 
 
 class StaticState(DecodeState):
-    """A read decode state with room for `capacity` tokens, one of which is read in each step.
+    """A decode state that has read a prompt, with room for `capacity` tokens; each step reads one.
 
     The mask hides places that are not written yet. The state can be neither reordered nor rewound.
     """
