@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import re
 import sys
 import time
@@ -19,12 +20,13 @@ from click.testing import CliRunner, Result
 
 from tfkit.cli.main import main
 from tfkit.core.bounds import WRITTEN
-from tfkit.core.errors import RunError
+from tfkit.core.errors import RunError, UsageError
 from tfkit.core.extras import installing
 from tfkit.interop.bench import cases, ctranslate, peers
 from tfkit.interop.bench.decoders import DECODERS
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
+from tfkit.reports import rounds
 from tfkit.reports.bench import (
     DEFAULT,
     LEAST,
@@ -165,11 +167,78 @@ def test_the_documented_commands_measure(command: str) -> None:
     assert {"tfkit", *here} <= {row["way"] for row in json.loads(result.stdout)}
 
 
+class Here:
+    """A worker without a process, which is quick."""
+
+    def __init__(self, name: str, make: rounds.Make) -> None:
+        self.call = make()
+        self.supports = self.call is not None
+
+    def ask(self, question: Callable[[rounds.Call], object]) -> object:
+        return question(self.call) if self.call is not None else None
+
+    def end(self) -> None: ...
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "Worker", Here)
+
+
+def spun(seconds: float) -> rounds.Call:
+    return partial(time.sleep, seconds)
+
+
+def killed() -> rounds.Call:
+    os._exit(1)
+
+
+def refused() -> rounds.Call:
+    raise UsageError("there is none")
+
+
+def state(worker: rounds.Worker) -> str:
+    return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_each_call_has_a_process_which_stands_still_while_another_is_measured() -> None:
+    with rounds.workers({"a": partial(spun, 0.1), "b": partial(spun, 0.2)}) as calls:
+        if sys.platform == "linux":
+            eventually(lambda: all(state(worker) == "T" for worker in calls.values()))
+        times = rounds.alternate(calls, 2)
+        pids = {worker.ask(process_of) for worker in calls.values()}
+    assert len(pids | {os.getpid()}) == 3
+    assert {name: len(seconds or ()) for name, seconds in times.items()} == {"a": 2, "b": 2}
+    assert min(times["a"] or ()) >= 0.1 and min(times["b"] or ()) >= 0.2
+    assert not any(worker.process.is_alive() for worker in calls.values())
+
+
+def process_of(call: rounds.Call) -> int:
+    return os.getpid()
+
+
+def test_what_a_process_refuses_or_its_end_is_said() -> None:
+    with pytest.raises(UsageError, match="there is none"), rounds.workers({"a": refused}):
+        pass
+    with (
+        pytest.raises(RunError, match="the process that measures a ended; there may be"),
+        rounds.workers({"a": killed}),
+    ):
+        pass
+
+
 def bench_decoding(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["bench", "decoding", "--new", "2", "--rounds", "2", "--batches", "1", *arguments])
 
 
-def test_decoding_is_measured_beside_itself_in_int8_and_what_its_weights_take() -> None:
+def test_decoding_is_measured_beside_itself_in_int8_and_what_its_weights_take(here: None) -> None:
     rows = json.loads(bench_decoding("--models", "pair", "--json").stdout)
     assert [(row["model"], row["beams"], row["way"]) for row in rows] == [
         ("pair", 1, way) for way in ("tfkit", "tfkit int8", "tfkit bfloat16", "weights alone")
@@ -179,7 +248,7 @@ def test_decoding_is_measured_beside_itself_in_int8_and_what_its_weights_take() 
     assert all(row["ratios"][0] <= row["ratio"] <= row["ratios"][1] and row["step_ms"] > 0 for row in rows)
 
 
-def test_decoding_as_a_table_says_what_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_as_a_table_says_what_cannot_be_compared(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DECODERS, "litgpt", lambda work, model: None)
     result = bench_decoding("--models", "small", "--against", "litgpt")
     assert result.exit_code == 0, result.output
@@ -229,7 +298,7 @@ TINY = {
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "TRAINED", TINY)
     monkeypatch.setattr(cases, "READ", {name: replace(case, trains=False) for name, case in TINY.items()})
     monkeypatch.setattr("tfkit.reports.bench_decoding.SIZES", {name: case.size for name, case in TINY.items()})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 import torch
@@ -19,7 +20,7 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.rounds import OWN, Call, alternate, compared, print_table
+from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, print_table, workers
 
 if TYPE_CHECKING:
     from tfkit.generation.strategy import Strategy
@@ -60,12 +61,13 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Work:
-    """A decoding task: `new` tokens for each of `batch` prompts, with greedy or beam search."""
+    """A decoding task: `new` tokens for each of `batch` prompts, with greedy or beam search, on CPU `threads`."""
 
     size: Size
     batch: int
     beams: int
     new: int
+    threads: int = field(default_factory=torch.get_num_threads)
 
     def prompts(self) -> torch.Tensor:
         """Return reproducible random ids [batch time], without special tokens."""
@@ -87,22 +89,36 @@ class Timed:
 
 
 def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> Iterator[Timed]:
-    """Time all methods for each task in alternating rounds."""
+    """Time all methods for each task in alternating rounds. Raise UsageError if a library is missing."""
     for work in works:
-        for name, seconds in alternate(ways(work, peers), rounds).items():
+        with workers(_ways(work, peers)) as calls:
+            times = alternate(calls, rounds)
+        for name, seconds in times.items():
             yield Timed(work, name, seconds)
 
 
-def ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Call | None]:
-    """Return the call for tfkit, quantized tfkit and each peer; None if a method does not support the task.
+def _ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Make]:
+    """Return what prepares the call of tfkit, of quantized tfkit and of each peer.
 
-    The time of multiplying by the weights alone is included as a lower bound. Raise UsageError if a library is missing.
+    The time of multiplying by the weights alone is included as a lower bound.
     """
-    model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
-    own: dict[str, Call | None] = {OWN: decoding(model, work)}
-    for name in get_args(Quantize):
-        own[f"{OWN} {name}"] = decoding(model, work, name) if _is_available(model, name) else None
-    return own | {FLOOR: _floor(model, work)} | {name: peer(work, model) for name, peer in peers.items()}
+    own: dict[str, Make] = {OWN: partial(_own, work, None)}
+    own |= {f"{OWN} {name}": partial(_own, work, name) for name in get_args(Quantize)}
+    return own | {FLOOR: partial(_floor, work)} | {name: partial(_peer, work, peer) for name, peer in peers.items()}
+
+
+def build(work: Work) -> Model:
+    """Return the model of a task in eval mode, with reproducible random weights."""
+    return build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
+
+
+def _own(work: Work, quantize: Quantize | None) -> Call | None:
+    model = build(work)
+    return decoding(model, work, quantize) if quantize is None or _is_available(model, quantize) else None
+
+
+def _peer(work: Work, peer: Peer) -> Call | None:
+    return peer(work, build(work))
 
 
 def recipe(size: Size, dropout: float = 0.0) -> Tree:
@@ -156,8 +172,9 @@ def _is_available(model: Model, quantize: Quantize) -> bool:
     return True
 
 
-def _floor(model: Model, work: Work) -> Call:
+def _floor(work: Work) -> Call:
     """Return a call that multiplies each weight matrix by one vector per step, a lower bound with float32 weights."""
+    model = build(work)
     layers = model.stack(model.blueprint.last.side).layers
     named = [*layers.named_parameters(), *(model.head.named_parameters() if model.head is not None else ())]
     weights = [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]
@@ -199,7 +216,7 @@ def render(rows: Sequence[JsonObject], console: Console) -> None:
     new = rows[0]["new_tokens"]
     console.print(
         f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
-        "alternating rounds.",
+        "alternating rounds, each method in a process of its own.",
         highlight=False,
     )
     titles = {title: title for title in ("model", "batch", "beams", "way")}

@@ -1,19 +1,32 @@
-"""Times of several calls in alternating rounds, so that other load on the machine affects all of them."""
+"""Times of several calls in alternating rounds, so that other load on the machine affects all of them.
+
+Each call runs in a process of its own, and all other processes are stopped meanwhile. In a common process, the idle
+threads of one library would compete with those of another, which can double a time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import signal
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import TypeVar
 
+import torch
 from rich.table import Table
 
 from tfkit.core.console import Console
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import RunError, TfkitError, UsageError
 from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject
 
 Call = Callable[[], object]
+Make = Callable[[], Call | None]  # prepares a call; None if a library does not support the task
+Answer = TypeVar("Answer")
 OWN = "tfkit"
 WIDEST = 100  # minimum table width, sufficient for six lengths
 
@@ -28,15 +41,83 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     return list(names)
 
 
-def alternate(calls: Mapping[str, Call | None], rounds: int) -> dict[str, tuple[float, ...] | None]:
-    """Return the seconds of each call by name, one per round after a warm-up round; None for calls that are None."""
-    supported = {name: call for name, call in calls.items() if call is not None}
-    seconds: dict[str, list[float]] = {name: [] for name in supported}
+class Worker:
+    """A process that prepares a call and measures it on request. It is stopped in between, if the system can do so.
+
+    `make` must be picklable. Raise its errors, and RunError if the process ends unexpectedly.
+    """
+
+    def __init__(self, name: str, make: Make) -> None:
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, make, torch.get_num_threads()), daemon=True)
+        self.process.start()
+        other.close()
+        self.supports = self._answer(bool)
+
+    def ask(self, question: Callable[[Call], Answer]) -> Answer:
+        """Return the answer of a picklable function of the call."""
+        self._signal("SIGCONT")
+        self.pipe.send(question)
+        return self._answer(question)
+
+    def end(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+    def _answer(self, _: Callable[..., Answer]) -> Answer:
+        try:
+            answer: Answer | TfkitError = self.pipe.recv()
+        except EOFError:
+            raise RunError(f"the process that measures {self.name} ended; there may be too little memory") from None
+        if isinstance(answer, TfkitError):
+            raise answer
+        self._signal("SIGSTOP")
+        return answer
+
+    def _signal(self, name: str) -> None:
+        if hasattr(signal, name):
+            os.kill(self.process.pid or 0, getattr(signal, name))
+
+
+def _serve(pipe: Connection, make: Make, threads: int) -> None:
+    """Prepare a call and answer questions about it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    torch.set_num_threads(1)  # otherwise, torch's idle threads could compete with those of an engine
+    try:
+        call = make()
+    except TfkitError as error:
+        pipe.send(error)
+        return
+    torch.set_num_threads(threads)
+    pipe.send(call is not None)
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(pipe.recv()(call))
+
+
+@contextlib.contextmanager
+def workers(makes: Mapping[str, Make]) -> Iterator[dict[str, Worker]]:
+    """Start a worker for each call, and end all of them after the block."""
+    started: dict[str, Worker] = {}
+    with contextlib.ExitStack() as stack:
+        for name, make in makes.items():
+            started[name] = worker = Worker(name, make)
+            stack.callback(worker.end)
+        yield started
+
+
+def alternate(calls: Mapping[str, Worker], rounds: int) -> dict[str, tuple[float, ...] | None]:
+    """Return the seconds of each call by name, one per round after a warm-up round; None if it is not supported."""
+    seconds: dict[str, list[float]] = {name: [] for name, worker in calls.items() if worker.supports}
     for number in range(rounds + 1):
-        for name, call in supported.items():
-            elapsed = _seconds(call)
+        for name, times in seconds.items():
+            elapsed = calls[name].ask(_seconds)
             if number:
-                seconds[name].append(elapsed)
+                times.append(elapsed)
     return {name: tuple(seconds[name]) if name in seconds else None for name in calls}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.bench import peak_bytes
 from tfkit.reports.bench_decoding import Size, recipe
-from tfkit.reports.rounds import OWN, Call, alternate, compared, print_table
+from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, print_table, workers
 from tfkit.training.division import Division
 
 if TYPE_CHECKING:
@@ -32,13 +33,17 @@ OBJECTIVES = {"decoder": "causal_lm", "encoder": "masked_lm", "encoder_decoder":
 
 @dataclass(frozen=True)
 class BenchCase:
-    """A model and a batch of `rows` random texts of `length` tokens; an encoder-decoder has them on both sides."""
+    """A model and a batch of `rows` random texts of `length` tokens; an encoder-decoder has them on both sides.
+
+    `threads` is the number of CPU threads that engines use.
+    """
 
     size: Size
     rows: int
     length: int
     dropout: float = 0.0
     trains: bool = True
+    threads: int = field(default_factory=torch.get_num_threads)
 
     def ids(self, seed: int = 0) -> Tensor:
         """Return reproducible random ids [rows length], without special tokens."""
@@ -75,15 +80,30 @@ READ = {name: replace(case, length=128, trains=False) for name, case in TRAINED.
 
 def measure(case: BenchCase, peers: Mapping[str, Peer], rounds: int) -> list[JsonObject]:
     """Time tfkit and the peers in alternating rounds. Raise UsageError if a library is not installed."""
+    makes: dict[str, Make] = {OWN: partial(_own, case)}
+    makes |= {name: partial(_peer, case, peer) for name, peer in peers.items()}
+    with workers(makes) as calls:
+        seconds = alternate(calls, rounds)
+        # engines allocate by other means than torch
+        peaks = {name: {"peak_bytes": call.ask(_peak)} if case.trains else {} for name, call in calls.items()}
+    return [_row(case, name, times or (), seconds[OWN] or ()) | peaks[name] for name, times in seconds.items()]
+
+
+def _build(case: BenchCase) -> Model:
     blueprint = load_recipe({"tfkit": 1, "model": recipe(case.size, case.dropout)}).blueprint()
-    model = build_model(blueprint, seed=0).train(case.trains)
-    calls = {OWN: _step(case, model) if case.trains else _forward(case, model)}
-    calls |= {name: peer(case, model) for name, peer in peers.items()}
-    seconds = alternate(calls, rounds)
-    rows = [_row(case, name, times or (), seconds[OWN] or ()) for name, times in seconds.items()]
-    if not case.trains:  # engines allocate by other means than torch
-        return rows
-    return [{**row, "peak_bytes": peak_bytes(calls[row["way"]], "cpu")} for row in rows]
+    return build_model(blueprint, seed=0).train(case.trains)
+
+
+def _own(case: BenchCase) -> Call:
+    return _step(case, _build(case)) if case.trains else _forward(case, _build(case))
+
+
+def _peer(case: BenchCase, peer: Peer) -> Call:
+    return peer(case, _build(case))
+
+
+def _peak(call: Call) -> int:
+    return peak_bytes(call, "cpu")
 
 
 def _row(case: BenchCase, way: str, times: Sequence[float], own: Sequence[float]) -> JsonObject:
@@ -140,7 +160,7 @@ def render(rows: Sequence[JsonObject]) -> None:
     """Print the results."""
     Console().print(
         f"Random weights, float32, {torch.get_num_threads()} CPU threads of {machine()['processor']}; medians of "
-        "alternating rounds.",
+        "alternating rounds, each method in a process of its own.",
         highlight=False,
     )
     titles = {title: title for title in ("model", "rows", "length", "dropout", "way")}

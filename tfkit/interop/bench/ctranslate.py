@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -76,7 +75,7 @@ def _numbers(vocab_size: int) -> object:
 def _load(work: Work, folder: Path, dtype: str) -> Callable[[], Texts]:
     """Return a call that decodes with a CTranslate2 folder."""
     library = optional("ctranslate2", "bench", PURPOSE)
-    how = {"compute_type": dtype, "inter_threads": 1, "intra_threads": torch.get_num_threads()}
+    how = {"compute_type": dtype, "inter_threads": 1, "intra_threads": work.threads}
     engine = (library.Translator if work.size.pair else library.Generator)(str(folder), device="cpu", **how)
     read = [[str(number) for number in row] for row in work.prompts().tolist()]
     search = {"beam_size": work.beams, "length_penalty": 0, "end_token": [], "return_scores": True}

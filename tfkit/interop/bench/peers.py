@@ -105,7 +105,7 @@ def _exported(case: BenchCase, model: Model, load: Callable[[Path], Engine]) -> 
 def _onnxruntime(case: BenchCase, model: Model) -> Call:
     runtime = library("onnxruntime")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = case.threads
 
     def load(file: Path) -> Engine:
         session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -124,7 +124,7 @@ def _openvino(case: BenchCase, model: Model) -> Call:
     engine = library("openvino")
 
     def load(file: Path) -> Engine:
-        threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+        threads = {"INFERENCE_NUM_THREADS": case.threads, "INFERENCE_PRECISION_HINT": "f32"}
         compiled = engine.Core().compile_model(str(file), "CPU", threads)
         names = {name for one in compiled.inputs for name in one.names}
 
