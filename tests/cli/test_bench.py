@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tfkit.cli.main import main
 from tfkit.core.bounds import WRITTEN
@@ -39,7 +41,7 @@ from tfkit.reports.bench import (
     layers,
     measure,
 )
-from tfkit.reports.bench_decoding import LENGTH, PROMPT, Size, Work, decoding, recipe
+from tfkit.reports.bench_decoding import LENGTH, PROMPT, Size, Work, build, decoding, recipe
 
 SMALL = ["--d-model", "16", "--heads", "2", "--window", "16"]
 
@@ -328,6 +330,31 @@ def test_a_missing_library_is_named_with_what_installs_it(
     assert message in " ".join(result.stderr.split())
 
 
+class Embedded(TorchDispatchMode):
+    """Lists the shapes of the ids whose embeddings are looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.embedding.default:
+            self.shapes.append(tuple(args[1].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["gpt", "pair"])
+def test_transformers_decodes_with_a_cache(name: str) -> None:
+    pytest.importorskip("transformers")
+    work = Work(TINY[name].size, 2, 1, 4)
+    call = DECODERS["transformers"](work, build(work))
+    with Embedded() as embedded:
+        assert call is not None
+        call()
+    read = [shape[-1] for shape in embedded.shapes]  # a prompt or a source once, then one token a step
+    assert max(read) == read[0] == PROMPT and set(read) == {1, PROMPT} and PROMPT not in read[2:]
+
+
 def test_decoding_is_measured_beside_ctranslate2(tiny: None) -> None:
     pytest.importorskip("ctranslate2")
     ways = ["ctranslate2", "ctranslate2-int8"]
@@ -350,7 +377,7 @@ def test_the_common_sizes_are_measured_beside_ctranslate2(words: str) -> None:
 
 def test_an_engine_that_writes_something_else_is_refused() -> None:
     work = Work(TINY["gpt"].size, 2, 1, 4)
-    model = build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
+    model = build(work)
     best = [candidates[0] for candidates in decoding(model, work, scored=True)()]
     texts = [(list(one.ids), one.log_probability) for one in best]
     ctranslate._check(work, model, texts)

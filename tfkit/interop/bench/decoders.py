@@ -65,7 +65,7 @@ def transformers_model(size: Size, dropout: float = 0.0) -> Any:
 def _transformers(work: Work, _: Model, **how: object) -> Call | None:
     """Decode with GPT-2, or BART for an encoder-decoder."""
     model, ids = transformers_model(work.size).eval(), work.prompts()
-    model.config.use_cache = True
+    model.generation_config.use_cache = True  # which GPT-2's constructor took from its config
     lengths = {"max_new_tokens": work.new, "min_new_tokens": work.new}
 
     def call() -> object:
