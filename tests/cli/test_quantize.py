@@ -155,6 +155,7 @@ def test_what_cannot_be_quantized_is_refused(folders: tuple[Path, Path], tmp_pat
     for words, message in (
         ((small_run, tmp_path / "out"), "the weights are already in int8"),
         ((run, run, "--force"), "is the run itself"),
+        ((run, run / "int8"), "is inside the run"),
         ((run, small_run), "--force replaces it"),
         ((run, tmp_path / "out", "--split", "tset"), "no split 'tset'"),
         ((tmp_path / "nothing", tmp_path / "out"), "no such folder"),

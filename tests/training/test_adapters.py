@@ -98,6 +98,7 @@ def test_more_parameters_may_be_trained(base: Path) -> None:
         ({"on": ["head.*"]}, {}, r"adapter\.on: head\.output shares its weight with another module"),
         ({"also": ["heads"]}, {}, r"adapter\.also\[0\]: no parameter name starts with 'heads'"),
         ({"rank": 0}, {}, r"adapter\.rank"),
+        ({"rank": 1000}, {}, r"adapter\.rank: 1000 exceeds the width \d+ of .*\.query; use at most \d+"),
         ({}, {"freeze": ["decoder"]}, r"train\.freeze: train\.adapter freezes the model"),
         ({}, {"groups": [{"kind": "norm"}]}, r"train\.groups: train\.adapter freezes"),
         ({}, {"layer_decay": 0.5}, r"train\.layer_decay: train\.adapter freezes"),

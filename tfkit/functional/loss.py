@@ -15,11 +15,8 @@ from tfkit.functional.precision import wide, wide_dtype
 
 CHUNK_ELEMENTS = 1 << 22  # number of logits computed at once on a CPU: 16 MiB in float32, which its caches hold
 CHUNK_ROWS = 8192  # number of targets computed at once on other devices, where short products and many kernels are slow
-
-
-def bytes_per_logit(short: bool) -> int:
-    """Return the peak bytes per logit of a chunk: two float32 values, and a 16-bit value if `short`."""
-    return 10 if short else 8
+LOGIT_BYTES = 8  # peak bytes per logit of a chunk: two float32 values
+SHORT_LOGIT_BYTES = 10  # the same in bfloat16: a 16-bit value, too
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -70,6 +70,8 @@ def quantize_run(
         raise UsageError(
             f"{out}: is the run itself, whose float weights are needed for training; choose another folder"
         )
+    if run.folder.resolve() in Path(out).resolve().parents:
+        raise UsageError(f"{out}: is inside the run {run.folder}; choose a folder outside it")
     goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):

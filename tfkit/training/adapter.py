@@ -186,7 +186,11 @@ class Lora(Adapter):
                     within = (path.rpartition(".")[2] for path in linear if ".layers." in path)
                     known = ", ".join(dict.fromkeys(within)) or some(linear)
                     yield Problem("on", f"no linear layer is called '{name}'; available: {known}")
-            if tied := _tied(model, projections(model, self.on)):
+            found = projections(model, self.on)
+            width, narrowest = min((_width(one), name) for name, one in found.items()) if found else (self.rank, "")
+            if width < self.rank:
+                yield Problem("rank", f"{self.rank} exceeds the width {width} of {narrowest}; use at most {width}")
+            if tied := _tied(model, found):
                 yield Problem(
                     "on",
                     f"{some(tied)} shares its weight with another module, which would change too; leave it out of `on`",
@@ -200,6 +204,10 @@ class Lora(Adapter):
     def attach(self, model: nn.Module, seed: int) -> Adaptation:
         """Attach an update to each projection. The initial A depends only on the seed."""
         return LowRankAdaptation(projections(model, self.on), self.rank, self.scale, self.dropout, seed)
+
+
+def _width(linear: nn.Linear) -> int:
+    return min(linear.in_features, linear.out_features)
 
 
 def _tied(model: nn.Module, linears: Mapping[str, nn.Linear]) -> list[str]:

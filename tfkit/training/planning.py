@@ -12,7 +12,7 @@ from tfkit.components.head.base import TokenHead
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import Longest
-from tfkit.functional.loss import CHUNK_ROWS, bytes_per_logit
+from tfkit.functional.loss import CHUNK_ROWS, LOGIT_BYTES, SHORT_LOGIT_BYTES
 from tfkit.models import Model, build_model
 from tfkit.models.sample import meta_inputs
 from tfkit.recipe.load import Recipe
@@ -60,7 +60,6 @@ class TrainingPlan:
     room: int
     layouts: tuple[Layout, ...]
     source: str  # arguments of `tfkit train`: the recipe with its variants and changes
-    most_logits: int = CHUNK_ROWS  # tokens whose logits the loss computes at once
 
     @property
     def chosen(self) -> Layout | None:
@@ -158,7 +157,7 @@ def _logits(model: Model, settings: Train) -> int:
     head = model.head
     if not isinstance(head, TokenHead) or not head.plain or settings.compile:
         return 0
-    return head.output.out_features * bytes_per_logit(settings.precision == "bfloat16")
+    return head.output.out_features * (SHORT_LOGIT_BYTES if settings.precision == "bfloat16" else LOGIT_BYTES)
 
 
 def _length(recipe: Recipe, blueprint: Blueprint) -> int:

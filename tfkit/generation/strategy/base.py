@@ -72,8 +72,9 @@ class Strategy(Component):
 
     def _check_static(self, model: Model) -> None:
         """Raise UsageError if the strategy or the model cannot decode from a static cache."""
-        fault = static_fault(model.stack(model.blueprint.last.side))
-        if not self.steady:
+        if self.steady:
+            fault = static_fault(model.stack(model.blueprint.last.side))
+        else:
             fault = f"{self.part_name} reorders or shortens texts; use generate.strategy: greedy or sample"
         if fault is not None:
             raise UsageError(f"generate.cache: static cannot be used: {fault}")
