@@ -55,7 +55,7 @@ def command(recipe: str, devices: int, memory: int, length: int | None, as_json:
 
 def _print(plan: TrainingPlan, note: str | None) -> None:
     from tfkit.core.output import counted
-    from tfkit.training.planning import CHUNK_ROWS
+    from tfkit.training.planning import MOST_LOGITS
 
     settings = plan.recipe.train
     echo(f"{plan.recipe.name}: {counted(plan.parameters, 'parameter')}, rows of {counted(plan.length, 'token')}")
@@ -68,7 +68,7 @@ def _print(plan: TrainingPlan, note: str | None) -> None:
         for name, count in counts.items():
             echo(f"  {name:<10}{_size(count):>12}")
     if plan.layouts[0].logits:
-        echo(f"logits of the loss: {_size(plan.layouts[0].logits)} for each token, up to {CHUNK_ROWS:,} at once")
+        echo(f"logits of the loss: {_size(plan.layouts[0].logits)} for each token, up to {MOST_LOGITS:,} at once")
     for one in plan.layouts:
         echo(f"train.recompute: {one.recompute}{', train.parallel.shard: true' if one.shard else ''}")
         echo(f"{'  first row':<12}{_size(one.memory.activations):>12}   {_size(one.row)} for each further row")

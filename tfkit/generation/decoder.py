@@ -30,10 +30,10 @@ from tfkit.generation.layers import Kind, Layers, copied, joined
 from tfkit.generation.products import (
     BFloat16,
     Int8,
-    Joined,
     Packed,
     Product,
     Reordered,
+    Transposed,
     can_pack,
     can_reorder,
     check_quantized,
@@ -46,8 +46,7 @@ Quantize = Literal["int8", "bfloat16"]
 
 MOST_ROWS = 64  # with more rows, the plain weight is as fast
 LEAST = 1 << 20  # minimum bytes of a weight for which oneDNN's faster product outweighs its call overhead
-SMALL = 4 << 20  # maximum bytes of a weight for which a copy is faster even for one row, as call overhead dominates
-LARGE = 32 << 20  # total bytes of weights beyond which call overhead is negligible even for one row
+SMALL = 4 << 20  # maximum bytes of a weight for which MKL's packed product is faster even for one row
 MOST_BYTES = 2 << 30  # maximum total size of a model's float32 copies
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # modules that are called directly, as the overhead of Module.__call__ is noticeable in decoding
@@ -94,8 +93,7 @@ class Copies:
             return []
         if size <= SMALL:
             return [(range(1, MOST_ROWS + 1), Packed)]
-        one = [(range(1, 2), Joined)] if len(linears) > 1 and size <= LARGE else []
-        return [*one, (range(2, MOST_ROWS + 1), Packed)]
+        return [(range(1, 2), Transposed), (range(2, MOST_ROWS + 1), Packed)]
 
     def make(self, linears: Sequence[nn.Linear], kind: Kind) -> Product | None:
         """Build a copy of the concatenated weights; return None if it would exceed the memory limit."""

@@ -26,6 +26,7 @@ from tfkit.training.objective.causal_lm import CausalLm
 
 UNKNOWN = 512  # tokens per row if neither the model nor the data limit it
 DEVICE = torch.device("cpu")  # on a GPU, about as much is saved for the backward pass
+MOST_LOGITS = CHUNK_ROWS  # tokens whose logits the loss computes at once
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Layout:
 
     def needed(self, rows: int) -> int:
         """Return the bytes that `rows` rows take on one device."""
-        return self.memory.total + (rows - 1) * self.row + self.logits * min(rows * self.length, CHUNK_ROWS)
+        return self.memory.total + (rows - 1) * self.row + self.logits * min(rows * self.length, MOST_LOGITS)
 
     def filled(self, room: int, devices: int) -> Layout:
         """Return the layout with the largest batch for devices of `room` bytes."""
