@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import re
 import sys
@@ -170,21 +171,21 @@ def test_the_documented_commands_measure(command: str) -> None:
 
 
 class Here:
-    """A worker without a process, which is quick."""
+    """A measured call without a process, which is quick."""
 
     def __init__(self, name: str, make: rounds.Make) -> None:
         self.call = make()
         self.supports = self.call is not None
 
-    def ask(self, question: Callable[[rounds.Call], object]) -> object:
-        return question(self.call) if self.call is not None else None
+    def ask(self, question: Callable[[rounds.Call], float]) -> float:
+        return question(self.call) if self.call is not None else math.nan
 
     def end(self) -> None: ...
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "Worker", Here)
+    monkeypatch.setattr(rounds, "MeasuredCall", Here)
 
 
 def spun(seconds: float) -> rounds.Call:
@@ -199,8 +200,8 @@ def refused() -> rounds.Call:
     raise UsageError("there is none")
 
 
-def state(worker: rounds.Worker) -> str:
-    return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+def state(call: rounds.MeasuredCall) -> str:
+    return Path(f"/proc/{call.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -211,15 +212,15 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_each_call_has_a_process_which_stands_still_while_another_is_measured() -> None:
-    with rounds.workers({"a": partial(spun, 0.1), "b": partial(spun, 0.2)}) as calls:
+    with rounds.measured_calls({"a": partial(spun, 0.1), "b": partial(spun, 0.2)}) as calls:
         if sys.platform == "linux":
-            eventually(lambda: all(state(worker) == "T" for worker in calls.values()))
+            eventually(lambda: all(state(call) == "T" for call in calls.values()))
         times = rounds.alternate(calls, 2)
-        pids = {worker.ask(process_of) for worker in calls.values()}
+        pids = {call.ask(process_of) for call in calls.values()}
     assert len(pids | {os.getpid()}) == 3
     assert {name: len(seconds or ()) for name, seconds in times.items()} == {"a": 2, "b": 2}
     assert min(times["a"] or ()) >= 0.1 and min(times["b"] or ()) >= 0.2
-    assert not any(worker.process.is_alive() for worker in calls.values())
+    assert not any(call.process.is_alive() for call in calls.values())
 
 
 def process_of(call: rounds.Call) -> int:
@@ -227,13 +228,14 @@ def process_of(call: rounds.Call) -> int:
 
 
 def test_what_a_process_refuses_or_its_end_is_said() -> None:
-    with pytest.raises(UsageError, match="there is none"), rounds.workers({"a": refused}):
-        pass
-    with (
-        pytest.raises(RunError, match="the process that measures a ended; there may be"),
-        rounds.workers({"a": killed}),
-    ):
-        pass
+    with pytest.raises(UsageError, match="there is none"):
+        rounds.MeasuredCall("a", refused)
+    with pytest.raises(RunError, match="the process that measures a ended; there may be too little memory"):
+        rounds.MeasuredCall("a", killed)
+    with rounds.measured_calls({"a": partial(spun, 0)}) as calls:
+        calls["a"].process.kill()
+        with pytest.raises(RunError, match="the process that measures a ended"):
+            calls["a"].ask(rounds._seconds)
 
 
 def bench_decoding(*arguments: str) -> Result:

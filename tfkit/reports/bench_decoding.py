@@ -20,7 +20,7 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, print_table, workers
+from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table
 
 if TYPE_CHECKING:
     from tfkit.generation.strategy import Strategy
@@ -91,7 +91,7 @@ class Timed:
 def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> Iterator[Timed]:
     """Time all methods for each task in alternating rounds. Raise UsageError if a library is missing."""
     for work in works:
-        with workers(_ways(work, peers)) as calls:
+        with measured_calls(_ways(work, peers)) as calls:
             times = alternate(calls, rounds)
         for name, seconds in times.items():
             yield Timed(work, name, seconds)

@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import TypeVar
 
 import torch
 from rich.table import Table
@@ -26,7 +25,6 @@ from tfkit.core.trees import JsonObject
 
 Call = Callable[[], object]
 Make = Callable[[], Call | None]  # prepares a call; None if a library does not support the task
-Answer = TypeVar("Answer")
 OWN = "tfkit"
 WIDEST = 100  # minimum table width, sufficient for six lengths
 
@@ -41,7 +39,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     return list(names)
 
 
-class Worker:
+class MeasuredCall:
     """A process that prepares a call and measures it on request. It is stopped in between, if the system can do so.
 
     `make` must be picklable. Raise its errors, and RunError if the process ends unexpectedly.
@@ -54,13 +52,14 @@ class Worker:
         self.process = context.Process(target=_serve, args=(other, make, torch.get_num_threads()), daemon=True)
         self.process.start()
         other.close()
-        self.supports = self._answer(bool)
+        self.supports = bool(self._answer())
 
-    def ask(self, question: Callable[[Call], Answer]) -> Answer:
+    def ask(self, question: Callable[[Call], float]) -> float:
         """Return the answer of a picklable function of the call."""
         self._signal("SIGCONT")
-        self.pipe.send(question)
-        return self._answer(question)
+        with contextlib.suppress(BrokenPipeError):  # the answer is an error, too
+            self.pipe.send(question)
+        return self._answer()
 
     def end(self) -> None:
         """End the process."""
@@ -68,10 +67,10 @@ class Worker:
         self.process.join()
         self.pipe.close()
 
-    def _answer(self, _: Callable[..., Answer]) -> Answer:
+    def _answer(self) -> float:
         try:
-            answer: Answer | TfkitError = self.pipe.recv()
-        except EOFError:
+            answer: float | TfkitError = self.pipe.recv()
+        except (EOFError, ConnectionError):
             raise RunError(f"the process that measures {self.name} ended; there may be too little memory") from None
         if isinstance(answer, TfkitError):
             raise answer
@@ -89,30 +88,30 @@ def _serve(pipe: Connection, make: Make, threads: int) -> None:
     torch.set_num_threads(1)  # otherwise, torch's idle threads could compete with those of an engine
     try:
         call = make()
-    except TfkitError as error:
-        pipe.send(error)
-        return
-    torch.set_num_threads(threads)
-    pipe.send(call is not None)
-    with contextlib.suppress(EOFError):
+        torch.set_num_threads(threads)
+        pipe.send(call is not None)
         while True:
             pipe.send(pipe.recv()(call))
+    except TfkitError as error:
+        pipe.send(error)
+    except EOFError:
+        return  # the parent has ended
 
 
 @contextlib.contextmanager
-def workers(makes: Mapping[str, Make]) -> Iterator[dict[str, Worker]]:
-    """Start a worker for each call, and end all of them after the block."""
-    started: dict[str, Worker] = {}
+def measured_calls(makes: Mapping[str, Make]) -> Iterator[dict[str, MeasuredCall]]:
+    """Start a process for each call, and end all of them after the block."""
+    started: dict[str, MeasuredCall] = {}
     with contextlib.ExitStack() as stack:
         for name, make in makes.items():
-            started[name] = worker = Worker(name, make)
-            stack.callback(worker.end)
+            started[name] = call = MeasuredCall(name, make)
+            stack.callback(call.end)
         yield started
 
 
-def alternate(calls: Mapping[str, Worker], rounds: int) -> dict[str, tuple[float, ...] | None]:
+def alternate(calls: Mapping[str, MeasuredCall], rounds: int) -> dict[str, tuple[float, ...] | None]:
     """Return the seconds of each call by name, one per round after a warm-up round; None if it is not supported."""
-    seconds: dict[str, list[float]] = {name: [] for name, worker in calls.items() if worker.supports}
+    seconds: dict[str, list[float]] = {name: [] for name, call in calls.items() if call.supports}
     for number in range(rounds + 1):
         for name, times in seconds.items():
             elapsed = calls[name].ask(_seconds)

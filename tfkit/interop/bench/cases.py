@@ -20,7 +20,7 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.bench import peak_bytes
 from tfkit.reports.bench_decoding import Size, recipe
-from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, print_table, workers
+from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table
 from tfkit.training.division import Division
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def measure(case: BenchCase, peers: Mapping[str, Peer], rounds: int) -> list[Jso
     """Time tfkit and the peers in alternating rounds. Raise UsageError if a library is not installed."""
     makes: dict[str, Make] = {OWN: partial(_own, case)}
     makes |= {name: partial(_peer, case, peer) for name, peer in peers.items()}
-    with workers(makes) as calls:
+    with measured_calls(makes) as calls:
         seconds = alternate(calls, rounds)
         # engines allocate by other means than torch
-        peaks = {name: {"peak_bytes": call.ask(_peak)} if case.trains else {} for name, call in calls.items()}
+        peaks = {name: {"peak_bytes": int(call.ask(_peak))} if case.trains else {} for name, call in calls.items()}
     return [_row(case, name, times or (), seconds[OWN] or ()) | peaks[name] for name, times in seconds.items()]
 
 
