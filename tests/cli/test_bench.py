@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -200,8 +201,11 @@ def refused() -> rounds.Call:
     raise UsageError("there is none")
 
 
-def state(call: rounds.MeasuredCall) -> str:
-    return Path(f"/proc/{call.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+def state(pid: int | str | None) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "ended"
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -214,7 +218,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 def test_each_call_has_a_process_which_stands_still_while_another_is_measured() -> None:
     with rounds.measured_calls({"a": partial(spun, 0.1), "b": partial(spun, 0.2)}) as calls:
         if sys.platform == "linux":
-            eventually(lambda: all(state(call) == "T" for call in calls.values()))
+            eventually(lambda: all(state(call.process.pid) == "T" for call in calls.values()))
         times = rounds.alternate(calls, 2)
         pids = {call.ask(process_of) for call in calls.values()}
     assert len(pids | {os.getpid()}) == 3
@@ -225,6 +229,28 @@ def test_each_call_has_a_process_which_stands_still_while_another_is_measured() 
 
 def process_of(call: rounds.Call) -> int:
     return os.getpid()
+
+
+KILLED = """
+import functools, os, signal, sys, time
+from tfkit.reports import rounds
+
+if __name__ == "__main__":
+    with rounds.measured_calls({name: functools.partial(functools.partial, time.sleep, 0) for name in "ab"}) as calls:
+        print(*(call.process.pid for call in calls.values()), flush=True)
+        os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+        time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are stopped on Linux only")
+@pytest.mark.parametrize("sent", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_no_stopped_process_remains_when_the_parent_is_killed(sent: str, tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    ran = subprocess.run([sys.executable, tmp_path / "killed.py", sent], capture_output=True, text=True, timeout=60)
+    pids = ran.stdout.split()
+    assert len(pids) == 2, ran.stderr
+    eventually(lambda: all(state(pid) in ("ended", "Z") for pid in pids))
 
 
 def test_what_a_process_refuses_or_its_end_is_said() -> None:

@@ -7,10 +7,12 @@ threads of one library would compete with those of another, which can double a t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -26,6 +28,7 @@ from tfkit.core.trees import JsonObject
 Call = Callable[[], object]
 Make = Callable[[], Call | None]  # prepares a call; None if a library does not support the task
 OWN = "tfkit"
+PR_SET_PDEATHSIG = 1  # of Linux: the signal sent to a process when its parent ends
 WIDEST = 100  # minimum table width, sufficient for six lengths
 
 
@@ -40,7 +43,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
 
 
 class MeasuredCall:
-    """A process that prepares a call and measures it on request. It is stopped in between, if the system can do so.
+    """A process that prepares a call and measures it on request. On Linux, it is stopped in between.
 
     `make` must be picklable. Raise its errors, and RunError if the process ends unexpectedly.
     """
@@ -56,7 +59,7 @@ class MeasuredCall:
 
     def ask(self, question: Callable[[Call], float]) -> float:
         """Return the answer of a picklable function of the call."""
-        self._signal("SIGCONT")
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):  # the answer is an error, too
             self.pipe.send(question)
         return self._answer()
@@ -74,17 +77,19 @@ class MeasuredCall:
             raise RunError(f"the process that measures {self.name} ended; there may be too little memory") from None
         if isinstance(answer, TfkitError):
             raise answer
-        self._signal("SIGSTOP")
+        self._signal(signal.SIGSTOP)
         return answer
 
-    def _signal(self, name: str) -> None:
-        if hasattr(signal, name):
-            os.kill(self.process.pid or 0, getattr(signal, name))
+    def _signal(self, number: int) -> None:
+        if sys.platform == "linux":  # elsewhere, a stopped process would remain if the parent were killed
+            os.kill(self.process.pid or 0, number)
 
 
 def _serve(pipe: Connection, make: Make, threads: int) -> None:
     """Prepare a call and answer questions about it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even if the parent is killed and this one stopped
     torch.set_num_threads(1)  # otherwise, torch's idle threads could compete with those of an engine
     try:
         call = make()
@@ -94,7 +99,7 @@ def _serve(pipe: Connection, make: Make, threads: int) -> None:
             pipe.send(pipe.recv()(call))
     except TfkitError as error:
         pipe.send(error)
-    except EOFError:
+    except (EOFError, ConnectionError):
         return  # the parent has ended
 
 
