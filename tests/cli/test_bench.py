@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -262,6 +263,16 @@ def test_what_a_process_refuses_or_its_end_is_said() -> None:
         calls["a"].process.kill()
         with pytest.raises(RunError, match="the process that measures a ended"):
             calls["a"].ask(rounds._seconds)
+        calls["a"].process.join()
+        with pytest.raises(RunError, match="the process that measures a ended"):
+            calls["a"].ask(rounds._seconds)
+
+
+def test_a_process_ends_in_order_or_by_a_kill() -> None:
+    with rounds.measured_calls({"idle": partial(spun, 0), "busy": partial(spun, 60)}) as calls:
+        calls["busy"]._signal(signal.SIGCONT)
+        calls["busy"].pipe.send(rounds._seconds)
+    assert [call.process.exitcode for call in calls.values()] == [0, -signal.SIGKILL]
 
 
 def bench_decoding(*arguments: str) -> Result:

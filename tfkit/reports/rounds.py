@@ -65,10 +65,12 @@ class MeasuredCall:
         return self._answer()
 
     def end(self) -> None:
-        """End the process."""
+        """End the process, by a kill if it does not react to the closed pipe."""
+        self.pipe.close()
+        self._signal(signal.SIGCONT)
+        self.process.join(2)  # an orderly end releases its semaphores, such as those of progress bars
         self.process.kill()
         self.process.join()
-        self.pipe.close()
 
     def _answer(self) -> float:
         try:
@@ -81,7 +83,8 @@ class MeasuredCall:
         return answer
 
     def _signal(self, number: int) -> None:
-        if sys.platform == "linux":  # elsewhere, a stopped process would remain if the parent were killed
+        # elsewhere than on Linux, a stopped process would remain if the parent were killed
+        if sys.platform == "linux" and self.process.is_alive():
             os.kill(self.process.pid or 0, number)
 
 
