@@ -23,6 +23,12 @@ if hasattr(signal, "SIGHUP"):
 gc.set_threshold(200_000, 20, 100)  # looking for cycles among all that was imported takes a tenth of the time
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Times that were measured while tests compete for the processor are not for the user's cache."""
+    os.environ["TFKIT_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
+
+
 @pytest.fixture(autouse=True)
 def registry_as_it_was() -> Iterator[None]:
     """Parts that a test registers are gone after it; catalogues that it was the first to load stay."""

@@ -13,7 +13,7 @@ ROOT = Path(tfkit.__file__).parent
 ALLOWED = {
     "core": "",
     "storage": "core",
-    "functional": "core",
+    "functional": "core storage",
     "components": "core storage functional",
     "models": "core functional components",
     "recipe": "core storage",
@@ -21,7 +21,7 @@ ALLOWED = {
     "generation": "core functional components models recipe data",
     "training": "core storage functional components models recipe data generation",
     "contracts": "core components models recipe data generation training",
-    "reports": "core components models recipe generation contracts",
+    "reports": "core functional components models recipe generation contracts",
     "run": "core storage models recipe data generation training reports",
     "interop": "core storage models recipe data training run reports",
     "skeletons": "core functional components models data generation training",

@@ -27,11 +27,13 @@ from tfkit.cli.main import main
 from tfkit.core.bounds import WRITTEN
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.extras import installing
+from tfkit.functional import fastest
 from tfkit.interop.bench import cases, ctranslate, peers
 from tfkit.interop.bench.decoders import DECODERS
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports import rounds
+from tfkit.reports import bench_decoding as bench_decoding_module
+from tfkit.reports import bench_products, rounds
 from tfkit.reports.bench import (
     DEFAULT,
     LEAST,
@@ -44,7 +46,7 @@ from tfkit.reports.bench import (
     layers,
     measure,
 )
-from tfkit.reports.bench_decoding import LENGTH, PROMPT, Size, Work, build, decoding, recipe
+from tfkit.reports.bench_decoding import LENGTH, PROMPT, Size, Work, build, decoding, recipe, step_bytes
 
 SMALL = ["--d-model", "16", "--heads", "2", "--window", "16"]
 
@@ -188,6 +190,8 @@ class Here:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "MeasuredCall", Here)
+    monkeypatch.setattr(bench_products, "LARGE", 64)
+    monkeypatch.setattr(bench_decoding_module, "READ_BYTES", 1 << 16)
 
 
 def spun(seconds: float) -> rounds.Call:
@@ -234,7 +238,8 @@ def process_of(call: rounds.Call) -> int:
 
 KILLED = """
 import functools, os, signal, sys, time
-from tfkit.reports import rounds
+from tfkit.reports import bench_decoding as bench_decoding_module
+from tfkit.reports import bench_products, rounds
 
 if __name__ == "__main__":
     with rounds.measured_calls({name: functools.partial(functools.partial, time.sleep, 0) for name in "ab"}) as calls:
@@ -262,16 +267,16 @@ def test_what_a_process_refuses_or_its_end_is_said() -> None:
     with rounds.measured_calls({"a": partial(spun, 0)}) as calls:
         calls["a"].process.kill()
         with pytest.raises(RunError, match="the process that measures a ended"):
-            calls["a"].ask(rounds._seconds)
+            calls["a"].ask(rounds.timed)
         calls["a"].process.join()
         with pytest.raises(RunError, match="the process that measures a ended"):
-            calls["a"].ask(rounds._seconds)
+            calls["a"].ask(rounds.timed)
 
 
 def test_a_process_ends_in_order_or_by_a_kill() -> None:
     with rounds.measured_calls({"idle": partial(spun, 0), "busy": partial(spun, 60)}) as calls:
         calls["busy"]._signal(signal.SIGCONT)
-        calls["busy"].pipe.send(rounds._seconds)
+        calls["busy"].pipe.send(rounds.timed)
     assert [call.process.exitcode for call in calls.values()] == [0, -signal.SIGKILL]
 
 
@@ -294,9 +299,9 @@ def test_decoding_as_a_table_says_what_cannot_be_compared(here: None, monkeypatc
     result = bench_decoding("--models", "small", "--against", "litgpt")
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.output.splitlines()]
-    assert ["small", "1", "1", "litgpt", "-", "-", "-", "-"] in lines
+    assert ["small", "1", "1", "litgpt", "-", "-", "-", "-", "-"] in lines
     (own,) = [line for line in lines if line[3:4] == ["tfkit"] and "int8" not in line and "bfloat16" not in line]
-    assert own[6] == "1.00x"
+    assert own[7] == "1.00x" and float(own[6].rstrip("%")) > 0
 
 
 @pytest.mark.parametrize(
@@ -305,7 +310,7 @@ def test_decoding_as_a_table_says_what_cannot_be_compared(here: None, monkeypatc
         (("decoding", "--models", "smal"), "unknown model 'smal'; available: small, gpt2, pair; did you mean 'small'?"),
         (("decoding", "--against", "fairseq"), f"unknown library 'fairseq'; available: {', '.join(DECODERS)}"),
         (("training", "--against", "openvino"), "unknown library 'openvino'; available: transformers, torch"),
-        (("training", "--models", "x"), "unknown model 'x'; available: gpt, gpt50257, bert, bert-base, pair"),
+        (("training", "--models", "x"), "unknown model 'x'; available: gpt, gpt50257, bert, bert-base, gpt2, pair"),
         (("forward", "--against", "onnxruntim"), "onnxruntime, openvino; did you mean 'onnxruntime'?"),
         (("decoding", "--new", "993"), "expected a whole number from 1 to 992, got '993'"),
         (("decoding", "--rounds", "0"), "expected a whole number from 1 to 2,147,483,648, got '0'"),
@@ -313,6 +318,11 @@ def test_decoding_as_a_table_says_what_cannot_be_compared(here: None, monkeypatc
         (("training", "--dropout", "0,nan"), "expected a finite number, got 'nan'"),
         (("training", "--dropout", "0,1"), "1.0 is not in the range 0<=x<1"),
         (("training", "--dropout", "0,x"), "'x' is not a valid float"),
+        (("training", "--device", "cuda:9"), "--device: cuda:9 is not available; torch sees"),
+        (("decoding", "--device", "cuda:9"), "--device: cuda:9 is not available; torch sees"),
+        (("products", "--weights", "768"), "expected a whole number from 1 to 268,435,456, got ''"),
+        (("products", "--weights", "4x0"), "expected a whole number from 1 to 268,435,456, got '0'"),
+        (("products", "--rows", "0"), "expected a whole number from 1 to 2,147,483,648, got '0'"),
     ],
 )
 def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], said: str) -> None:
@@ -325,7 +335,7 @@ def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], said: str) 
 )
 def test_the_help_names_the_libraries(which: str, known: Mapping[str, object]) -> None:
     words = " ".join(CliRunner().invoke(main, ["bench", which, "--help"]).output.split())
-    assert f"comma-separated: {', '.join(known)}." in words
+    assert f"comma-separated: {', '.join(known)}." in words.replace("comma- separated", "comma-separated")
 
 
 def test_a_text_fits_the_positions_of_the_models() -> None:
@@ -445,8 +455,64 @@ def test_steps_of_training_are_measured_beside_other_libraries(tiny: None) -> No
 def test_the_memory_of_a_step_is_printed(tiny: None) -> None:
     result = CliRunner().invoke(main, ["bench", "training", "--models", "bert", "--dropout", "0", "--rounds", "1"])
     heads, row = (line.split() for line in result.output.splitlines() if line.startswith(("model", "bert")))
-    assert heads[-5:] == ["peak", "MB", "x", "tfkit", "range"] and float(row[-3]) >= 0
-    assert "gradients included" in result.output
+    assert heads[-6:] == ["MFU", "peak", "MB", "x", "tfkit", "range"] and float(row[-3]) >= 0
+    assert "gradients included" in result.output and "a large matrix product" in result.output
+
+
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("name", TINY)
+def test_the_operations_of_a_step_are_those_of_its_matrices(name: str, trains: bool) -> None:
+    case = replace(TINY[name], trains=trains)
+    tokens, width, inner, vocab = case.rows * case.length, 16, 32, 100
+    predicted = int((case.labels() >= 0).sum()) if trains else tokens
+    attention = 2 * (4 * width * width + 2 * case.length * width)
+    layer, head = attention + 2 * 2 * width * inner, 2 * width * vocab
+    stacks = 2 * layer + 2 * (layer + attention) if name == "pair" else 2 * layer
+    if name == "bert":
+        head += 2 * width * width  # the layer before the logits
+    assert case.flops() == (3 if trains else 1) * (tokens * stacks + predicted * head)
+
+
+def test_the_share_of_the_rate_of_a_large_product(tiny: None) -> None:
+    words = ["--models", "gpt,pair", "--rounds", "1", "--precision", "bfloat16", "--json"]
+    for which in ("training", "forward"):
+        result = CliRunner().invoke(main, ["bench", which, *words])
+        assert result.exit_code == 0, result.output
+        for row in json.loads(result.stdout):
+            case = replace(TINY[row["model"]], rows=row["rows"], trains=which == "training", dropout=row["dropout"])
+            rate = row["mfu"] * row["product_flops_per_second"]
+            assert rate == pytest.approx(case.flops() / (row["ms"] / 1000))
+
+
+def test_the_bytes_of_a_step_are_those_of_its_matrices() -> None:
+    size, width, inner, vocab = TINY["pair"].size, 16, 32, 100
+    weights = 2 * (4 * width * width + 2 * width * width + 2 * width * inner) + vocab * width
+    found = {name: step_bytes(size, name) for name in ("tfkit", "tfkit int8", "tfkit bfloat16", "ctranslate2-int8")}
+    assert found == {
+        "tfkit": 4 * weights, "tfkit int8": weights, "tfkit bfloat16": 2 * weights, "ctranslate2-int8": weights,
+    }  # fmt: skip
+
+
+def test_engines_are_compared_on_a_cpu_in_float32(tiny: None) -> None:
+    pytest.importorskip("openvino")
+    words = ["--models", "gpt", "--against", "openvino", "--precision", "bfloat16"]
+    result = CliRunner().invoke(main, ["bench", "forward", *words])
+    assert result.exit_code == 2 and "are compared on a CPU and in float32 only" in result.stderr
+
+
+def test_the_ways_to_multiply_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TFKIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(fastest, "STREAMED", 1)
+    words = ["bench", "products", "--weights", "24x40", "--rows", "4,128"]
+    shown = CliRunner().invoke(main, words)
+    assert shown.exit_code == 0, shown.output
+    lines = [line.split() for line in shown.output.splitlines()]
+    assert [line[:4] for line in lines if line[:1] in (["forward"], ["gradient"])] == [
+        ["forward", "24", "40", "4"], ["forward", "24", "40", "128"], ["gradient", "24", "40", "128"],
+    ]  # fmt: skip
+    rows = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)  # stored by the first command
+    assert [row["fastest"] for row in rows] == [line[-1] for line in lines if line[:1] in (["forward"], ["gradient"])]
+    assert all(row["fastest"] == fastest.quickest(row["seconds"], row["rows"] <= 64) for row in rows)
 
 
 @pytest.mark.slow

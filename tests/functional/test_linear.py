@@ -11,22 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 import tfkit
 from tfkit.core.errors import UsageError
 from tfkit.functional import linear
-from tfkit.functional.linear import Linear, replace_linears, uses_onednn
+from tfkit.functional.fastest import FORCED, fastest
+from tfkit.functional.linear import Linear, product, replace_linears
 
 pytestmark = pytest.mark.skipif(linear.ONEDNN is None, reason="this build of torch has no oneDNN")
 
 
 @pytest.fixture(autouse=True)
 def by_onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(linear.FORCED, "onednn")
+    monkeypatch.setenv(FORCED, "onednn")
     monkeypatch.setattr(linear, "WORTH", 0)
-    uses_onednn.cache_clear()
+    fastest.cache_clear()
     yield
-    uses_onednn.cache_clear()
+    fastest.cache_clear()
 
 
 def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
@@ -110,26 +112,29 @@ def test_small_products_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.equal(own(x), plain(x))
 
 
-@pytest.mark.parametrize(("forced", "uses"), [("mkl", False), ("onednn", True)])
-def test_the_library_can_be_forced(forced: str, uses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(linear.FORCED, forced)
-    uses_onednn.cache_clear()
-    assert uses_onednn() == uses
+def test_an_unknown_way_is_refused_before_a_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORCED, "blas")
+    with pytest.raises(UsageError, match="must be mkl, packed, transposed, onednn or reordered, got 'blas'"):
+        replace_linears(nn.Linear(2, 2))
 
 
-def test_an_unknown_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(linear.FORCED, "blas")
-    uses_onednn.cache_clear()
-    with pytest.raises(UsageError, match="TFKIT_PRODUCTS must be mkl or onednn, got 'blas'"):
-        uses_onednn()
+def test_modes_see_the_products_of_torch() -> None:
+    _, own = layers()
+    x = torch.randn(4, 24)
+    with FlopCounterMode(display=False) as counter:
+        own(x).sum().backward()
+    assert counter.get_total_flops() == 2 * 2 * 4 * 24 * 40  # forward, and the gradient of the weight
 
 
-@pytest.mark.parametrize(("processor", "uses"), [("AMD EPYC", True), ("Intel(R) Xeon(R) Platinum", False)])
-def test_the_processor_decides(processor: str, uses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(linear.FORCED)
-    monkeypatch.setattr(linear, "machine", lambda: {"processor": processor})
-    uses_onednn.cache_clear()
-    assert uses_onednn() == uses
+@pytest.mark.parametrize("name", ["mkl", "onednn"])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_the_way_is_chosen_by_shape_and_layout(name: str, is_transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(linear, "fastest", lambda *shape: asked.append(shape) or name)
+    weight = torch.randn(24, 40).t() if is_transposed else torch.randn(40, 24)
+    x = torch.randn(2, 5, 24)
+    torch.testing.assert_close(product(x, weight), F.linear(x, weight))
+    assert asked == [(10, 24, 40, is_transposed, False, torch.get_num_threads())]
 
 
 def test_a_model_learns_the_same_with_either_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +148,8 @@ def test_a_model_learns_the_same_with_either_library(monkeypatch: pytest.MonkeyP
     ids = torch.arange(2 * 9).view(2, 9) % 60
     found = []
     for library in ("mkl", "onednn"):
-        monkeypatch.setenv(linear.FORCED, library)
-        uses_onednn.cache_clear()
+        monkeypatch.setenv(FORCED, library)
+        fastest.cache_clear()
         built = tfkit.build(recipe)
         assert any(type(module) is Linear for module in built.modules())
         built(ids).logits.square().mean().backward()

@@ -19,10 +19,12 @@ from tfkit.components import feedforward
 from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
+from tfkit.functional.fastest import FEW, FORCED, fastest
 from tfkit.functional.loss import cross_entropy
+from tfkit.functional.ways import WAYS, Transposed, available
 from tfkit.generation import decoder as decoders
 from tfkit.generation.decoder import Copies, StepDecoder
-from tfkit.generation.products import Int8, Reordered, check_quantized
+from tfkit.generation.products import Int8, check_quantized
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.generation.strategy import Greedy
@@ -127,20 +129,38 @@ def test_copies_give_what_the_weights_give(name: str, rows: int) -> None:
     assert distance(steps(model, rows), steps(model, rows, copied=False)) < 1e-6
 
 
-@pytest.mark.skipif(not decoders.can_reorder(), reason="this build of torch has no oneDNN")
 @pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", [*LAYERS, "pair"])
-def test_weights_in_the_layout_of_onednn_give_the_same(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "LEAST", 0)
+def test_every_way_to_multiply_gives_the_same(name: str, way: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not available(way):
+        pytest.skip("this build of torch lacks its kernels")
+    monkeypatch.setenv(FORCED, way)
+    fastest.cache_clear()
     model = pair() if name == "pair" else decoder(name)
     kept = StepDecoder(model)
     assert distance(steps(model, rows, kept=kept), steps(model, rows, copied=False)) < 1e-6
+    fastest.cache_clear()
     head: Any = kept.current().head
-    assert isinstance(head.output.layers.product(rows), Reordered)
+    used = head.output.layers.product(rows)
+    assert used is None if way == "mkl" else type(used) is WAYS[way]
+
+
+def test_large_weights_are_multiplied_in_the_fastest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(decoders, "LEAST", 0)
+    monkeypatch.setattr(decoders, "fastest", lambda *shape: asked.append(shape) or "transposed")
+    model = decoder()
+    kept = StepDecoder(model)
+    assert distance(steps(model, 2, kept=kept), steps(model, 2, copied=False)) < 1e-6
+    assert set(asked) >= {(2, 32, 3 * 32, False, True, torch.get_num_threads())}
+    head: Any = kept.current().head
+    assert type(head.output.layers.product(2)) is Transposed
+    assert head.output.layers.product(FEW + 1) is None
 
 
 def test_copies_are_used() -> None:
-    if not decoders.can_pack():
+    if not available("packed"):
         pytest.skip("this build of torch has no packed products")
     model = decoder()
     kept = StepDecoder(model)
@@ -261,12 +281,11 @@ def test_the_same_weights_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> No
     kept = StepDecoder(model)
     steps(model, 2, kept=kept)
     steps(model, 2, kept=kept)
-    assert len(made) == decoders.can_pack()
+    assert len(made) == 1
 
 
 def test_without_the_kernel_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "can_pack", lambda: False)
-    monkeypatch.setattr(decoders, "can_reorder", lambda: False)
+    monkeypatch.setattr(decoders, "available", lambda name: False)
     model = decoder()
     kept = StepDecoder(model)
     assert torch.equal(steps(model, 2, kept=kept), steps(model, 2, copied=False))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODELS = (
     "Models, comma-separated: gpt (10M parameters), gpt50257 (30M, for its vocabulary of 50,257 tokens), bert (23M), "
-    "bert-base (110M), pair (an encoder-decoder, 8M)."
+    "bert-base (110M), gpt2 (124M, 16 rows of 1,024 tokens in training), pair (an encoder-decoder, 8M)."
 )
 ROUNDS = "Repetitions of each measurement."
 LENGTHS = "512,1024,2048,4096,8192,16384"
@@ -121,6 +121,7 @@ def attention(
     help="Libraries to compare tfkit with, comma-separated: transformers, transformers-static, x-transformers, litgpt, "
     "ctranslate2, ctranslate2-int8.",
 )
+@DEVICE
 @EXACT_JSON
 def decoding(
     models: list[str],
@@ -129,6 +130,7 @@ def decoding(
     new: int,
     rounds: int,
     against: list[str] | None,
+    device: str,
     as_json: bool,
 ) -> None:
     """Measure generation speed: small (a GPT of 10M parameters), gpt2 (124M), pair (an encoder-decoder)."""
@@ -139,7 +141,8 @@ def decoding(
 
     sizes = [SIZES[name] for name in chosen(models, list(SIZES), "model")]
     peers = {name: DECODERS[name] for name in chosen(against or [], list(DECODERS), "library")}
-    works = [Work(size, batch, count, new) for size in sizes for batch in batches for count in beams]
+    device = _device(device)
+    works = [Work(size, batch, count, new, device) for size in sizes for batch in batches for count in beams]
     measurements = []
     with Console(stderr=True).status("measuring") as status:
         for timed in measure(works, peers, rounds):
@@ -149,7 +152,7 @@ def decoding(
     if as_json:
         echo_json(rows)
     else:
-        render(rows, Console())
+        render(rows, Console(), device)
 
 
 def _models_options(default: str, libraries: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -162,6 +165,8 @@ def _models_options(default: str, libraries: str) -> Callable[[Callable[..., Non
             type=Several(click.STRING),
             help=f"Libraries to compare tfkit with, comma-separated: {libraries}.",
         ),
+        DEVICE,
+        click.option("--precision", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True),
         EXACT_JSON,
     )
     return lambda function: reduce(lambda inner, option: option(inner), reversed(options), function)
@@ -176,14 +181,25 @@ def _models_options(default: str, libraries: str) -> Callable[[Callable[..., Non
     show_default=True,
     help="Dropout rates, comma-separated.",
 )
-def training(models: list[str], rounds: int, against: list[str] | None, dropout: list[float], as_json: bool) -> None:
+def training(
+    models: list[str],
+    rounds: int,
+    against: list[str] | None,
+    device: str,
+    precision: str,
+    as_json: bool,
+    dropout: list[float],
+) -> None:
     """Measure training steps of a GPT, a BERT and an encoder-decoder: loss, gradients, clipping and AdamW."""
     from tfkit.interop.bench.cases import TRAINED
     from tfkit.interop.bench.peers import TRAINERS
     from tfkit.reports.rounds import chosen
 
+    device = _device(device)
     cases = [
-        replace(TRAINED[name], dropout=rate) for name in chosen(models, list(TRAINED), "model") for rate in dropout
+        replace(TRAINED[name], dropout=rate, device=device, precision=precision)
+        for name in chosen(models, list(TRAINED), "model")
+        for rate in dropout
     ]
     peers = {name: TRAINERS[name] for name in chosen(against or [], list(TRAINERS), "library")}
     _print_models(cases, peers, rounds, as_json)
@@ -195,14 +211,25 @@ def training(models: list[str], rounds: int, against: list[str] | None, dropout:
     "--batches", type=Several(Whole(ROWS)), default="1,8", show_default=True, help="Batch sizes, comma-separated."
 )
 def forward_passes(
-    models: list[str], rounds: int, against: list[str] | None, batches: list[int], as_json: bool
+    models: list[str],
+    rounds: int,
+    against: list[str] | None,
+    device: str,
+    precision: str,
+    as_json: bool,
+    batches: list[int],
 ) -> None:
     """Measure forward passes over 128 tokens, with all logits."""
     from tfkit.interop.bench.cases import READ
     from tfkit.interop.bench.peers import READERS
     from tfkit.reports.rounds import chosen
 
-    cases = [replace(READ[name], rows=rows) for name in chosen(models, list(READ), "model") for rows in batches]
+    device = _device(device)
+    cases = [
+        replace(READ[name], rows=count, device=device, precision=precision)
+        for name in chosen(models, list(READ), "model")
+        for count in batches
+    ]
     peers = {name: READERS[name] for name in chosen(against or [], list(READERS), "library")}
     _print_models(cases, peers, rounds, as_json)
 
@@ -219,7 +246,53 @@ def _print_models(cases: Sequence[BenchCase], peers: Mapping[str, Peer], rounds:
     if as_json:
         echo_json(rows)
     else:
-        render(rows)
+        render(rows, cases[0])
+
+
+def _device(name: str) -> str:
+    from tfkit.training.device import choose_device
+
+    return str(choose_device(name, "--device"))
+
+
+class WeightShape(ParamType):
+    """Shape of a weight, as WIDTHxOUT."""
+
+    name = "WIDTHxOUT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Convert `768x3072`; click reports failures."""
+        width, _, out = str(value).partition("x")
+        whole = Whole(WIDTH)
+        return whole.convert(width, param, ctx), whole.convert(out, param, ctx)
+
+
+@command.command("products")
+@click.option(
+    "--weights",
+    type=Several(WeightShape()),
+    default="768x768,768x3072,3072x768,768x50257",
+    show_default=True,
+    help="Shapes of weights, comma-separated.",
+)
+@click.option(
+    "--rows", type=Several(Whole(COUNT)), default="1,8,128,1024", show_default=True, help="Rows, comma-separated."
+)
+@EXACT_JSON
+def products(weights: list[tuple[int, int]], rows: list[int], as_json: bool) -> None:
+    """Show the speed of the ways to multiply float32 matrices on a CPU, and the one that is used for each shape."""
+    from tfkit.core.console import Console
+    from tfkit.reports.bench_products import measure, render
+
+    measured = []
+    with Console(stderr=True).status("measuring") as status:
+        for row in measure(weights, rows):
+            status.update(f"measured {row['width']} x {row['out']}, {row['rows']} rows")
+            measured.append(row)
+    if as_json:
+        echo_json(measured)
+    else:
+        render(measured, Console())
 
 
 @command.command("coordinates")

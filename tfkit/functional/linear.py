@@ -1,8 +1,7 @@
-"""Linear layers on a CPU, computed with MKL or oneDNN, whichever is faster.
+"""Linear layers on a CPU, computed with MKL or oneDNN, whichever is faster for the shape on this machine.
 
-torch multiplies float32 matrices with MKL. On AMD processors, oneDNN is faster, especially for a large vocabulary. The
-choice depends on the processor and not on a measurement, so that runs are reproducible. Results are equal up to
-rounding.
+torch multiplies float32 matrices with MKL. On AMD processors, oneDNN is often faster, especially for a large
+vocabulary, but not for the gradient of a weight, which is left to torch. Results are equal up to rounding.
 """
 
 # Axes: rows (all axes of the input except the last), width (input channels), out (output channels).
@@ -10,7 +9,6 @@ rounding.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,32 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfkit.core.errors import UsageError
-from tfkit.core.machine import machine
+from tfkit.functional.fastest import fastest, forced
+from tfkit.functional.ways import ONEDNN
 
-FORCED = "TFKIT_PRODUCTS"  # environment variable: mkl or onednn
 WORTH = 1 << 24  # minimum multiplications for oneDNN, whose calls cost about 10 microseconds more
-
-
-def operator(namespace: str, name: str) -> Any:
-    """Return an operator that is not in torch's public API, or None if this build of torch lacks it."""
-    try:
-        return getattr(getattr(torch.ops, namespace), name).default
-    except (AttributeError, RuntimeError):
-        return None
-
-
 AutogradContext = Any  # torch does not declare its attributes
-ONEDNN = operator("mkldnn", "_linear_pointwise")
-
-
-@functools.cache
-def uses_onednn() -> bool:
-    """True if oneDNN is preferred on this processor. Raise UsageError if TFKIT_PRODUCTS has an unknown value."""
-    forced = os.environ.get(FORCED, "")
-    if forced not in ("", "mkl", "onednn"):
-        raise UsageError(f"{FORCED} must be mkl or onednn, got {forced!r}")
-    return ONEDNN is not None and (forced == "onednn" or (not forced and "AMD" in str(machine()["processor"])))
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -65,8 +42,7 @@ class Linear(nn.Linear):
 
 def replace_linears(model: nn.Module) -> None:
     """Convert plain linear layers to `Linear` in place. Raise UsageError if TFKIT_PRODUCTS has an unknown value."""
-    if FORCED in os.environ:
-        uses_onednn()
+    forced()
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Linear
@@ -119,11 +95,19 @@ _differentiable: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _Product.ap
 
 
 def _is_worth(x: Tensor, weight: Tensor) -> bool:
+    """True if oneDNN is faster. Modes, such as counters of operations, see torch's own product."""
     return (
         x.numel() * weight.shape[0] >= WORTH
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and type(x) is Tensor
         and not torch.is_autocast_enabled("cpu")
-        and uses_onednn()
+        and not torch._C._len_torch_dispatch_stack()
+        and _fastest(x, weight) == "onednn"
     )
+
+
+def _fastest(x: Tensor, weight: Tensor) -> str:
+    out, width = weight.shape
+    transposed = weight.stride(0) == 1 and width > 1
+    return fastest(x.numel() // width, width, out, transposed, False, torch.get_num_threads())

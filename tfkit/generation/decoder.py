@@ -8,7 +8,6 @@ are derived and never saved, and the model is not modified.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, get_args
@@ -23,30 +22,20 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
+from tfkit.functional.fastest import FEW, fastest, forced
 from tfkit.functional.linear import Linear
 from tfkit.functional.view import view
+from tfkit.functional.ways import WAYS, Packed, Product, Way, available
 from tfkit.generation.heads import join_heads, split_heads
-from tfkit.generation.layers import Kind, Layers, copied, joined
-from tfkit.generation.products import (
-    BFloat16,
-    Int8,
-    Packed,
-    Product,
-    Reordered,
-    Transposed,
-    can_pack,
-    can_reorder,
-    check_quantized,
-)
+from tfkit.generation.layers import Layers, copied, joined
+from tfkit.generation.products import BFloat16, Int8, check_quantized
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.models.stack import Stack
 
 Quantize = Literal["int8", "bfloat16"]
 
-MOST_ROWS = 64  # with more rows, the plain weight is as fast
-LEAST = 1 << 20  # minimum bytes of a weight for which oneDNN's faster product outweighs its call overhead
-SMALL = 4 << 20  # maximum bytes of a weight for which MKL's packed product is faster even for one row
+LEAST = 1 << 20  # minimum bytes of a weight for which ways differ; smaller ones are packed
 MOST_BYTES = 2 << 30  # maximum total size of a model's float32 copies
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # modules that are called directly, as the overhead of Module.__call__ is noticeable in decoding
@@ -70,7 +59,7 @@ class Copies:
         self.lock = threading.Lock()
         linears = _linears(model, types)
         self.facts = _facts(linears)
-        self.single = {linear: Layers([linear], self.kinds([linear]), self.make) for linear in linears}
+        self.single = {linear: Layers([linear], self.way, self.make) for linear in linears}
         self.together: dict[tuple[nn.Linear, ...], Layers] = {}
         self.parts = self._parts(model)
 
@@ -82,27 +71,27 @@ class Copies:
         """Return all modules, each with a flag for hooks and its forward."""
         return [(module, _is_watched(module), module.forward) for module in _modules(model)]
 
-    def kinds(self, linears: Sequence[nn.Linear]) -> list[tuple[range, Kind]]:
-        """Return the fastest kind of copy for each range of row counts; other counts use plain weights."""
+    def way(self, linears: Sequence[nn.Linear], rows: int) -> Way | None:
+        """Return the fastest way for a number of rows; None to use the plain weights."""
         if self.quantize is not None:
-            return [(range(1, sys.maxsize), Int8 if self.quantize == "int8" else BFloat16)]
+            return Int8 if self.quantize == "int8" else BFloat16
+        if rows > FEW or linears[0].weight.device.type != "cpu":
+            return None
         size = sum(linear.weight.nbytes for linear in linears)
-        if size >= LEAST and can_reorder():
-            return [(range(1, MOST_ROWS + 1), Reordered)]
-        if not can_pack():
-            return []
-        if size <= SMALL:
-            return [(range(1, MOST_ROWS + 1), Packed)]
-        return [(range(1, 2), Transposed), (range(2, MOST_ROWS + 1), Packed)]
+        if size < LEAST and forced() is None:
+            return Packed if available("packed") else None
+        out = sum(linear.out_features for linear in linears)
+        name = fastest(rows, linears[0].in_features, out, False, True, torch.get_num_threads())
+        return None if name == "mkl" and len(linears) == 1 else WAYS[name]
 
-    def make(self, linears: Sequence[nn.Linear], kind: Kind) -> Product | None:
-        """Build a copy of the concatenated weights; return None if it would exceed the memory limit."""
+    def make(self, linears: Sequence[nn.Linear], way: Way) -> Product | None:
+        """Prepare a way for the concatenated weights; return None if it would exceed the memory limit."""
         weight, bias = joined(linears)
         with self.lock:
             if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
                 return None
-            copy = kind(weight, bias)
-            self.bytes += copy.bytes
+            copy = way(weight, bias)
+            self.bytes += max(copy.bytes, weight.nbytes if len(linears) > 1 else 0)
         return copy
 
     def view_of(self, model: Model) -> Any:
@@ -137,7 +126,7 @@ class Copies:
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
         """Return the fused layers, which have a common input."""
         if linears not in self.together:
-            self.together[linears] = Layers(linears, self.kinds(linears), self.make)
+            self.together[linears] = Layers(linears, self.way, self.make)
         return self.together[linears]
 
 
@@ -185,8 +174,7 @@ class StepDecoder:
         if self.quantize is not None:
             check_quantized(weight, self.quantize)
             return FLOATS
-        packs = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and (can_pack() or can_reorder())
-        return (torch.float32,) if packs else ()
+        return (torch.float32,) if weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") else ()
 
 
 def _roots(model: Model) -> list[nn.Module]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfkit.generation.products import Product
+from tfkit.functional.linear import product
+from tfkit.functional.ways import Product, Way
 
-Kind = Callable[[Tensor, Tensor | None], Product]  # weight, bias -> a copy
-Make = Callable[[Sequence[nn.Linear], Kind], Product | None]
+Choose = Callable[[Sequence[nn.Linear], int], Way | None]  # layers, rows -> the fastest way; None: the layers' own
+Make = Callable[[Sequence[nn.Linear], Way], Product | None]
 
 
 class ByRows(dict[int, Product | None]):
@@ -29,27 +29,27 @@ class ByRows(dict[int, Product | None]):
 
 
 class Layers:
-    """Linear layers with a common input, computed with the fastest kind of copy for the number of rows.
+    """Linear layers with a common input, computed in the fastest way for the number of rows.
 
-    `make` builds a copy on first use, or returns None to use the plain weights.
+    `make` prepares a way on first use, or returns None to use the plain weights.
     """
 
-    def __init__(self, linears: Sequence[nn.Linear], kinds: Sequence[tuple[range, Kind]], make: Make) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], choose: Choose, make: Make) -> None:
         self.linears = linears
-        self.kinds = kinds
+        self.choose = choose
         self.make = make
         self.weights = [(linear._parameters, linear.weight) for linear in linears]
         self.sizes = [linear.out_features for linear in linears]
         self.width = linears[0].in_features
-        self.copies: dict[Kind, Product | None] = {}
+        self.copies: dict[Way, Product | None] = {}
         self.products = ByRows(self._product)
 
     def each(self, x: Tensor) -> tuple[Tensor, ...]:
         """Compute [... width] -> [... out] for each layer."""
-        product = self.product(rows := x.numel() // self.width)
-        if product is None:
-            return tuple([F.linear(x, linear.weight, linear.bias) for linear in self.linears])
-        return product(x, rows).split_with_sizes(self.sizes, dim=-1)
+        own = self.product(rows := x.numel() // self.width)
+        if own is None:
+            return tuple([product(x, linear.weight, linear.bias) for linear in self.linears])
+        return own(x, rows).split_with_sizes(self.sizes, dim=-1)
 
     def product(self, rows: int) -> Product | None:
         """Return the copy for a number of rows; None to use the plain weights, or while a weight is substituted."""
@@ -59,12 +59,12 @@ class Layers:
         return self.products[rows]
 
     def _product(self, rows: int) -> Product | None:
-        for useful, kind in self.kinds:
-            if rows in useful:
-                if kind not in self.copies:
-                    self.copies[kind] = self.make(self.linears, kind)
-                return self.copies[kind]
-        return None
+        way = self.choose(self.linears, rows)
+        if way is None:
+            return None
+        if way not in self.copies:
+            self.copies[way] = self.make(self.linears, way)
+        return self.copies[way]
 
 
 class Copied(nn.Linear):
@@ -74,8 +74,8 @@ class Copied(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         layers = self.layers
-        product = layers.product(rows := input.numel() // layers.width)
-        return F.linear(input, self.weight, self.bias) if product is None else product(input, rows)
+        own = layers.product(rows := input.numel() // layers.width)
+        return product(input, self.weight, self.bias) if own is None else own(input, rows)
 
     __call__ = forward
 
@@ -89,6 +89,8 @@ def copied(layers: Layers) -> Copied:
 
 def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     """Concatenate the weights and biases of linear layers. The bias is None if no layer has one."""
+    if len(linears) == 1:
+        return linears[0].weight.detach(), None if linears[0].bias is None else linears[0].bias.detach()
     weight = torch.cat([linear.weight.detach() for linear in linears])
     if all(linear.bias is None for linear in linears):
         return weight, None

@@ -1,78 +1,21 @@
-"""Products of a few rows with a copied weight: in a kernel's native layout, transposed, in int8 or in bfloat16."""
+"""Products with quantized copies of a weight."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.functional.linear import ONEDNN, operator, uses_onednn
+from tfkit.functional.ways import HINT, ONEDNN, REORDER, operator
 
-HINT = 64  # number of rows that the layout is optimized for; near-optimal for fewer rows, too
 REDUCED = True  # quantize inputs to 7 bits: 8 bits overflow on processors with 16-bit accumulators
 
 
-PACK, PACKED_PRODUCT = operator("mkl", "_mkl_reorder_linear_weight"), operator("mkl", "_mkl_linear")
-REORDER = operator("mkldnn", "_reorder_linear_weight")
 PREPACK, INT8_PRODUCT = operator("quantized", "linear_prepack"), operator("quantized", "linear_dynamic")
 ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel") else None
-
-
-class Product(Protocol):
-    """x [... width] -> x weightᵀ + bias for `rows` rows, with a copy of the weight that takes `bytes`."""
-
-    bytes: int
-
-    def __call__(self, x: Tensor, rows: int) -> Tensor: ...
-
-
-class Packed:
-    """A weight packed for MKL's float32 products of a few rows; equal to the linear layer up to rounding."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.copy: Tensor = PACK(weight, HINT)
-        self.bytes = self.copy.numel() * weight.element_size()
-        # the kernel reads only the shape of the original weight
-        self.shape = weight.new_empty(1, 1).expand(weight.shape)
-        self.bias = bias
-        self.product = PACKED_PRODUCT
-
-    def __call__(self, x: Tensor, rows: int) -> Tensor:
-        out: Tensor = self.product(x, self.copy, self.shape, self.bias, rows)
-        return out
-
-
-class Reordered:
-    """A weight in oneDNN's native layout; equal to the linear layer up to rounding.
-
-    Each call has about 10 microseconds more overhead than MKL, but large weights take 0.5 to 0.9 of MKL's time.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.copy: Tensor = REORDER(weight, HINT)
-        self.bytes = weight.nbytes
-        self.bias = bias
-        self.product = ONEDNN
-
-    def __call__(self, x: Tensor, rows: int) -> Tensor:
-        out: Tensor = self.product(x, self.copy, self.bias, "none", [], "")
-        return out
-
-
-class Transposed:
-    """A weight stored as [width out], which MKL reads faster for a single row: 0.8 to 0.95 of the time."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.copy = weight.t().contiguous()
-        self.bytes = weight.nbytes
-        self.bias = bias
-
-    def __call__(self, x: Tensor, rows: int) -> Tensor:
-        return F.linear(x, self.copy.t(), self.bias)
 
 
 class Int8:
@@ -116,16 +59,6 @@ class BFloat16:
         out: Tensor = self.product(x.bfloat16(), self.copy, None, "none", [], "")
         out = out.to(x.dtype)
         return out if self.bias is None else out + self.bias
-
-
-def can_reorder() -> bool:
-    """True if products with weights in oneDNN's layout are available and preferred on this processor."""
-    return REORDER is not None and uses_onednn()
-
-
-def can_pack() -> bool:
-    """True if this build of torch supports weights packed by MKL."""
-    return None not in (PACK, PACKED_PRODUCT) and bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
 def check_quantized(weight: Tensor, quantize: str) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from tfkit.core.trees import JsonObject, Tree
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.rounds import WIDEST, chosen
+from tfkit.reports.rounds import chosen, print_wide
 from tfkit.reports.table import size
 
 Layer = Tree
@@ -243,7 +243,7 @@ def render(data: JsonObject, console: Console) -> None:
             cells = [formatted(result[key][length]) for length in lengths]
             table.add_row(name, *cells, "-" if factor is None else f"{factor:.2f}x")
         console.print()
-        console.print(table, width=max(console.width, WIDEST), crop=False)  # overflow rather than truncate
+        print_wide(table, console)
     console.print("\ndoubling: largest growth factor per doubling of the length, over adjacent lengths.", style="dim")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +21,7 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table
+from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table, timed
 
 if TYPE_CHECKING:
     from tfkit.generation.strategy import Strategy
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 PROMPT, LENGTH = 32, 1024  # tokens of a prompt, positions of a decoder
 START = 1  # first token of a target
 FLOOR = "weights alone"
+NARROW = {"int8": 1, "bfloat16": 2}  # bytes per weight of ways with these names; others have 4
+READ_BYTES = 1 << 28  # bytes that are read to measure the bandwidth
 OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # used once per source, not per step
 
 
@@ -67,12 +70,13 @@ class Work:
     batch: int
     beams: int
     new: int
+    device: str = "cpu"
     threads: int = field(default_factory=torch.get_num_threads)
 
     def prompts(self) -> torch.Tensor:
         """Return reproducible random ids [batch time], without special tokens."""
         generator = torch.Generator().manual_seed(0)
-        return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator)
+        return torch.randint(3, self.size.vocab_size, (self.batch, PROMPT), generator=generator).to(self.device)
 
 
 # a call of another library; None if the library does not support the task
@@ -81,11 +85,15 @@ Peer = Callable[[Work, Model], Call | None]
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds that a method took in each round, or None if it does not support the task."""
+    """Seconds that a method took in each round, or None if it does not support the task.
+
+    `read_rate` is the memory bandwidth of the device in bytes per second.
+    """
 
     work: Work
     way: str
     seconds: tuple[float, ...] | None
+    read_rate: float
 
 
 def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> Iterator[Timed]:
@@ -93,8 +101,9 @@ def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> It
     for work in works:
         with measured_calls(_ways(work, peers)) as calls:
             times = alternate(calls, rounds)
+            rate = calls[FLOOR].ask(partial(_read_rate, work.device))
         for name, seconds in times.items():
-            yield Timed(work, name, seconds)
+            yield Timed(work, name, seconds, rate)
 
 
 def _ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Make]:
@@ -109,7 +118,11 @@ def _ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Make]:
 
 def build(work: Work) -> Model:
     """Return the model of a task in eval mode, with reproducible random weights."""
-    return build_model(load_recipe({"tfkit": 1, "model": recipe(work.size)}).blueprint(), seed=0).eval()
+    return _build(work.size, work.device).eval()
+
+
+def _build(size: Size, device: str) -> Model:
+    return build_model(load_recipe({"tfkit": 1, "model": recipe(size)}).blueprint(), device=device, seed=0)
 
 
 def _own(work: Work, quantize: Quantize | None) -> Call | None:
@@ -174,11 +187,7 @@ def _is_available(model: Model, quantize: Quantize) -> bool:
 
 def _floor(work: Work) -> Call:
     """Return a call that multiplies each weight matrix by one vector per step, a lower bound with float32 weights."""
-    model = build(work)
-    layers = model.stack(model.blueprint.last.side).layers
-    named = [*layers.named_parameters(), *(model.head.named_parameters() if model.head is not None else ())]
-    weights = [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]
-    products = [(weight, weight.new_ones(weight.shape[1])) for weight in weights]
+    products = [(weight, weight.new_ones(weight.shape[1])) for weight in _matrices(build(work))]
 
     def call() -> None:
         for _ in range(work.new):
@@ -188,41 +197,69 @@ def _floor(work: Work) -> Call:
     return call
 
 
+def _matrices(model: Model) -> list[torch.Tensor]:
+    """Return the matrices that each step reads."""
+    layers = model.stack(model.blueprint.last.side).layers
+    named = [*layers.named_parameters(), *(model.head.named_parameters() if model.head is not None else ())]
+    return [weight.detach() for name, weight in named if weight.dim() == 2 and not name.endswith(OF_SOURCES)]
+
+
+def step_bytes(size: Size, way: str) -> int:
+    """Return the bytes of the weights that a method reads per step."""
+    each = next((count for name, count in NARROW.items() if name in way), 4)
+    return each * sum(weight.numel() for weight in _matrices(_build(size, "meta")))
+
+
+def _read_rate(device: str, _: Call) -> float:
+    """Return the bytes per second at which a large tensor is read."""
+    large = torch.ones(READ_BYTES // 4, device=device)
+    return READ_BYTES / min(timed(large.sum) for _ in range(5))
+
+
 def as_data(timings: Sequence[Timed]) -> list[JsonObject]:
     """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit's."""
-    own = {timed.work: timed.seconds for timed in timings if timed.way == OWN}
-    return [_row(timed, own[timed.work] or ()) for timed in timings]
+    own = {one.work: one.seconds for one in timings if one.way == OWN}
+    return [_row(one, own[one.work] or ()) for one in timings]
 
 
-def _row(timed: Timed, own: Sequence[float]) -> dict[str, object]:
-    work = timed.work
+def _row(one: Timed, own: Sequence[float]) -> dict[str, object]:
+    work = one.work
     row: dict[str, object] = {
         "model": work.size.name,
         "batch": work.batch,
         "beams": work.beams,
         "new_tokens": work.new,
-        "way": timed.way,
+        "way": one.way,
     }
-    times = compared(timed.seconds, own)
+    times = compared(one.seconds, own)
     seconds = times.pop("seconds")
-    speed = {"step_ms": None, "tokens_per_second": None}
+    speed = dict.fromkeys(("step_ms", "tokens_per_second", "bandwidth"))
     if seconds is not None:
-        speed = {"step_ms": 1000 * seconds / work.new, "tokens_per_second": work.batch * work.new / seconds}
-    return {**row, **speed, **times}
+        rate = step_bytes(work.size, one.way) * work.new / seconds
+        speed = {
+            "step_ms": 1000 * seconds / work.new,
+            "tokens_per_second": work.batch * work.new / seconds,
+            "bandwidth": rate / one.read_rate,
+        }
+    return {**row, **speed, "bytes_per_second": one.read_rate, **times}
 
 
-def render(rows: Sequence[JsonObject], console: Console) -> None:
+def render(rows: Sequence[JsonObject], console: Console, device: str) -> None:
     """Print the results."""
     new = rows[0]["new_tokens"]
+    where = f"{torch.get_num_threads()} CPU threads" if device == "cpu" else device
     console.print(
-        f"{new} tokens after {PROMPT}, random weights, float32, {torch.get_num_threads()} CPU threads; medians of "
-        "alternating rounds, each method in a process of its own.",
+        f"{new} tokens after {PROMPT}, random weights, float32, {where}; medians of alternating rounds, each method in "
+        "a process of its own.",
         highlight=False,
     )
     titles = {title: title for title in ("model", "batch", "beams", "way")}
-    print_table(rows, titles, {"step ms": "{step_ms:.2f}", "tokens/s": "{tokens_per_second:,.0f}"})
+    figures = {"step ms": "{step_ms:.2f}", "tokens/s": "{tokens_per_second:,.0f}", "bandwidth": "{bandwidth:.0%}"}
+    print_table(rows, titles, figures)
+    rate = statistics.median(row["bytes_per_second"] for row in rows)
     console.print(
-        f"\n{FLOOR}: one product of each weight with a vector by torch's plain layer. "
+        f"\nbandwidth: bytes of weights per second, as a share of the rate at which memory is read (here "
+        f"{rate / 1e9:,.0f} GB/s). {FLOOR}: one product of each weight with a vector by torch's plain layer. "
         "-: the method does not support this model or search.",
         style="dim",
     )

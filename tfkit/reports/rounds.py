@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 
+import rich.console
 import torch
 from rich.table import Table
 
@@ -29,7 +30,7 @@ Call = Callable[[], object]
 Make = Callable[[], Call | None]  # prepares a call; None if a library does not support the task
 OWN = "tfkit"
 PR_SET_PDEATHSIG = 1  # of Linux: the signal sent to a process when its parent ends
-WIDEST = 100  # minimum table width, sufficient for six lengths
+WIDEST = 110  # minimum table width, sufficient for six lengths and for all figures of decoding
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
@@ -122,7 +123,7 @@ def alternate(calls: Mapping[str, MeasuredCall], rounds: int) -> dict[str, tuple
     seconds: dict[str, list[float]] = {name: [] for name, call in calls.items() if call.supports}
     for number in range(rounds + 1):
         for name, times in seconds.items():
-            elapsed = calls[name].ask(_seconds)
+            elapsed = calls[name].ask(timed)
             if number:
                 times.append(elapsed)
     return {name: tuple(seconds[name]) if name in seconds else None for name in calls}
@@ -158,13 +159,26 @@ def print_table(rows: Sequence[JsonObject], texts: Mapping[str, str], figures: M
         least, most = row["ratios"]
         values = [form.format(**row) for form in figures.values()]
         table.add_row(*cells, *values, f"{row['ratio']:.2f}x", f"{least:.2f}-{most:.2f}")
-    console = Console()
-    console.print(table, width=max(console.width, WIDEST), crop=False)  # overflow rather than truncate
+    print_wide(table, Console())
 
 
-def _seconds(call: Call) -> float:
+def print_wide(table: Table, console: rich.console.Console) -> None:
+    """Print a table that may exceed the width of the console, where it is wrapped rather than truncated."""
+    width, console.width = console.width, max(console.width, WIDEST)
+    console.print(table)
+    console.width = width
+
+
+def timed(call: Call) -> float:
     """Time a call after another one that is not timed, as the first one after a stop is slower."""
     call()
+    _wait()
     start = time.perf_counter()
     call()
+    _wait()
     return time.perf_counter() - start
+
+
+def _wait() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()

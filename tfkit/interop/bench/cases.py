@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from tfkit.core.blueprint import Blueprint
 from tfkit.core.console import Console
 from tfkit.core.machine import machine
 from tfkit.core.options import Slot
@@ -19,8 +22,11 @@ from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.bench import peak_bytes
-from tfkit.reports.bench_decoding import Size, recipe
+from tfkit.reports.bench_decoding import SIZES, Size, recipe
+from tfkit.reports.bench_products import product_rate
+from tfkit.reports.counts import count as count_costs
 from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table
+from tfkit.training.device import autocast, describe
 from tfkit.training.division import Division
 
 if TYPE_CHECKING:
@@ -35,7 +41,7 @@ OBJECTIVES = {"decoder": "causal_lm", "encoder": "masked_lm", "encoder_decoder":
 class BenchCase:
     """A model and a batch of `rows` random texts of `length` tokens; an encoder-decoder has them on both sides.
 
-    `threads` is the number of CPU threads that engines use.
+    `precision` is float32, or bfloat16 for autocast. `threads` is the number of CPU threads that engines use.
     """
 
     size: Size
@@ -43,12 +49,14 @@ class BenchCase:
     length: int
     dropout: float = 0.0
     trains: bool = True
+    device: str = "cpu"
+    precision: str = "float32"
     threads: int = field(default_factory=torch.get_num_threads)
 
     def ids(self, seed: int = 0) -> Tensor:
         """Return reproducible random ids [rows length], without special tokens."""
         generator = torch.Generator().manual_seed(seed)
-        return torch.randint(5, self.size.vocab_size, (self.rows, self.length), generator=generator)
+        return torch.randint(5, self.size.vocab_size, (self.rows, self.length), generator=generator).to(self.device)
 
     def inputs(self) -> dict[str, Tensor]:
         """Return the inputs of a forward pass; tfkit and transformers use the same names for them."""
@@ -60,7 +68,26 @@ class BenchCase:
         if self.size.type != "encoder":
             return ids
         draws = torch.rand(ids.shape, generator=torch.Generator().manual_seed(3))
-        return ids.masked_fill(draws >= MASKED, -100)
+        return ids.masked_fill((draws >= MASKED).to(self.device), -100)
+
+    def blueprint(self) -> Blueprint:
+        """Return the architecture of tfkit's model."""
+        return load_recipe({"tfkit": 1, "model": recipe(self.size, self.dropout)}).blueprint()
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context manager of the precision."""
+        return autocast(torch.device(self.device), self.precision)
+
+    def flops(self) -> float:
+        """Return the FLOPs of the matrix products, of which a backward pass has twice as many as a forward pass.
+
+        Logits are counted for predicted tokens only.
+        """
+        tokens, counts = self.rows * self.length, count_costs(self.blueprint(), self.length, self.rows)
+        head = sum(row.cost.flops_per_token for row in counts.rows if row.name == "head")
+        predicted = int((self.labels() >= 0).sum()) if self.trains else tokens
+        forward = tokens * (counts.total.flops_per_token - head) + predicted * head
+        return float(3 * forward if self.trains else forward)
 
 
 Peer = Callable[[BenchCase, Model], Call]  # another library, or an engine that runs the model
@@ -72,6 +99,7 @@ TRAINED = {
         BenchCase(Size("gpt50257", 6, 384, 6, 1536, 50257), 8, 256),
         BenchCase(Size("bert", 6, 384, 6, 1536, 30522, "encoder"), 16, 128),
         BenchCase(Size("bert-base", 12, 768, 12, 3072, 30522, "encoder"), 8, 128),
+        BenchCase(SIZES["gpt2"], 16, 1024),
         BenchCase(Size("pair", 3, 256, 4, 1024, 8000, "encoder_decoder"), 32, 64),
     )
 }
@@ -85,13 +113,14 @@ def measure(case: BenchCase, peers: Mapping[str, Peer], rounds: int) -> list[Jso
     with measured_calls(makes) as calls:
         seconds = alternate(calls, rounds)
         # engines allocate by other means than torch
-        peaks = {name: {"peak_bytes": int(call.ask(_peak))} if case.trains else {} for name, call in calls.items()}
-    return [_row(case, name, times or (), seconds[OWN] or ()) | peaks[name] for name, times in seconds.items()]
+        peak = partial(_peak, case.device)
+        peaks = {name: {"peak_bytes": int(call.ask(peak))} if case.trains else {} for name, call in calls.items()}
+        rate = calls[OWN].ask(partial(product_rate, case.device, case.precision))
+    return [_row(case, rate, name, times or (), seconds[OWN] or ()) | peaks[name] for name, times in seconds.items()]
 
 
 def _build(case: BenchCase) -> Model:
-    blueprint = load_recipe({"tfkit": 1, "model": recipe(case.size, case.dropout)}).blueprint()
-    return build_model(blueprint, seed=0).train(case.trains)
+    return build_model(case.blueprint(), device=case.device, seed=0).train(case.trains)
 
 
 def _own(case: BenchCase) -> Call:
@@ -102,21 +131,23 @@ def _peer(case: BenchCase, peer: Peer) -> Call:
     return peer(case, _build(case))
 
 
-def _peak(call: Call) -> int:
-    return peak_bytes(call, "cpu")
+def _peak(device: str, call: Call) -> int:
+    return peak_bytes(call, device)
 
 
-def _row(case: BenchCase, way: str, times: Sequence[float], own: Sequence[float]) -> JsonObject:
+def _row(case: BenchCase, rate: float, way: str, times: Sequence[float], own: Sequence[float]) -> JsonObject:
     row: JsonObject = {"model": case.size.name, "rows": case.rows, "length": case.length, "dropout": case.dropout}
     measured = compared(times, own)
-    return {**row, "way": way, "ms": 1000 * measured.pop("seconds"), **measured}
+    seconds = measured.pop("seconds")
+    share = {"mfu": case.flops() / seconds / rate, "product_flops_per_second": rate}
+    return {**row, "way": way, "ms": 1000 * seconds, **share, **measured}
 
 
 def _forward(case: BenchCase, model: Model) -> Call:
     inputs = case.inputs()
 
     def call() -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), case.autocast():
             model(**inputs)
 
     return call
@@ -127,7 +158,8 @@ def _step(case: BenchCase, model: Model) -> Call:
     batch, numbers = _batch(case), count()
 
     def loss(batch: Batch) -> Loss:
-        return objective.loss(model, batch, True)
+        with case.autocast():
+            return objective.loss(model, batch, True)
 
     division = Division(model, loss)
     scale = 1 / len(batch["labels"])
@@ -156,18 +188,24 @@ def with_adamw(model: nn.Module, backward: Callable[[], object]) -> Call:
     return call
 
 
-def render(rows: Sequence[JsonObject]) -> None:
-    """Print the results."""
+def render(rows: Sequence[JsonObject], case: BenchCase) -> None:
+    """Print the results of cases that have the device and precision of `case`."""
+    where = f"{torch.get_num_threads()} CPU threads of {machine()['processor']}"
+    if case.device != "cpu":
+        where = describe(torch.device(case.device))
     Console().print(
-        f"Random weights, float32, {torch.get_num_threads()} CPU threads of {machine()['processor']}; medians of "
-        "alternating rounds, each method in a process of its own.",
+        f"Random weights, {case.precision}, {where}; medians of alternating rounds, each method in a process "
+        "of its own.",
         highlight=False,
     )
     titles = {title: title for title in ("model", "rows", "length", "dropout", "way")}
-    figures = {"ms": "{ms:.1f}"}
-    if trains := "peak_bytes" in rows[0]:
+    figures = {"ms": "{ms:.1f}", "MFU": "{mfu:.0%}"}
+    if case.trains:
         rows = [{**row, "peak": row["peak_bytes"] / 1e6} for row in rows]
         figures["peak MB"] = "{peak:,.0f}"
     print_table(rows, titles, figures)
-    if trains:
-        Console().print("\npeak MB: peak memory of the tensors that a step allocates, gradients included.", style="dim")
+    rate = statistics.median(row["product_flops_per_second"] for row in rows)
+    notes = [f"MFU: FLOPs per second, as a share of those of a large matrix product (here {rate / 1e12:.3g} TFLOP/s)."]
+    if case.trains:
+        notes.append("peak MB: peak memory of the tensors that a step allocates, gradients included.")
+    Console().print("\n" + "\n".join(notes), style="dim")

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from tfkit.core.component import spell
-from tfkit.core.errors import RunError
+from tfkit.core.errors import RunError, UsageError
 from tfkit.core.extras import optional
 from tfkit.interop.engines.converting import converting, save_engine
 from tfkit.interop.huggingface.convert import to_checkpoint
@@ -38,6 +38,8 @@ def ctranslate2_int8(work: Work, model: Model) -> Call:
 
 def _call(work: Work, model: Model, dtype: str) -> Call:
     optional("ctranslate2", "bench", PURPOSE)
+    if work.device != "cpu":
+        raise UsageError("ctranslate2 is compared on a CPU only")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _save(model, folder)

@@ -64,7 +64,7 @@ def transformers_model(size: Size, dropout: float = 0.0) -> Any:
 
 def _transformers(work: Work, _: Model, **how: object) -> Call | None:
     """Decode with GPT-2, or BART for an encoder-decoder."""
-    model, ids = transformers_model(work.size).eval(), work.prompts()
+    model, ids = transformers_model(work.size).to(work.device).eval(), work.prompts()
     model.generation_config.use_cache = True  # which GPT-2's constructor took from its config
     lengths = {"max_new_tokens": work.new, "min_new_tokens": work.new}
 
@@ -92,8 +92,10 @@ def _x_transformers(work: Work, _: Model) -> Call | None:
         attn_flash=True,
     )
     length = PROMPT + work.new
-    inner = package.TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=length, attn_layers=layers)
-    model, ids = package.AutoregressiveWrapper(inner).eval(), work.prompts()
+    inner = package.TransformerWrapper(num_tokens=size.vocab_size, max_seq_len=length, attn_layers=layers).to(
+        work.device
+    )
+    model, ids = package.AutoregressiveWrapper(inner).to(work.device).eval(), work.prompts()
     return lambda: model.generate(ids, work.new, temperature=0.0, cache_kv=True)
 
 
@@ -118,8 +120,8 @@ def _litgpt(work: Work, _: Model) -> Call | None:
         bias=True,
         mlp_class_name="GptNeoxMLP",
     )
-    model, ids = package.GPT(config).eval(), work.prompts()[0]
-    with torch.inference_mode():
+    model, ids = package.GPT(config).to(work.device).eval(), work.prompts()[0]
+    with torch.inference_mode(), torch.device(work.device):
         model.set_kv_cache(1)
     return lambda: writing.generate(model, ids, length, temperature=0.0)
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfkit.core.errors import RunError
+from tfkit.core.errors import RunError, UsageError
 from tfkit.interop.bench.cases import BenchCase, Peer, with_adamw
 from tfkit.interop.bench.decoders import library, transformers_model
 from tfkit.interop.onnx.graphs import WholeGraph
@@ -25,7 +25,7 @@ TOLERANCE = 1e-2  # maximum difference of logits, whose magnitude is about 1
 
 
 def _transformers(case: BenchCase, _: Model) -> Call:
-    model = transformers_model(case.size, case.dropout).train(case.trains)
+    model = transformers_model(case.size, case.dropout).to(case.device).train(case.trains)
     return _call(case, model, lambda inputs: model(**inputs).logits)
 
 
@@ -68,7 +68,7 @@ class TorchLayers(nn.Module):
 
 
 def _torch(case: BenchCase, _: Model) -> Call:
-    model = TorchLayers(case).train(case.trains)
+    model = TorchLayers(case).to(case.device).train(case.trains)
     return _call(case, model, lambda inputs: model(**inputs))
 
 
@@ -77,17 +77,21 @@ def _call(case: BenchCase, model: nn.Module, logits: Callable[[dict[str, Tensor]
     inputs, labels = case.inputs(), case.labels().flatten()
 
     def forward() -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), case.autocast():
             logits(inputs)
 
     def backward() -> None:
-        torch.autograd.backward(F.cross_entropy(logits(inputs).flatten(0, 1), labels))
+        with case.autocast():
+            loss = F.cross_entropy(logits(inputs).flatten(0, 1), labels)
+        torch.autograd.backward(loss)
 
     return with_adamw(model, backward) if case.trains else forward
 
 
 def _exported(case: BenchCase, model: Model, load: Callable[[Path], Engine]) -> Call:
     """Return the forward pass of the exported model in an engine. Raise RunError if its logits differ from tfkit's."""
+    if case.device != "cpu" or case.precision != "float32":
+        raise UsageError("onnxruntime and openvino are compared on a CPU and in float32 only")
     graph = WholeGraph(model)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / graph.file

@@ -1,0 +1,122 @@
+"""Ways to multiply float32 matrices on a CPU. They are equal up to rounding; which is fastest depends on the processor.
+
+A way is made for a weight and a bias. It may hold a copy of the weight in a layout that its kernel reads faster.
+"""
+
+# Axes: rows (all axes of the input except the last), width (input channels), out (output channels).
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+HINT = 64  # number of rows that layouts are optimized for; near-optimal for fewer rows, too
+
+
+def operator(namespace: str, name: str) -> Any:
+    """Return an operator that is not in torch's public API, or None if this build of torch lacks it."""
+    try:
+        return getattr(getattr(torch.ops, namespace), name).default
+    except (AttributeError, RuntimeError):
+        return None
+
+
+PACK, PACKED_PRODUCT = operator("mkl", "_mkl_reorder_linear_weight"), operator("mkl", "_mkl_linear")
+ONEDNN, REORDER = operator("mkldnn", "_linear_pointwise"), operator("mkldnn", "_reorder_linear_weight")
+
+
+class Product(Protocol):
+    """x [... width] -> x weightᵀ + bias [... out] for `rows` rows, with a copy of the weight that takes `bytes`."""
+
+    bytes: int
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor: ...
+
+
+class Way(Protocol):
+    """Make the product with a weight [out width] and a bias [out]."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, /) -> Product: ...
+
+
+class MKL:
+    """torch's linear layer, which calls MKL."""
+
+    bytes = 0
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Packed:
+    """A weight packed for MKL's products of a few rows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy: Tensor = PACK(weight, HINT)
+        self.bytes = self.copy.numel() * weight.element_size()
+        # the kernel reads only the shape of the original weight
+        self.shape = weight.new_empty(1, 1).expand(weight.shape)
+        self.bias = bias
+        self.product = PACKED_PRODUCT
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        out: Tensor = self.product(x, self.copy, self.shape, self.bias, rows)
+        return out
+
+
+class Transposed:
+    """A weight stored as [width out], which MKL often reads faster for a single row."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy = weight.t().contiguous()
+        self.bytes = weight.nbytes
+        self.bias = bias
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        return F.linear(x, self.copy.t(), self.bias)
+
+
+class OneDNN:
+    """oneDNN's product with the weight as it is. A call costs about 10 microseconds more than one of MKL."""
+
+    bytes = 0
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy = weight
+        self.bias = bias
+        self.product = ONEDNN
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        out: Tensor = self.product(x, self.copy, self.bias, "none", [], "")
+        return out
+
+
+class Reordered(OneDNN):
+    """A weight in oneDNN's native layout."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(REORDER(weight, HINT), bias)
+        self.bytes = weight.nbytes
+
+
+WAYS: dict[str, Way] = {
+    "mkl": MKL,
+    "packed": Packed,
+    "transposed": Transposed,
+    "onednn": OneDNN,
+    "reordered": Reordered,
+}
+
+
+def available(name: str) -> bool:
+    """True if this build of torch has the way's kernels."""
+    if name == "packed":
+        return None not in (PACK, PACKED_PRODUCT) and torch._C.has_mkl
+    return {"onednn": ONEDNN is not None, "reordered": None not in (ONEDNN, REORDER)}.get(name, True)
