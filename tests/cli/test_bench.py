@@ -23,6 +23,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.pretend import pretending
 from tfkit.cli.main import main
 from tfkit.core.bounds import WRITTEN
 from tfkit.core.errors import RunError, UsageError
@@ -471,6 +472,30 @@ def test_the_operations_of_a_step_are_those_of_its_matrices(name: str, trains: b
     if name == "bert":
         head += 2 * width * width  # the layer before the logits
     assert case.flops() == (3 if trains else 1) * (tokens * stacks + predicted * head)
+
+
+@pytest.mark.parametrize("way", ["tfkit", "transformers", "torch"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_models_and_batches_are_on_the_device(way: str, trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "transformers":
+        pytest.importorskip(way)
+    with pretending(monkeypatch) as device:
+        case = replace(TINY["gpt"], device="cuda:0", trains=trains)
+        call = cases._own(case) if way == "tfkit" else peers.TRAINERS[way](case, cases._build(case))
+        call()
+        assert device.holds(case.ids())
+    assert not device.mixed
+
+
+@pytest.mark.parametrize("way", ["tfkit", "transformers", "x-transformers"])
+def test_decoding_is_on_the_device(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(way.replace("-", "_"))
+    with pretending(monkeypatch) as device:
+        work = Work(TINY["gpt"].size, 2, 1, 4, "cuda:0")
+        call = decoding(build(work), work) if way == "tfkit" else DECODERS[way](work, build(work))
+        assert call is not None
+        call()
+    assert not device.mixed
 
 
 def test_the_share_of_the_rate_of_a_large_product(tiny: None) -> None:

@@ -420,6 +420,14 @@ def test_a_decoder_reads_its_encoder():
     assert faults(bare) == [f"model.layer: {none}"]
 
 
+def test_a_misspelled_attention_is_the_only_fault():
+    bare = small(type="encoder_decoder")
+    layer = bare["model"]["layer"]
+    layer["atention"] = layer.pop("attention")
+    (found,) = faults(bare)
+    assert found.startswith("model.layer.atention: unknown option")
+
+
 def test_what_is_said_of_it_helps():
     cross = {"cross_attention": {"type": "multi_head", "num_heads": 8}}
     for layer in ({}, {"attention": "none", "mixer": "lstm"}):

@@ -78,7 +78,12 @@ class Faults:
             self.warnings.append(Fault(place, node.path if path is None else path, message))
 
     def unlearnable(self, node: Node, message: str) -> None:
-        """Add a fault for weights that cannot learn, or a warning if the weights exist already."""
+        """Add a fault for weights that cannot learn, or a warning if the weights exist already.
+
+        A fault within `node`, such as a misspelled option, may be the cause, so that nothing is added.
+        """
+        if any(fault.path.startswith(f"{node.path}.") for fault in self.errors):
+            return
         (self.warn if self.has_weights else self.add)(node, message)
 
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
