@@ -207,6 +207,10 @@ def refused() -> rounds.Call:
     raise UsageError("there is none")
 
 
+def failed() -> rounds.Call:
+    raise ValueError("wrong")
+
+
 def state(pid: int | str | None) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -263,6 +267,8 @@ def test_no_stopped_process_remains_when_the_parent_is_killed(sent: str, tmp_pat
 def test_what_a_process_refuses_or_its_end_is_said() -> None:
     with pytest.raises(UsageError, match="there is none"):
         rounds.MeasuredCall("a", refused)
+    with pytest.raises(RunError, match=r"^a: ValueError: wrong$"):
+        rounds.MeasuredCall("a", failed)
     with pytest.raises(RunError, match="the process that measures a ended; there may be too little memory"):
         rounds.MeasuredCall("a", killed)
     with rounds.measured_calls({"a": partial(spun, 0)}) as calls:

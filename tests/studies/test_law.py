@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -47,6 +48,13 @@ def test_the_numbers_of_a_known_law_are_found_again() -> None:
         assert found.low is not None and found.high is not None
         assert found.low < found.value < found.high < 1.01 * found.low, name
     assert fit.prediction(*LARGEST).value == pytest.approx(loss(*LARGEST), rel=1e-5)
+
+
+def test_a_law_without_any_noise_is_certain_of_its_terms() -> None:
+    fit = replace(fitted(made(1e-6, np.random.default_rng(0))), squares=0.0)  # as if rounding had left no difference
+    assert fit.gain("A") == fit.gain("B") == 0.0
+    interval = fit.prediction(*LARGEST)
+    assert interval.low == pytest.approx(interval.value) == interval.high
 
 
 def test_the_prediction_interval_is_student_s_where_the_law_is_nearly_linear() -> None:

@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "bench training --models gpt,pair --against transformers,torch",
     ),
     "bench forward": ("bench forward --batches 1", "bench forward --against onnxruntime --json"),
+    "bench products": ("bench products", "bench products --weights 4096x4096 --rows 1,64 --json"),
     "bench coordinates": (
         "bench coordinates width-transfer --variant mup",
         "bench coordinates mine.yaml --factors 1,2 --out changes.svg",

@@ -22,7 +22,7 @@ import torch
 from rich.table import Table
 
 from tfkit.core.console import Console
-from tfkit.core.errors import RunError, TfkitError, UsageError
+from tfkit.core.errors import RunError, TfkitError, UsageError, on_one_line
 from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject
 
@@ -78,6 +78,8 @@ class MeasuredCall:
             answer: float | TfkitError = self.pipe.recv()
         except (EOFError, ConnectionError):
             raise RunError(f"the process that measures {self.name} ended; there may be too little memory") from None
+        if type(answer) is RunError:
+            raise RunError(f"{self.name}: {answer}")
         if isinstance(answer, TfkitError):
             raise answer
         self._signal(signal.SIGSTOP)
@@ -105,6 +107,8 @@ def _serve(pipe: Connection, make: Make, threads: int) -> None:
         pipe.send(error)
     except (EOFError, ConnectionError):
         return  # the parent has ended
+    except Exception as error:  # of another library
+        pipe.send(RunError(f"{type(error).__name__}: {on_one_line(str(error), 300)}"))
 
 
 @contextlib.contextmanager

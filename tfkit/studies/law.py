@@ -133,8 +133,10 @@ class LawFit:
     def gain(self, name: str) -> float:
         """Return the p-value of an F test against the law without its N term ("A") or its D term ("B")."""
         without = _best(self._data, fixed={"A": (1, 2), "B": (3, 4)}[name])
-        ratio = (without.squares - self.squares) / 2 / (self.squares / self.freedom)
-        return float(scipy_module("stats").f.sf(max(ratio, 0.0), 2, self.freedom))
+        lost, noise = max(without.squares - self.squares, 0.0) / 2, self.squares / self.freedom
+        if not noise:  # the law fits exactly
+            return 0.0 if lost else 1.0
+        return float(scipy_module("stats").f.sf(lost / noise, 2, self.freedom))
 
     @cached_property
     def _data(self) -> PointArrays:
