@@ -31,8 +31,8 @@ DIRECT = ("mkl", "onednn")  # ways without a copy of the weight
 FEW = 64  # maximum number of rows for which copies are faster
 STREAMED = 32 << 20  # minimum bytes of each way's weights for few rows, so that processor caches do not hold them
 MOST_BYTES = 64 << 20  # maximum bytes of a measured weight; larger ones behave alike
-MOST_PRODUCTS = 1 << 32  # maximum multiplications per measured product, about 80 ms
-PASSES, ENOUGH = 4, 0.1  # minimum number of timed rounds, and their minimum total seconds
+MOST_PRODUCTS = 1 << 31  # maximum multiplications per measured product, about 40 ms
+PASSES, ENOUGH = 3, 0.1  # minimum number of timed rounds, and their minimum total seconds
 MARGIN = 0.95  # a way must take less than this fraction of torch's time
 _LOCK = threading.Lock()
 
@@ -95,7 +95,13 @@ def quickest(seconds: Mapping[str, float], copies: bool) -> str:
 
 def remembered(shape: ProductShape, threads: int) -> dict[str, float]:
     """Return the stored seconds of each way, measured now if there are none. They are not stored if that fails."""
-    key = {"processor": machine()["processor"], "torch": torch.__version__, "threads": threads, **shape._asdict()}
+    key = {
+        "processor": machine()["processor"],
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # a virtual machine may hide the processor's model
+        "torch": torch.__version__,
+        "threads": threads,
+        **shape._asdict(),
+    }
     known = _stored(key, shape.names())
     if known is None:
         seconds = measure(shape)

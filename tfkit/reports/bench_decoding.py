@@ -21,7 +21,7 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table, timed
+from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, cpu_threads, measured_calls, print_table, timed
 
 if TYPE_CHECKING:
     from tfkit.generation.strategy import Strategy
@@ -247,7 +247,7 @@ def _row(one: Timed, own: Sequence[float]) -> dict[str, object]:
 def render(rows: Sequence[JsonObject], console: Console, device: str) -> None:
     """Print the results."""
     new = rows[0]["new_tokens"]
-    where = f"{torch.get_num_threads()} CPU threads" if device == "cpu" else device
+    where = cpu_threads() if device == "cpu" else device
     console.print(
         f"{new} tokens after {PROMPT}, random weights, float32, {where}; medians of alternating rounds, each method in "
         "a process of its own.",

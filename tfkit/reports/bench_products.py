@@ -8,12 +8,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tfkit.core.machine import machine
 from tfkit.core.trees import JsonObject
 from tfkit.functional.fastest import FEW, ProductShape, quickest, remembered
 from tfkit.functional.linear import product
 from tfkit.functional.ways import WAYS
-from tfkit.reports.rounds import print_wide, timed
+from tfkit.reports.rounds import cpu_threads, print_wide, timed
 
 LARGE, LARGE_ON_GPU = 2048, 8192  # sides of the matrices whose product has about the highest rate
 REPEATED = 5
@@ -47,8 +46,8 @@ def _row(name: str, shape: ProductShape) -> JsonObject:
 def render(rows: Sequence[JsonObject], console: Console) -> None:
     """Print the rate of torch's product, and the other ways relative to it."""
     console.print(
-        f"Products of float32 with a weight, {torch.get_num_threads()} CPU threads of {machine()['processor']}, torch "
-        f"{torch.__version__}: GFLOP/s of torch (mkl), and multiples of that rate.",
+        f"Products of float32 with a weight, {cpu_threads()}, torch {torch.__version__}: GFLOP/s of torch (mkl), and "
+        "multiples of that rate.",
         highlight=False,
     )
     table = Table(box=None, pad_edge=False)

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from tfkit.core.console import Console
 from tfkit.core.errors import RunError, TfkitError, UsageError, on_one_line
+from tfkit.core.machine import machine
 from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject
 
@@ -143,6 +144,12 @@ def compared(seconds: Sequence[float] | None, own: Sequence[float]) -> JsonObjec
         "ratio": statistics.median(ratios),
         "ratios": [ratios[0], ratios[-1]],
     }
+
+
+def cpu_threads() -> str:
+    """Describe the CPU threads of this process."""
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return f"{torch.get_num_threads()} CPU threads of {machine()['processor']} ({instructions})"
 
 
 def print_table(rows: Sequence[JsonObject], texts: Mapping[str, str], figures: Mapping[str, str]) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.console import Console
-from tfkit.core.machine import machine
 from tfkit.core.options import Slot
 from tfkit.core.trees import JsonObject
 from tfkit.models import Model
@@ -25,7 +24,7 @@ from tfkit.reports.bench import peak_bytes
 from tfkit.reports.bench_decoding import SIZES, Size, recipe
 from tfkit.reports.bench_products import product_rate
 from tfkit.reports.counts import count as count_costs
-from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table
+from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, cpu_threads, measured_calls, print_table
 from tfkit.training.device import autocast, describe
 from tfkit.training.division import Division
 
@@ -190,9 +189,7 @@ def with_adamw(model: nn.Module, backward: Callable[[], object]) -> Call:
 
 def render(rows: Sequence[JsonObject], case: BenchCase) -> None:
     """Print the results of cases that have the device and precision of `case`."""
-    where = f"{torch.get_num_threads()} CPU threads of {machine()['processor']}"
-    if case.device != "cpu":
-        where = describe(torch.device(case.device))
+    where = cpu_threads() if case.device == "cpu" else describe(torch.device(case.device))
     Console().print(
         f"Random weights, {case.precision}, {where}; medians of alternating rounds, each method in a process "
         "of its own.",
