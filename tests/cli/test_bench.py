@@ -531,6 +531,16 @@ def test_engines_are_compared_on_a_cpu_in_float32(tiny: None) -> None:
     assert result.exit_code == 2 and "are compared on a CPU and in float32 only" in result.stderr
 
 
+def test_the_smallest_weight_is_measured_quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TFKIT_CACHE", str(tmp_path))
+    monkeypatch.setattr(fastest, "ENOUGH", 0.0)
+    made, make = [], fastest._made
+    monkeypatch.setattr(fastest, "_made", lambda *how: made.append(how) or make(*how))
+    result = CliRunner().invoke(main, ["bench", "products", "--weights", "1x1,1x9", "--rows", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)) == 2 and len(made) <= 2 * 5 * fastest.COPIES
+
+
 def test_the_ways_to_multiply_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TFKIT_CACHE", str(tmp_path))
     monkeypatch.setattr(fastest, "STREAMED", 1)

@@ -30,10 +30,11 @@ FILE = "products.jsonl"
 DIRECT = ("mkl", "onednn")  # ways without a copy of the weight
 FEW = 64  # maximum number of rows for which copies are faster
 STREAMED = 32 << 20  # minimum bytes of each way's weights for few rows, so that processor caches do not hold them
+COPIES = 64  # maximum number of weights for few rows
 MOST_BYTES = 64 << 20  # maximum bytes of a measured weight; larger ones behave alike
 MOST_PRODUCTS = 1 << 31  # maximum multiplications per measured product, about 40 ms
 PASSES, ENOUGH = 3, 0.1  # minimum number of timed rounds, and their minimum total seconds
-MARGIN = 0.95  # a way must take less than this fraction of torch's time
+MARGIN = 0.9  # a way must take less than this fraction of torch's time, as times within a model differ from those alone
 _LOCK = threading.Lock()
 
 
@@ -114,7 +115,7 @@ def remembered(shape: ProductShape, threads: int) -> dict[str, float]:
 def measure(shape: ProductShape) -> dict[str, float]:
     """Return the minimum seconds per product for each way, in alternating rounds after a warm-up round."""
     x = torch.full((shape.rows, shape.width), 0.5, dtype=torch.float32, device="cpu")
-    count = math.ceil(STREAMED / (4 * shape.width * shape.out)) if shape.rows <= FEW else 1
+    count = min(COPIES, math.ceil(STREAMED / (4 * shape.width * shape.out))) if shape.rows <= FEW else 1
     products = {name: [_made(WAYS[name], shape) for _ in range(count)] for name in shape.names()}
     times: dict[str, list[float]] = {name: [] for name in products}
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
