@@ -99,10 +99,20 @@ def test_what_is_gone_is_named(copy: Path) -> None:
         load_run(run)
     line = ("train", "small.yaml", "--set", "train.seed=0", "--out", run, "--resume")
     again = tfkit(*line, folder=copy)
-    assert again.exit_code == 0 and "already finished" in again.output
+    assert again.exit_code == 0
+    assert again.output == f"{run}: already finished\nnext: tfkit show {run}\n"
+    assert tfkit("show", run, folder=copy).exit_code == 0
     more = tfkit(*line, "--set", "train.steps=4", folder=copy)
     assert more.exit_code == 2
     assert "a study has deleted its checkpoints (study.keep), so it cannot be resumed" in " ".join(more.output.split())
+
+
+def test_keeping_more_does_not_restore_files(copy: Path) -> None:
+    again = tfkit("study", "small.yaml", "--set", "study.keep=all", folder=copy)
+    assert again.exit_code == 0
+    told = "note: study.keep: all does not restore the files of 2 finished runs deleted before"
+    assert told in " ".join(again.output.split())
+    assert "note:" not in tfkit("study", "small.yaml", folder=copy).output
 
 
 def test_keep_weights_and_later_scores(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,11 +123,16 @@ def test_a_page_says_what_was_tuned_and_how_far(tmp_path: Path, monkeypatch: pyt
     plan = make_plan(StudySource(str(study(tmp_path, **KEYS, tune=tune))), tmp_path / "out", timed=False)
     best = {"baseline": {"train.schedule.lr": 0.05}, "norm=rms_norm": {"train.schedule.lr": 0.1}}
     monkeypatch.setattr(Board, "best", lambda self: best)
+    monkeypatch.setattr(Board, "state", lambda self, run: "done")
+    monkeypatch.setattr(Board, "scores", lambda self, run: {"valid.loss": 1.0})
     report = study_report(keep_plan(tmp_path / "out", plan), tmp_path / "out")
     assert report.results.at_the_edge == {"norm=rms_norm": "train.schedule.lr=0.1"}
     text = report.markdown()
     assert "Tuned for each variant: train.schedule.lr (0.05, 0.01, 0.1), by the best valid.loss of seed 0." in text
     assert "norm=rms_norm" in text[text.index("Best at the edge of the values tried") :]
+    monkeypatch.setattr(Board, "state", lambda self, run: "diverged")
+    monkeypatch.setattr(Board, "scores", lambda self, run: {})
+    assert study_report(plan, tmp_path / "out").results.at_the_edge == {}, "no value of a variant that always diverged"
 
 
 def test_a_page_says_that_nothing_was_tuned(folder: Path) -> None:
@@ -276,11 +281,21 @@ def test_a_folder_holds_one_study(done: tuple[Path, Result], tmp_path: Path) -> 
     found = tfkit("study", "small.yaml", "--out", done[0] / "studies" / "small", folder=tmp_path)
     assert found.exit_code == 2
     assert "holds the runs of another study: its baseline or its budget differs" in " ".join(found.stderr.split())
+
+
+def test_an_occupied_folder_is_refused_before_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = StudySource(str(study(tmp_path, **KEYS)))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
-    plan = make_plan(StudySource(str(tmp_path / "small.yaml")), tmp_path / "taken", timed=False)
+    monkeypatch.setattr("tfkit.studies.planning.trial", lambda *_: pytest.fail("a trial was run"))
+    for timed in (True, False):
+        with pytest.raises(RunError, match="is not empty and contains no study"):
+            make_plan(source, tmp_path / "taken", timed=timed)
+    (tmp_path / "free").mkdir()
+    plan = make_plan(source, tmp_path / "free", timed=False)
+    (tmp_path / "free" / "file").write_text("mine, written meanwhile")
     with pytest.raises(RunError, match="is not empty and contains no study"):
-        keep_plan(tmp_path / "taken", plan)
+        keep_plan(tmp_path / "free", plan)
 
 
 def test_more_seeds_go_on_in_the_same_folder(done: tuple[Path, Result], tmp_path: Path) -> None:

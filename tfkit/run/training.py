@@ -20,7 +20,7 @@ from tfkit.training import record
 from tfkit.training.card import write_card
 from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.curves import write_curves
-from tfkit.training.folder import EVALUATION, RunFolder
+from tfkit.training.folder import EVALUATION, WEIGHTS, RunFolder
 from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in
 from tfkit.training.mend import mend
 from tfkit.training.objective.base import predicts
@@ -176,6 +176,8 @@ def _scores_line(split: str, scores: Mapping[str, float]) -> str:
 
 def _next_commands(run: Run, prompt: str = "TEXT") -> str:
     """Format suggestions for the next commands."""
+    if not (Path(run.folder) / WEIGHTS).is_file():  # a study deleted them
+        return f"next: tfkit show {run.folder}"
     lines = [f"tfkit evaluate {run.folder}", f"tfkit show {run.folder}"]
     if predicts(run.objective) or run.objective.reads != "bidirectional":
         argument = "--input FILE.npy" if run.reads_vectors else shlex.quote(prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -130,8 +131,8 @@ def print_results(report: StudyReport, console: Console) -> None:
             continue
         console.print()
         say(console, f"{measure} ({'more' if measure in results.rising else 'less'} is better)", "bold")
-        # without the space, cells do not wrap at the comma
-        cells = [[row[key].replace(", ", ",") for key in COLUMNS] for row in report.rows(measure)]
+        # without the space, an interval does not wrap at its comma
+        cells = [[re.sub(r"(\[.*), (.*\])", r"\1,\2", row[key]) for key in COLUMNS] for row in report.rows(measure)]
         rows(console, cells, list(COLUMNS.values()))
     exact = [measure for measure in results.measure if measure in EXACT]
     if exact:

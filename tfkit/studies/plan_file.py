@@ -15,6 +15,7 @@ from tfkit.core.output import counted
 from tfkit.recipe.text.node import inline
 from tfkit.storage.files import read_json, write_json
 from tfkit.studies.board import Board
+from tfkit.studies.keeping import keeps
 from tfkit.studies.plan import RUNS, Plan
 
 P = TypeVar("P", bound=Plan)
@@ -65,10 +66,19 @@ def keep_plan(folder: Path, plan: P) -> P:
     plan = replace(plan, made=datetime.now().astimezone().isoformat(timespec="seconds"))
     if (folder / plan.FILE).exists():
         before = read_plan(folder, type(plan))
-        plan = replace(plan, made=before.made, changed=(*before.changed, *_changes(folder, before, plan)))
+        changed = (*before.changed, *_changes(folder, before, plan))
+        plan = replace(plan, made=before.made, changed=changed, notes=(*plan.notes, *_deleted(folder, plan)))
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
     write_json(folder / plan.FILE, TypeAdapter(type(plan)).dump_python(plan, mode="json"))
     return plan
+
+
+def _deleted(folder: Path, plan: Plan) -> Iterator[str]:
+    """Describe the runs whose files were deleted under an earlier `study.keep` that kept less."""
+    board = Board(plan, folder)
+    lost = sum(board.state(run) == "done" and not keeps(board.run_folder(run), plan.keep) for run in board.runs())
+    if lost:
+        yield f"study.keep: {plan.keep} does not restore the files of {counted(lost, 'finished run')} deleted before"
 
 
 def _changes(folder: Path, before: Plan, after: Plan) -> Iterator[str]:

@@ -16,7 +16,7 @@ from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
 from tfkit.studies.digest import identity
 from tfkit.studies.match import matched, start_value
 from tfkit.studies.plan import Plan
-from tfkit.studies.plan_file import begun
+from tfkit.studies.plan_file import begun, check_free
 from tfkit.studies.probing import probes_of
 from tfkit.studies.statistics import LEVEL, least_pairs
 from tfkit.studies.trial import trial
@@ -37,6 +37,7 @@ def make_plan(
         planner.check_files(arms)
     plan = planner.plan(planner.counted(arms), probes, planner.source.steps(planner.baseline))
     _check_names(plan)
+    check_free(out, plan)
     return planner.described(planner.budgeted(plan, out, timed))
 
 

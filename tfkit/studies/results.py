@@ -133,6 +133,7 @@ class Results:
         edges = {
             arm.name: [f"{key}={value}" for key, value in arm.tuned.items() if value in ends.get(key, ())]
             for arm in self.own
+            if next(iter(arm.values(self.measure[0]).values()), None) is not None  # not all values diverged
         }
         return {name: ", ".join(values) for name, values in edges.items() if values}
 
@@ -363,7 +364,7 @@ def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[li
                 made_of if arm.name != BASELINE else made_of or "the recipe as it is",
                 arm.same_as,
                 arm.solved,
-                tuned,
+                best.get(own.name, {}),
                 arm.parameters,
                 arm.flops,
                 arm.cache_bytes,
