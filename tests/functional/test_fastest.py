@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tfkit.functional import fastest as module
 from tfkit.functional import ways
 from tfkit.functional.fastest import DIRECT, FILE, FORCED, ProductShape, fastest, measure, remembered
 from tfkit.functional.ways import WAYS, available
+from tfkit.storage.locks import mark_in_use
 
 SHAPE = ProductShape(4, 24, 40)
 
@@ -25,10 +29,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv(FORCED, raising=False)
     monkeypatch.setenv("TFKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "STREAMED", 1)
+    monkeypatch.setattr(ways, "THIN", 1)
     monkeypatch.setattr(module, "ENOUGH", 0.0)
-    fastest.cache_clear()
+    forget()
     yield tmp_path / "cache"
+    forget()
+
+
+def forget() -> None:
+    """Forget what this process knows, as in another process."""
     fastest.cache_clear()
+    remembered.cache_clear()
 
 
 def times(monkeypatch: pytest.MonkeyPatch, *seconds: dict[str, float]) -> list[ProductShape]:
@@ -44,7 +55,7 @@ def times(monkeypatch: pytest.MonkeyPatch, *seconds: dict[str, float]) -> list[P
 
 
 def choose(rows: int = 4, copies: bool = True, threads: int = 2, transposed: bool = False) -> str:
-    fastest.cache_clear()  # as in another process
+    forget()
     return fastest(rows, 24, 40, transposed, copies, threads)
 
 
@@ -135,6 +146,59 @@ def test_without_a_cache_folder_every_process_measures(monkeypatch: pytest.Monke
     assert choose() == "mkl" and cache.read_text() == "a file"
 
 
+def test_a_process_measures_once_where_nothing_can_be_stored(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    measured = times(monkeypatch, {"packed": 0.5})
+    cache.write_text("a file")
+    for rows in (4, 5, 6, 7):
+        assert fastest(rows, 24, 40, False, True, 2) == "packed"
+    assert measured == [SHAPE]
+
+
+def test_bytes_that_are_no_text_are_ignored(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    measured = times(monkeypatch, {"packed": 0.5})
+    cache.mkdir()
+    (cache / FILE).write_bytes(b"\xff\xfe\x00\n")
+    assert choose() == choose() == "packed" and measured == [SHAPE]
+
+
+def test_a_busy_file_is_waited_for_in_vain_only_for_a_while(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    times(monkeypatch, {"packed": 0.5})
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    cache.mkdir()
+    with open(cache / FILE, "w") as file:
+        mark_in_use(file.fileno())
+        assert choose() == "packed"
+
+
+def test_a_process_waits_for_the_times_of_another(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    measured = times(monkeypatch, {"packed": 0.5}, {"onednn": 0.1})
+    choose()
+    line = (cache / FILE).read_text()
+    (cache / FILE).unlink()
+    with open(cache / FILE, "a") as file, ThreadPoolExecutor(1) as pool:
+        mark_in_use(file.fileno())
+        found = pool.submit(choose)
+        time.sleep(0.3)
+        file.write(line)
+        file.close()
+        assert found.result() == "packed" and len(measured) == 1
+
+
+def test_a_fork_during_a_measurement_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    times(monkeypatch, {"packed": 0.5})
+    with module._LOCK:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if fastest(4, 24, 40, False, True, 2) == "packed" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_measurement_on_a_busy_machine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST", 0.0)
+    monkeypatch.setattr(module, "ENOUGH", 100.0)
+    assert list(measure(SHAPE)) == SHAPE.names()
+
+
 @pytest.mark.parametrize(
     ("shape", "measured"),
     [
@@ -144,11 +208,19 @@ def test_without_a_cache_folder_every_process_measures(monkeypatch: pytest.Monke
         (ProductShape(9, 200_000, 4096, transposed=True), ProductShape(8, 4096, 4096, transposed=True)),
         (ProductShape(0, 4, 4), ProductShape(1, 4, 4)),
         (ProductShape(1, 10**9, 1), ProductShape(1, 1 << 24, 1)),
+        (ProductShape(1, 17_000_000, 17_000_000), ProductShape(1, 1 << 24, 1)),
     ],
 )
 def test_measured_shapes_are_bounded(shape: ProductShape, measured: ProductShape) -> None:
     assert shape.measured() == measured
     assert shape.measured().measured() == measured
+
+
+def test_thin_weights_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "THIN", 25)
+    assert "packed" not in SHAPE.names() and "packed" in SHAPE._replace(width=25).names()
+    monkeypatch.setenv(FORCED, "packed")
+    assert choose() == "mkl"
 
 
 @pytest.mark.parametrize("name", WAYS)

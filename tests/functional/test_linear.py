@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,7 @@ from tfkit.core.errors import UsageError
 from tfkit.functional import linear
 from tfkit.functional.fastest import FORCED, fastest
 from tfkit.functional.linear import Linear, product, replace_linears
+from tfkit.functional.ways import WAYS, available
 
 pytestmark = pytest.mark.skipif(linear.ONEDNN is None, reason="this build of torch has no oneDNN")
 
@@ -103,6 +105,39 @@ def test_a_layer_is_pickled_exported_and_printed_as_one() -> None:
     program = torch.export.export(own, (x,))
     assert [str(node.target) for node in program.graph.nodes if node.op == "call_function"] == ["aten.linear.default"]
     assert repr(own) == repr(plain)
+
+
+@pytest.mark.parametrize("bias", [torch.randn(80)[::2], torch.randn(1).expand(40), torch.randn(1)])
+@pytest.mark.parametrize("way", ["onednn", "reordered", "packed", "transposed", "mkl"])
+def test_a_bias_of_other_strides_or_size(way: str, bias: Tensor) -> None:
+    x, weight = torch.randn(4, 24), torch.randn(40, 24)
+    expected = F.linear(x, weight, bias)
+    torch.testing.assert_close(product(x, weight, bias), expected)
+    torch.testing.assert_close(linear._differentiable(x, weight, bias), expected)
+    if available(way) and bias.shape == (40,):
+        torch.testing.assert_close(WAYS[way](weight, bias)(x, 4), expected)
+
+
+@pytest.mark.parametrize("shape", [(4, 25), (8, 12), (12,)])
+def test_a_wrong_width_is_refused_in_torchs_words(shape: tuple[int, ...]) -> None:
+    plain, own = layers()
+    with pytest.raises(RuntimeError) as expected:
+        plain(torch.randn(shape))
+    with pytest.raises(RuntimeError, match=f"^{re.escape(str(expected.value))}$"):
+        own(torch.randn(shape))
+
+
+def test_a_backward_pass_within_autocast_has_the_precision_of_the_forward_pass() -> None:
+    plain, own = layers()
+    x = torch.randn(4, 24)
+    expected = gradients(plain, x)
+    inputs = x.detach().requires_grad_()
+    loss = own(inputs).square().sum()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss.backward()
+    assert inputs.grad is not None and own.weight.grad is not None
+    torch.testing.assert_close(inputs.grad, expected[0])
+    torch.testing.assert_close(own.weight.grad, expected[1])
 
 
 def test_small_products_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,17 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import torch
 
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.machine import machine
 from tfkit.core.trees import JsonObject
-from tfkit.functional.ways import WAYS, Product, Way, available
-from tfkit.storage.files import open_log, read_text
+from tfkit.functional.ways import WAYS, Product, Way, available, suits
+from tfkit.storage.files import open_log, read_bytes
 from tfkit.storage.folders import cache_folder
+from tfkit.storage.locks import lock
 
 FORCED = "TFKIT_PRODUCTS"  # environment variable: the name of a way
 FILE = "products.jsonl"
@@ -34,6 +35,8 @@ COPIES = 64  # maximum number of weights for few rows
 MOST_BYTES = 64 << 20  # maximum bytes of a measured weight; larger ones behave alike
 MOST_PRODUCTS = 1 << 31  # maximum multiplications per measured product, about 40 ms
 PASSES, ENOUGH = 3, 0.1  # minimum number of timed rounds, and their minimum total seconds
+LONGEST = 3.0  # maximum seconds per shape, if other programs are running
+PATIENCE = 20.0  # maximum seconds to wait for the measurements of another process
 MARGIN = 0.9  # a way must take less than this fraction of torch's time, as times within a model differ from those alone
 _LOCK = threading.Lock()
 
@@ -48,8 +51,8 @@ class ProductShape(NamedTuple):
 
     def measured(self) -> ProductShape:
         """Return the shape to measure: rows are rounded down to a power of two, and large products are reduced."""
-        width, out = self.width, self.out
         limit = MOST_BYTES // 4
+        width, out = min(self.width, limit), min(self.out, limit)
         if width * out > limit:
             width, out = (limit // out, out) if width > out else (width, limit // width)
         rows = max(1, min(self.rows, MOST_PRODUCTS // (width * out)))
@@ -58,7 +61,7 @@ class ProductShape(NamedTuple):
     def names(self) -> list[str]:
         """Return the ways to measure that this build of torch has."""
         few = self.rows <= FEW and not self.transposed
-        return [name for name in (WAYS if few else DIRECT) if available(name)]
+        return [name for name in (WAYS if few else DIRECT) if suits(name, self.width, self.out)]
 
 
 def forced() -> str | None:
@@ -79,7 +82,8 @@ def fastest(rows: int, width: int, out: int, transposed: bool, copies: bool, thr
     """
     name = forced()
     if name is not None:
-        return name if copies or name in DIRECT else {"reordered": "onednn"}.get(name, "mkl")
+        usable = suits(name, width, out) and (copies or name in DIRECT)
+        return name if usable else "onednn" if name == "reordered" else "mkl"
     shape = ProductShape(rows, width, out, transposed).measured()
     if len(shape.names()) == 1:
         return shape.names()[0]
@@ -94,8 +98,12 @@ def quickest(seconds: Mapping[str, float], copies: bool) -> str:
     return best if seconds[best] < MARGIN * seconds["mkl"] else "mkl"
 
 
-def remembered(shape: ProductShape, threads: int) -> dict[str, float]:
-    """Return the stored seconds of each way, measured now if there are none. They are not stored if that fails."""
+@functools.cache
+def remembered(shape: ProductShape, threads: int) -> Mapping[str, float]:
+    """Return the stored seconds of each way, measured now if there are none. One process measures at a time.
+
+    If they cannot be stored, each process measures.
+    """
     key = {
         "processor": machine()["processor"],
         "instructions": torch.backends.cpu.get_cpu_capability(),  # a virtual machine may hide the processor's model
@@ -103,12 +111,21 @@ def remembered(shape: ProductShape, threads: int) -> dict[str, float]:
         "threads": threads,
         **shape._asdict(),
     }
-    known = _stored(key, shape.names())
-    if known is None:
-        seconds = measure(shape)
-        with contextlib.suppress(OSError, RunError, RuntimeError):  # RuntimeError: there is no home folder
-            _append({**key, "seconds": seconds})
-        known = _stored(key, shape.names()) or seconds
+    names = shape.names()
+    known = _stored(key, names)
+    if known is not None:
+        return known
+    with _log() as file:
+        if file is None:
+            return measure(shape)
+        lock(file.fileno(), PATIENCE)
+        known = _stored(key, names)  # another process may have measured meanwhile
+        if known is None:
+            seconds = measure(shape)
+            with contextlib.suppress(OSError):
+                # one write is atomic; a killed process may have left an incomplete line
+                os.write(file.fileno(), f"\n{json.dumps({**key, 'seconds': seconds})}\n".encode())
+            known = _stored(key, names) or seconds
     return known
 
 
@@ -118,8 +135,11 @@ def measure(shape: ProductShape) -> dict[str, float]:
     count = min(COPIES, math.ceil(STREAMED / (4 * shape.width * shape.out))) if shape.rows <= FEW else 1
     products = {name: [_made(WAYS[name], shape) for _ in range(count)] for name in shape.names()}
     times: dict[str, list[float]] = {name: [] for name in products}
+    end = time.perf_counter() + LONGEST
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         while len(times["mkl"]) <= PASSES or count * sum(map(sum, times.values())) < ENOUGH:
+            if len(times["mkl"]) > 1 and time.perf_counter() > end:
+                break  # the machine is busy
             for name, own in products.items():
                 start = time.perf_counter()
                 for product in own:
@@ -154,7 +174,7 @@ def _is_valid(seconds: object, names: list[str]) -> bool:
 
 def _lines() -> Iterator[JsonObject]:
     try:
-        text = read_text(cache_folder() / FILE)
+        text = read_bytes(cache_folder() / FILE).decode("utf-8", errors="replace")
     except (RunError, RuntimeError):
         return
     for line in text.splitlines():
@@ -164,9 +184,21 @@ def _lines() -> Iterator[JsonObject]:
                 yield data
 
 
-def _append(line: JsonObject) -> None:
-    """Append a line with one write, which is atomic."""
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with open_log(folder / FILE) as file:
-        file.write(f"\n{json.dumps(line)}\n")  # a killed process may have left an incomplete line
+def _log() -> contextlib.AbstractContextManager[IO[str] | None]:
+    """Open the file for appending; None if it cannot be written."""
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        return open_log(folder / FILE)
+    except (OSError, RunError, RuntimeError):  # RuntimeError: there is no home folder
+        return contextlib.nullcontext()
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked child, where no thread would release it."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

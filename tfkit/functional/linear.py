@@ -25,7 +25,7 @@ AutogradContext = Any  # torch does not declare its attributes
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x weightᵀ + bias without gradients: [... width], [out width] -> [... out]."""
-    if _is_worth(x, weight):
+    if _is_worth(x, weight, bias):
         out: Tensor = ONEDNN(x, weight, bias, "none", [], "")
         return out
     return F.linear(x, weight, bias)
@@ -35,7 +35,7 @@ class Linear(nn.Linear):
     """torch's linear layer, computed with the faster library."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or torch._C._is_tracing() or not _is_worth(input, self.weight):
+        if torch.compiler.is_compiling() or torch._C._is_tracing() or not _is_worth(input, self.weight, self.bias):
             return F.linear(input, self.weight, self.bias)
         return _differentiable(input, self.weight, self.bias)
 
@@ -67,11 +67,12 @@ class _Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows = grad.reshape(-1, weight.shape[0])  # [rows out]
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        return (
-            _differentiable(grad, weight.t(), None) if needs_x else None,  # [... width]
-            rows.t() @ x.reshape(-1, weight.shape[1]) if needs_weight else None,  # [out width]
-            rows.sum(dim=0) if ctx.bias and needs_bias else None,  # [out]
-        )
+        with torch.autocast("cpu", enabled=False):  # as in the forward pass
+            return (
+                _differentiable(grad, weight.t(), None) if needs_x else None,  # [... width]
+                rows.t() @ x.reshape(-1, weight.shape[1]) if needs_weight else None,  # [out width]
+                rows.sum(dim=0) if ctx.bias and needs_bias else None,  # [out]
+            )
 
     @staticmethod
     def vmap(
@@ -94,10 +95,12 @@ class _Product(torch.autograd.Function):
 _differentiable: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _Product.apply
 
 
-def _is_worth(x: Tensor, weight: Tensor) -> bool:
-    """True if oneDNN is faster. Modes, such as counters of operations, see torch's own product."""
+def _is_worth(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """True if oneDNN is faster. Modes, such as counters of operations, see torch's own product, as do wrong shapes."""
     return (
         x.numel() * weight.shape[0] >= WORTH
+        and x.shape[-1] == weight.shape[1]
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous() and bias.dtype == torch.float32))
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and type(x) is Tensor

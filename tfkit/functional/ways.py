@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+THIN = 64  # minimum width and number of outputs of a packed weight: MKL pads smaller ones
 HINT = 64  # number of rows that layouts are optimized for; near-optimal for fewer rows, too
 
 
@@ -60,7 +61,7 @@ class Packed:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.copy: Tensor = PACK(weight, HINT)
-        self.bytes = self.copy.numel() * weight.element_size()
+        self.bytes = weight.nbytes  # the rest of the copy is reserved, but not written
         # the kernel reads only the shape of the original weight
         self.shape = weight.new_empty(1, 1).expand(weight.shape)
         self.bias = bias
@@ -90,7 +91,7 @@ class OneDNN:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.copy = weight
-        self.bias = bias
+        self.bias = None if bias is None else bias.contiguous()  # the kernel ignores strides of a bias
         self.product = ONEDNN
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
@@ -120,3 +121,8 @@ def available(name: str) -> bool:
     if name == "packed":
         return None not in (PACK, PACKED_PRODUCT) and torch._C.has_mkl
     return {"onednn": ONEDNN is not None, "reordered": None not in (ONEDNN, REORDER)}.get(name, True)
+
+
+def suits(name: str, width: int, out: int) -> bool:
+    """True if the way is available, and its copy of a weight [out width] is about as large as the weight."""
+    return available(name) and (name != "packed" or min(width, out) >= THIN)

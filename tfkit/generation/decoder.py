@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfkit.components.activation import Activation
@@ -25,7 +26,7 @@ from tfkit.functional.dropout import Dropout
 from tfkit.functional.fastest import FEW, fastest, forced
 from tfkit.functional.linear import Linear
 from tfkit.functional.view import view
-from tfkit.functional.ways import WAYS, Packed, Product, Way, available
+from tfkit.functional.ways import WAYS, Product, Way, suits
 from tfkit.generation.heads import join_heads, split_heads
 from tfkit.generation.layers import Layers, copied, joined
 from tfkit.generation.products import BFloat16, Int8, check_quantized
@@ -77,11 +78,12 @@ class Copies:
             return Int8 if self.quantize == "int8" else BFloat16
         if rows > FEW or linears[0].weight.device.type != "cpu":
             return None
+        width, out = linears[0].weight.shape[1], sum(linear.weight.shape[0] for linear in linears)
         size = sum(linear.weight.nbytes for linear in linears)
         if size < LEAST and forced() is None:
-            return Packed if available("packed") else None
-        out = sum(linear.out_features for linear in linears)
-        name = fastest(rows, linears[0].in_features, out, False, True, torch.get_num_threads())
+            name = "packed" if suits("packed", width, out) else "mkl"
+        else:
+            name = fastest(rows, width, out, False, True, torch.get_num_threads())
         return None if name == "mkl" and len(linears) == 1 else WAYS[name]
 
     def make(self, linears: Sequence[nn.Linear], way: Way) -> Product | None:
@@ -197,6 +199,7 @@ def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
         and type(module) in (nn.Linear, Linear)
         and module.weight.dtype in types
         and module.weight.dim() == 2
+        and (module.bias is None or module.bias.shape == module.weight.shape[:1])
         and not _is_watched(module)
     ]
 
@@ -219,14 +222,20 @@ def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
     return type(kind.__name__, (kind,), own)
 
 
-def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, float]]:
-    """Return a fingerprint of the weights: addresses, versions and sampled values."""
+def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, int, float]]:
+    """Return a fingerprint of the weights: addresses, versions, the sum of their bits and sampled values."""
     tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias) if tensor is not None]
-    return [(tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, _some(tensor)) for tensor in tensors]
+    return [
+        (tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, *_digest(tensor)) for tensor in tensors
+    ]
 
 
-def _some(tensor: Tensor) -> float:
-    flat = tensor.detach().view(-1)
-    sampled = flat[:: max(1, flat.numel() // SAMPLED)]
-    # NaN never compares equal
-    return float(torch.dot(sampled.float(), torch.arange(1.0, len(sampled) + 1)).nan_to_num())
+def _digest(tensor: Tensor) -> tuple[int, float]:
+    """Return the sum of all elements' bits, 64 at a time, and a sum that depends on their order."""
+    flat = tensor.detach().reshape(-1)
+    size = 8 // flat.element_size()
+    if flat.storage_offset() % size or len(flat) % size:
+        flat = F.pad(flat, (0, -len(flat) % size))
+    sampled = flat[:: max(1, len(flat) // SAMPLED)].float()
+    order = torch.dot(sampled, torch.arange(1.0, len(sampled) + 1)).nan_to_num()  # NaN never compares equal
+    return int(flat.view(torch.int64).sum()), float(order)

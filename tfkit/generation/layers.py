@@ -39,8 +39,8 @@ class Layers:
         self.choose = choose
         self.make = make
         self.weights = [(linear._parameters, linear.weight) for linear in linears]
-        self.sizes = [linear.out_features for linear in linears]
-        self.width = linears[0].in_features
+        self.sizes = [linear.weight.shape[0] for linear in linears]
+        self.width = linears[0].weight.shape[1]
         self.copies: dict[Way, Product | None] = {}
         self.products = ByRows(self._product)
 
@@ -95,5 +95,5 @@ def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     if all(linear.bias is None for linear in linears):
         return weight, None
     return weight, torch.cat(
-        [weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias for linear in linears]
+        [weight.new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
     )
