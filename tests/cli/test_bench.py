@@ -554,6 +554,12 @@ def test_the_ways_to_multiply_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_pat
     rows = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)  # stored by the first command
     assert [row["fastest"] for row in rows] == [line[-1] for line in lines if line[:1] in (["forward"], ["gradient"])]
     assert all(row["fastest"] == fastest.quickest(row["seconds"], row["rows"] <= 64) for row in rows)
+    fastest.fastest.cache_clear()
+    forced = CliRunner(env={"TFKIT_PRODUCTS": "reordered"}).invoke(main, [*words, "--json"])
+    assert [row["fastest"] for row in json.loads(forced.stdout)] == ["reordered", "onednn", "onednn"]
+    unknown = CliRunner(env={"TFKIT_PRODUCTS": "blas"}).invoke(main, words)
+    assert unknown.exit_code == 2 and "TFKIT_PRODUCTS must be mkl" in unknown.stderr
+    fastest.fastest.cache_clear()
 
 
 @pytest.mark.slow

@@ -16,12 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tfkit
 from tfkit.core.errors import UsageError
-from tfkit.functional import linear
+from tfkit.functional import linear, ways
 from tfkit.functional.fastest import FORCED, fastest
 from tfkit.functional.linear import Linear, product, replace_linears
 from tfkit.functional.ways import WAYS, available
 
-pytestmark = pytest.mark.skipif(linear.ONEDNN is None, reason="this build of torch has no oneDNN")
+pytestmark = pytest.mark.skipif(ways.ONEDNN is None, reason="this build of torch has no oneDNN")
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +138,24 @@ def test_a_backward_pass_within_autocast_has_the_precision_of_the_forward_pass()
     assert inputs.grad is not None and own.weight.grad is not None
     torch.testing.assert_close(inputs.grad, expected[0])
     torch.testing.assert_close(own.weight.grad, expected[1])
+
+
+def test_onednn_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps compiled code for each of them."""
+    kernel, seen = ways.ONEDNN, set()
+
+    def counted(x: Tensor, *rest: object) -> Tensor:
+        seen.add(x.shape[:-1].numel())
+        return kernel(x, *rest)
+
+    monkeypatch.setattr(ways, "ONEDNN", counted)
+    weight, bias = torch.randn(8, 24), torch.randn(8)
+    for rows in range(1, 1025):
+        x = torch.randn(rows, 24)
+        torch.testing.assert_close(product(x, weight, bias), F.linear(x, weight, bias))
+    assert len(seen) == 15 + 1 + 8 * 6 and max(seen) == 1024
+    x = torch.randn(3, 43, 24)
+    torch.testing.assert_close(product(x, weight, bias), F.linear(x, weight, bias))
 
 
 def test_small_products_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfkit.functional.fastest import fastest, forced
-from tfkit.functional.ways import ONEDNN
+from tfkit.functional.ways import onednn
 
 WORTH = 1 << 24  # minimum multiplications for oneDNN, whose calls cost about 10 microseconds more
 AutogradContext = Any  # torch does not declare its attributes
@@ -26,8 +26,7 @@ AutogradContext = Any  # torch does not declare its attributes
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x weightᵀ + bias without gradients: [... width], [out width] -> [... out]."""
     if _is_worth(x, weight, bias):
-        out: Tensor = ONEDNN(x, weight, bias, "none", [], "")
-        return out
+        return onednn(x, weight, bias)
     return F.linear(x, weight, bias)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.functional.ways import HINT, ONEDNN, REORDER, operator
+from tfkit.functional.ways import HINT, ONEDNN, REORDER, onednn, operator
 
 REDUCED = True  # quantize inputs to 7 bits: 8 bits overflow on processors with 16-bit accumulators
 
@@ -53,11 +53,9 @@ class BFloat16:
         self.copy: Tensor = REORDER(weight.bfloat16(), HINT)
         self.bytes = 2 * weight.numel()
         self.bias = bias
-        self.product = ONEDNN
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
-        out: Tensor = self.product(x.bfloat16(), self.copy, None, "none", [], "")
-        out = out.to(x.dtype)
+        out = onednn(x.bfloat16(), self.copy, None).to(x.dtype)
         return out if self.bias is None else out + self.bias
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tfkit.core.trees import JsonObject
-from tfkit.functional.fastest import FEW, ProductShape, quickest, remembered
+from tfkit.functional.fastest import FEW, ProductShape, fastest, forced, remembered
 from tfkit.functional.linear import product
 from tfkit.functional.ways import WAYS
 from tfkit.reports.rounds import cpu_threads, print_wide, timed
@@ -19,7 +19,11 @@ REPEATED = 5
 
 
 def measure(weights: Sequence[tuple[int, int]], rows: Sequence[int]) -> Iterator[JsonObject]:
-    """Yield the seconds of each way by weight [width, out], number of rows and product."""
+    """Yield the seconds of each way, and the way that is used, by weight [width, out], number of rows and product.
+
+    Raise UsageError if TFKIT_PRODUCTS has an unknown value.
+    """
+    forced()
     for width, out in weights:
         for count in rows:
             yield _row("forward", ProductShape(count, width, out))
@@ -40,7 +44,8 @@ def _row(name: str, shape: ProductShape) -> JsonObject:
     seconds = remembered(measured, torch.get_num_threads())
     width, out = (shape.out, shape.width) if shape.transposed else (shape.width, shape.out)
     row = {"product": name, "width": width, "out": out, "rows": shape.rows, "measured": measured._asdict()}
-    return {**row, "seconds": seconds, "fastest": quickest(seconds, copies=shape.rows <= FEW)}
+    used = fastest(*shape, copies=shape.rows <= FEW, threads=torch.get_num_threads())
+    return {**row, "seconds": seconds, "fastest": used}
 
 
 def render(rows: Sequence[JsonObject], console: Console) -> None:
