@@ -140,6 +140,12 @@ def test_a_backward_pass_within_autocast_has_the_precision_of_the_forward_pass()
     torch.testing.assert_close(own.weight.grad, expected[1])
 
 
+def test_a_layer_is_traced_by_fx() -> None:
+    plain, own = layers()
+    x = torch.randn(4, 24)
+    torch.testing.assert_close(torch.fx.symbolic_trace(nn.Sequential(own, nn.ReLU()))(x), plain(x).relu())
+
+
 def test_onednn_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps compiled code for each of them."""
     kernel, seen = ways.ONEDNN, set()

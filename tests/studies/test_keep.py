@@ -19,7 +19,8 @@ from tfkit.storage import checksums
 from tfkit.storage.locks import FolderLock
 from tfkit.studies.keeping import reduce
 from tfkit.studies.run_list import runs_in
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
+from tfkit.training.card import is_ours
+from tfkit.training.folder import CARD, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
 
 
 def here(patch: pytest.MonkeyPatch) -> None:
@@ -72,6 +73,7 @@ def test_scores_are_kept_without_weights(trained: tuple[Path, Result]) -> None:
         assert not (run / WEIGHTS).exists() and not (run / CHECKPOINTS).exists()
         assert RunFolder(run).removed == (CHECKPOINTS, WEIGHTS)
         assert size(run) < 30_000
+        assert is_ours(run / CARD) and "tfkit prove" not in (run / CARD).read_text()
         check_manifest(run)
     data = json.loads((folder / "studies" / "small" / "results.json").read_text())
     assert [run["state"] for arm in data["arms"] for run in arm["runs"]] == ["done", "done"]
@@ -124,6 +126,7 @@ def test_keep_weights_and_later_scores(copy: Path, monkeypatch: pytest.MonkeyPat
     run = copy / "studies" / "small" / "runs" / "baseline-s0"
     check_manifest(run)
     assert not (run / CHECKPOINTS).exists() and load_run(run).model is not None
+    assert "tfkit prove" in (run / CARD).read_text()
     started = ("train", "small.yaml", "--set", f"train.init_from={run}", "--out", copy / "warm")
     assert tfkit(*started, folder=copy).exit_code == 0
     kept = tfkit("study", "small.yaml", "--set", "study.keep=scores", folder=copy)

@@ -296,6 +296,17 @@ def test_an_occupied_folder_is_refused_before_the_trial(tmp_path: Path, monkeypa
     (tmp_path / "free" / "file").write_text("mine, written meanwhile")
     with pytest.raises(RunError, match="is not empty and contains no study"):
         keep_plan(tmp_path / "free", plan)
+    keep_plan(tmp_path / "own", plan)
+    with pytest.raises(RunError, match="own: holds the study 'small'; choose another --out"):
+        make_plan(StudySource(str(study(tmp_path, "other", **KEYS))), tmp_path / "own", timed=False)
+
+
+@pytest.mark.slow
+def test_a_baseline_that_diverges_is_timed(tmp_path: Path) -> None:
+    """A tuned value may cure it; a recipe that cannot be trained is refused."""
+    more = {"train": {"schedule": {"type": "constant", "lr": 1.0e17}, "steps": 4}}
+    source = StudySource(str(study(tmp_path, more=more, tune={"train.schedule.lr": [1.0e17, 0.01]})))
+    assert make_plan(source, tmp_path / "out").timing.seconds_per_step > 0
 
 
 def test_more_seeds_go_on_in_the_same_folder(done: tuple[Path, Result], tmp_path: Path) -> None:

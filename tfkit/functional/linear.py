@@ -97,12 +97,12 @@ _differentiable: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _Product.ap
 def _is_worth(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """True if oneDNN is faster. Modes, such as counters of operations, see torch's own product, as do wrong shapes."""
     return (
-        x.numel() * weight.shape[0] >= WORTH
+        type(x) is Tensor
+        and x.numel() * weight.shape[0] >= WORTH
         and x.shape[-1] == weight.shape[1]
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous() and bias.dtype == torch.float32))
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
-        and type(x) is Tensor
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()
         and _fastest(x, weight) == "onednn"

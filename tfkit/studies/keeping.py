@@ -8,6 +8,7 @@ from tfkit.core.errors import RunError
 from tfkit.recipe.settings.study import Keep
 from tfkit.storage import checksums
 from tfkit.storage.locks import FolderBusy, FolderLock
+from tfkit.training.card import drop_prove
 from tfkit.training.checkpoint import Checkpoints, is_removable
 from tfkit.training.folder import ADAPTER, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
 
@@ -36,6 +37,8 @@ def reduce(folder: RunFolder, keep: Keep) -> None:
         if removed != list(folder.removed):
             checksums.write_json(folder / ENVIRONMENT, {**folder.known, REMOVED: removed})
         checksums.forget(folder.path, names)
+        if WEIGHTS in names:
+            drop_prove(folder)
         for name in names:
             if name == CHECKPOINTS:
                 _remove_checkpoints(folder)

@@ -189,6 +189,8 @@ class Plan:
 
     def other(self, before: Plan) -> str:
         """Describe the runs of the earlier plan if they are not those of this study, else return an empty string."""
+        if before.name != self.name:
+            return f"the {self.KIND} '{before.name}'"
         if before.identity != self.identity:
             return "the runs of another study: its baseline or its budget differs"
         changed = [arm for arm, digest in self.digests.items() if before.digests.get(arm, digest) != digest]

@@ -17,7 +17,8 @@ from tfkit.core.errors import RunError
 from tfkit.storage.files import read_text
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.process import command_of, failure, started
-from tfkit.training.folder import METRICS
+from tfkit.training.folder import METRICS, RunFolder
+from tfkit.training.history import read_history
 
 STEPS = 12  # the first steps are slower and are excluded
 WARM = 2
@@ -43,6 +44,7 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         )
         values |= {"train.evaluations": None, "train.generation_rate": None}
         values |= {"train.max_time": None, "train.callbacks": []}  # either may end the trial; callbacks also log it
+        values |= {"train.not_finite": "skip"}  # the time is that of a run that does not diverge
         values |= {"train.evaluate_every": STEPS, "train.checkpoint_every": STEPS, "train.keep": "last"}
         out, log = Path(place) / "run", Path(place) / "log.txt"
         began = time.perf_counter()
@@ -58,10 +60,16 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
             for number, handler in before.items():
                 signal.signal(number, handler)
         whole = time.perf_counter() - began
-        if status:
+        if status and not _has_diverged(out):
             raise RunError(f"'{arm.name}' cannot be trained: {failure(log)}")
         lines = [json.loads(line) for line in read_text(out / METRICS).splitlines()]
         return _timing(lines, whole)
+
+
+def _has_diverged(out: Path) -> bool:
+    """True if the run trained until it diverged, as its runs in the study may, with other tuned values."""
+    history = read_history(RunFolder(out))
+    return history is not None and history.diverged is not None and (out / METRICS).is_file()
 
 
 def _timing(lines: list[dict[str, float]], whole: float) -> Timing:

@@ -33,6 +33,7 @@ MARK = (
     "<!-- written by tfkit; SHA-256 of the text above: "  # a card without this mark, or edited since, is never replaced
 )
 LARGEST = 2**20  # maximum bytes read from a card
+PROVE = "tfkit prove .  # measures the promises of the recipe"
 POINTS = 20  # maximum points of the curve
 FILES = 8  # maximum files listed per split
 
@@ -59,7 +60,7 @@ def run_card(folder: RunFolder, name: str, summary: Sequence[str], address: str 
         load = f'import tfkit\n\nrun = tfkit.load_run("{address}")'
         lines = ["---", "library_name: tfkit", "tags: [tfkit]", "---", "", *lines, "## Use", "", *as_code(load)]
     checks = "sha256sum -c SHA256SUMS  # the files are unchanged"
-    checks += "\ntfkit prove .  # measures the promises of the recipe"
+    checks += f"\n{PROVE}"
     text = "The recipe is `recipe.yaml`; `resolved.yaml` lists every value, defaults included. Run in this folder:"
     return signed([*lines, *sections(folder), "## Check", "", text, "", *as_code(checks)])
 
@@ -70,6 +71,14 @@ def write_card(folder: RunFolder, name: str, summary: Sequence[str]) -> None:
         return
     with contextlib.suppress(RunError, OSError):
         write_text(folder / CARD, run_card(folder, name, summary))
+
+
+def drop_prove(folder: RunFolder) -> None:
+    """Remove the command that needs weights from the card, unless the user has edited it."""
+    card = folder / CARD
+    if is_ours(card):
+        lines = read_text(card).rpartition(MARK)[0].splitlines()
+        write_text(card, signed([line for line in lines if line.strip() != PROVE]))
 
 
 def sections(folder: RunFolder) -> Iterator[str]:
