@@ -42,7 +42,7 @@ def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
     return plain, own
 
 
-def gradients(layer: nn.Linear, x: Tensor) -> list[Tensor]:
+def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
     x = x.detach().requires_grad_()
     layer(x).square().sum().backward()
     assert x.grad is not None
@@ -138,6 +138,18 @@ def test_a_backward_pass_within_autocast_has_the_precision_of_the_forward_pass()
     assert inputs.grad is not None and own.weight.grad is not None
     torch.testing.assert_close(inputs.grad, expected[0])
     torch.testing.assert_close(own.weight.grad, expected[1])
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (17, 24), (3, 43, 24)])
+def test_results_may_be_changed_in_place(shape: tuple[int, ...]) -> None:
+    plain, own = layers()
+    x = torch.randn(shape)
+    for found, expected in zip(gradients(_then_in_place(own), x), gradients(_then_in_place(plain), x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def _then_in_place(layer: nn.Linear) -> nn.Module:
+    return nn.Sequential(layer, nn.ReLU(inplace=True))
 
 
 def test_a_layer_is_traced_by_fx() -> None:

@@ -38,7 +38,7 @@ def onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     missing = rounded(rows) - rows
     padded = F.pad(x.reshape(rows, -1), (0, 0, 0, missing)) if missing else x  # [rows + missing, width]
     out: Tensor = ONEDNN(padded, weight, bias, "none", [], "")
-    return out[:rows].view(*x.shape[:-1], -1) if missing else out  # [... out]
+    return out.resize_(*x.shape[:-1], out.shape[-1]) if missing else out  # [... out], and no view, for autograd
 
 
 def rounded(rows: int) -> int:
