@@ -127,19 +127,6 @@ def test_a_wrong_width_is_refused_in_torchs_words(shape: tuple[int, ...]) -> Non
         own(torch.randn(shape))
 
 
-def test_a_backward_pass_within_autocast_has_the_precision_of_the_forward_pass() -> None:
-    plain, own = layers()
-    x = torch.randn(4, 24)
-    expected = gradients(plain, x)
-    inputs = x.detach().requires_grad_()
-    loss = own(inputs).square().sum()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss.backward()
-    assert inputs.grad is not None and own.weight.grad is not None
-    torch.testing.assert_close(inputs.grad, expected[0])
-    torch.testing.assert_close(own.weight.grad, expected[1])
-
-
 @pytest.mark.parametrize("shape", [(16, 24), (17, 24), (3, 43, 24)])
 def test_results_may_be_changed_in_place(shape: tuple[int, ...]) -> None:
     plain, own = layers()

@@ -66,12 +66,11 @@ class _Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows = grad.reshape(-1, weight.shape[0])  # [rows out]
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        with torch.autocast("cpu", enabled=False):  # as in the forward pass
-            return (
-                _differentiable(grad, weight.t(), None) if needs_x else None,  # [... width]
-                rows.t() @ x.reshape(-1, weight.shape[1]) if needs_weight else None,  # [out width]
-                rows.sum(dim=0) if ctx.bias and needs_bias else None,  # [out]
-            )
+        return (
+            _differentiable(grad, weight.t(), None) if needs_x else None,  # [... width]
+            rows.t() @ x.reshape(-1, weight.shape[1]) if needs_weight else None,  # [out width]
+            rows.sum(dim=0) if ctx.bias and needs_bias else None,  # [out]
+        )
 
     @staticmethod
     def vmap(
