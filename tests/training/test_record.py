@@ -191,6 +191,15 @@ def test_both_checkpoints_damaged_is_an_error_that_names_both(run: Path) -> None
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
+def test_each_damage_of_a_checkpoint_is_told_once(run: Path) -> None:
+    newest = run / "checkpoints" / "step-00000004"
+    for file in newest.iterdir():
+        cut(file)
+    said: list[str] = []
+    Checkpoints(run / "checkpoints").sound(said.append)
+    assert said == [f"{newest / SUMS}: truncated last line"]
+
+
 def test_a_checkpoint_of_the_same_step_is_replaced_by_the_one_trained_again(runs: Path, run: Path) -> None:
     flip(run / "checkpoints/step-00000004/model.safetensors", random.Random(0))
     resume(run, steps=4)  # finished: nothing reads it

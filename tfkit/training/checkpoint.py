@@ -190,12 +190,13 @@ def step_of(checkpoint: Path) -> int:
 
 
 def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
-    """Return one message per file that is missing or differs from its recorded hash."""
+    """Return one message per file that is missing, damaged or differs from its recorded hash."""
     if names == NEEDED:
         listed = checksums.trusted_sums(checkpoint)
         names = (*NEEDED, *(name for name in MORE if name in listed or (checkpoint / name).exists()))
     with ThreadPoolExecutor(len(names), "sha256") as pool:
-        return [problem for problem in pool.map(_problem, (checkpoint / name for name in names)) if problem]
+        problems = pool.map(_problem, (checkpoint / name for name in names))
+        return list(dict.fromkeys(problem for problem in problems if problem))  # a damaged manifest fails every file
 
 
 def accept_files(checkpoint: Path) -> list[str]:
