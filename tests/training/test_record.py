@@ -228,6 +228,20 @@ def test_weights_of_another_run_are_accepted_by_a_flag(runs: Path, run: Path) ->
     assert is_right(run)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoints/step-00000004/optimizer.safetensors"])
+@pytest.mark.parametrize("pickled", [False, True])
+def test_incomplete_weights_are_never_recorded(run: Path, name: str, pickled: bool) -> None:
+    if pickled:
+        torch.save({"a": torch.ones(2)}, run / name)
+    else:
+        cut(run / name)
+    sums = run / name.replace(Path(name).name, SUMS)
+    before = sums.read_bytes()
+    with pytest.raises(RunError, match=rf"{name}: not a complete safetensors file"):
+        resume(run, accept_changes=True)
+    assert sums.read_bytes() == before
+
+
 def test_a_checkpoint_with_the_weights_of_another_run_is_not_gone_on_from(runs: Path, run: Path) -> None:
     exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
     resume(run)

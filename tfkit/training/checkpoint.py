@@ -199,11 +199,6 @@ def damage(checkpoint: Path, names: Sequence[str] = NEEDED) -> list[str]:
         return list(dict.fromkeys(problem for problem in problems if problem))  # a damaged manifest fails every file
 
 
-def accept_files(checkpoint: Path) -> list[str]:
-    """Record the current hashes of a checkpoint's files. Return the names of the changed files."""
-    return checksums.renew(checkpoint, [name for name in (*NEEDED, *MORE) if (checkpoint / name).is_file()])
-
-
 def _problem(file: Path) -> str:
     try:
         if not file.is_file():

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.storage import checksums
-from tfkit.training.checkpoint import Checkpoints, accept_files
+from tfkit.training.checkpoint import MORE, NEEDED, Checkpoints
 from tfkit.training.folder import (
     CHECKPOINTS,
     ENVIRONMENT,
@@ -23,6 +23,7 @@ from tfkit.training.folder import (
     WEIGHTS,
     RunFolder,
 )
+from tfkit.training.weights_file import is_weights_file, opened
 
 APPENDED = (METRICS, LOG)  # files that grow during training; recorded when training stops
 SMALL = (RESOLVED, *TOKENIZERS, LABELS, ENVIRONMENT)  # small files needed to load a run
@@ -114,24 +115,29 @@ def completed(folder: RunFolder) -> Iterator[None]:
 
 
 def accept(folder: RunFolder) -> None:
-    """Record the current hashes of a run's files, warning about each change. Raise RunError if there is no run."""
+    """Record the current hashes of a run's files, warning about each change.
+
+    Raise RunError, recording nothing, if there is no run or a weights file is incomplete.
+    """
     if not folder.holds_run and not (folder / RESOLVED).is_file():
         raise RunError(f"{folder}: contains no run")
-    for name in checksums.renew(folder.path, _acceptable(folder)):
-        _warn(folder / name)
+    _accept(folder.path, _acceptable(folder))
 
 
 def accept_checkpoint(folder: RunFolder) -> None:
-    """Record the current hashes of the newest checkpoint's files, warning about each change."""
+    """Record the current hashes of the newest checkpoint's files, as `accept` does."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     if checkpoint is not None:
-        for name in accept_files(checkpoint):
-            _warn(checkpoint / name)
+        _accept(checkpoint, [name for name in (*NEEDED, *MORE) if (checkpoint / name).is_file()])
 
 
-def _warn(file: Path) -> None:
-    what = "recorded as it is now" if file.is_file() else "missing; removed from the record"
-    warnings.warn(f"{file}: {what}", TfkitWarning, stacklevel=4)
+def _accept(folder: Path, names: list[str]) -> None:
+    for file in (folder / name for name in names if is_weights_file(name)):
+        with opened(file):  # raises RunError if the file is incomplete
+            pass
+    for name in checksums.renew(folder, names):
+        what = "recorded as it is now" if (folder / name).is_file() else "missing; removed from the record"
+        warnings.warn(f"{folder / name}: {what}", TfkitWarning, stacklevel=4)
 
 
 def has_record(folder: RunFolder) -> bool:
