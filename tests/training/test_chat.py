@@ -114,6 +114,17 @@ def test_the_template_goes_out_and_comes_in(run: Run, tmp_path: Path) -> None:
     assert run.chat(said, max_new_tokens=3) == run.generate([ids], max_new_tokens=3)[0]
 
 
+def test_unknown_pieces_are_those_of_the_rendered_conversation(run: Run) -> None:
+    def said(text: str) -> str:
+        return CliRunner().invoke(main, ["generate", str(run.folder), text, "--max-new-tokens", "1"]).stderr
+
+    assert said(json.dumps(turns("say cat"))) == ""
+    for text in (json.dumps(turns("say ☃"), ensure_ascii=False), "say ☃"):
+        assert said(text) == "tfkit: not in the vocabulary, read as <unk>: '☃'\n"
+    refused = said(json.dumps([{"role": "robot", "content": "☃"}]))
+    assert "unknown role 'robot'" in refused and "vocabulary" not in refused
+
+
 def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path) -> None:
     layer = {"residual": "pre_norm", "feedforward": {"type": "mlp", "d_ff": 8, "activation": "gelu_tanh"}}
     changed = {f"model.layer.{name}": value for name, value in layer.items()} | {"model.position": "learned"}

@@ -142,11 +142,11 @@ class AnswerPrinter:
             warn(f"tfkit: not in the vocabulary, read as {token}: {', '.join(new[:NAMED])}{more}")
 
     def _unknown(self, prompt: str) -> list[str]:
-        """Return the quoted out-of-vocabulary pieces of a prompt. Raise PromptError if it is not text."""
+        """Return the quoted out-of-vocabulary pieces of a prompt. Raise PromptError if it cannot be read."""
         from tfkit.generation.prompts import PromptError
 
         try:
-            pieces = self.run.source_tokenizer.unknown(prompt)
+            pieces = self.run.unknown(prompt)
         except DataError as error:
             raise PromptError("prompt", 1, f"cannot be read: {error}") from None
         return ["an empty text"] if pieces and not prompt.strip() else [_quoted(piece) for piece in pieces if piece]

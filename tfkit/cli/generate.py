@@ -67,8 +67,7 @@ def command(
         from tfkit.cli.chat import replying
         from tfkit.cli.conversation import converse
 
-        is_chat = chat or (loaded.recipe.objective is not None and loaded.chat_template is not None)
-        converse(replying(loaded, options) if is_chat else AnswerPrinter(loaded, options, form).alone)
+        converse(replying(loaded, options) if loaded.reads_messages else AnswerPrinter(loaded, options, form).alone)
         return
     one_by_one = form == "stream" and not inputs.texts
     count = 1 if one_by_one else shorthands.batch_size or TOGETHER

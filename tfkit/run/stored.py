@@ -197,12 +197,31 @@ class StoredRun:
 
     def read_chat(self, messages: Sequence[Message]) -> list[int]:
         """Encode a conversation up to the start of a reply. Raise UsageError if there is no chat template."""
+        return self.tokenizer.encode(self._rendered(checked(list(messages), "the conversation")), special=True)
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
         if self.chat_template is None:
             text = "has no chat template; train with objective: chat, or import a model that has one"
             raise UsageError(f"{self.folder}: {text}")
         special = {role: self.tokenizer.token(id_) for role, id_ in self.tokenizer.special_ids.items()}
-        text = ChatTemplate(self.chat_template).render(checked(list(messages), "the conversation"), special, reply=True)
-        return self.tokenizer.encode(text, special=True)
+        return ChatTemplate(self.chat_template).render(messages, special, reply=True)
+
+    @property
+    def reads_messages(self) -> bool:
+        """True if a text is read as a user message, or as a JSON list of messages."""
+        return self.chats or (self.recipe.objective is not None and self.chat_template is not None)
+
+    def unknown(self, text: str) -> list[str]:
+        """Return the distinct pieces of a prompt, or of the conversation it contains, that are not in the vocabulary.
+
+        Raise DataError if it cannot be read.
+        """
+        if self.reads_messages:
+            messages = messages_of(text)
+            found = self.tokenizer.unknown(self._rendered(messages), special=True)
+            # the template's own words are not the user's
+            return [piece for piece in found if any(piece in message["content"] for message in messages)]
+        return self.source_tokenizer.unknown(text)
 
     @property
     def _start(self) -> int:

@@ -78,13 +78,16 @@ class Tokenizer:
         return [list(one.ids) for one in encoded]
 
     @panics_as_errors()
-    def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Return the ids of each text, without special tokens, and their character spans (start, end).
+    def encode_with_places(
+        self, texts: Sequence[str], special: bool = False
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Return the ids of each text and their character spans (start, end). No special tokens are added.
 
-        Raise DataError if a text cannot be encoded.
+        `special` recognizes special tokens in the texts. Raise DataError if a text cannot be encoded.
         """
+        backend = self._reads_special if special else self.backend
         try:
-            encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
+            encoded = backend.encode_batch(list(texts), add_special_tokens=False)
         except TypeError:
             raise _not_text(texts) from None
         except Exception as error:  # the library raises plain Exception
@@ -98,12 +101,13 @@ class Tokenizer:
         backend.encode_special_tokens = False
         return backend
 
-    def unknown(self, text: str) -> list[str]:
+    def unknown(self, text: str, special: bool = False) -> list[str]:
         """Return the distinct pieces of a text that are encoded as the unknown token.
 
-        Surrounding spaces are stripped, unless a piece consists of spaces.
+        `special` recognizes special tokens in the text. Surrounding spaces are stripped, unless a piece consists of
+        spaces.
         """
-        ((ids, places),) = self.encode_with_places([text])
+        ((ids, places),) = self.encode_with_places([text], special)
         role = self.special_ids.get("unknown")
         pieces = [text[begin:end] for id_, (begin, end) in zip(ids, places, strict=True) if id_ == role]
         return list(dict.fromkeys(piece.strip() or piece for piece in pieces))
