@@ -14,6 +14,7 @@ from tfkit.core.errors import RecipeError, RunError
 from tfkit.core.options import RecipePath
 from tfkit.data.corpus import Corpus, Example, LabelledText, ParallelText, Phrases, TextCorpus
 from tfkit.recipe.load import load_recipe
+from tfkit.run import train
 from tfkit.training import environment
 from tfkit.training.changed import differences, file_hashes
 
@@ -47,6 +48,48 @@ def test_a_changed_file_is_named_and_may_be_accepted(tmp_path: Path, run: Path, 
     checkpoint = json.loads((run / "checkpoints" / "step-00000004" / "state.json").read_text())["progress"]
     if split == "valid":  # the best of before was measured on other examples
         assert checkpoint["best"] == min(line["valid.loss"] for line in best)
+
+
+@pytest.mark.parametrize("options", [{"steps": 2}, {"steps": None, "epochs": 1}])
+def test_a_run_beyond_the_last_step_is_refused_untouched(
+    tmp_path: Path, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained(small(tmp_path, steps=4, metrics=[]), tmp_path / "run").folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    beyond = (
+        r"epochs: 1 \(3 steps\); increase train\.epochs" if "epochs" in options else r"steps: 2; set train\.steps to 4"
+    )
+    with pytest.raises(RunError, match=rf"run: is at step 4, beyond train\.{beyond}.*, or choose another --out"):
+        trained(small(tmp_path, metrics=[], **options), folder, resume=True)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    train(small(tmp_path, steps=4, metrics=[]), folder, resume=True)
+    assert "already finished" in capsys.readouterr().out
+
+
+def test_changed_keys_are_named_at_each_start(tmp_path: Path, run: Path) -> None:
+    def log(**options: Any) -> str:
+        text = (run / "train.log").read_text()
+        trained(small(tmp_path, **{**TWO, "steps": 3, **options}), run, resume=True)
+        return (run / "train.log").read_text().removeprefix(text)
+
+    rate = {"schedule": {"type": "constant", "lr": 0.5}}
+    steps = "train.steps: 2 in the run, 3 in the recipe"
+    assert f"changed since the last start: {steps}; train.schedule.lr: 0.05 in the run, 0.5 in the recipe\n" in log(
+        **rate
+    )
+    many = {"steps": 4, "precision": "bfloat16", "samples": 0, "keep": "last", "clip_norm": 1, "patience": 9}
+    told = log(**many, **rate)
+    assert told.count("in the recipe") == 5 and " and 1 more\n" in told
+    assert "changed since" not in log(**{**many, "steps": 4}, **rate)  # is finished
+    assert "last start: train.steps: 4 in the run, 5 in the recipe\n" in log(**{**many, "steps": 5}, **rate)
+
+
+def test_a_start_without_a_step_says_so(tmp_path: Path, run: Path) -> None:
+    trained(small(tmp_path, **TWO, keep="last"), run, resume=True)
+    assert (
+        f"resuming {run} from step 2: training has ended (steps), so no step is trained"
+        in (run / "train.log").read_text()
+    )
 
 
 def test_what_is_the_same_goes_on(tmp_path: Path, run: Path) -> None:

@@ -33,7 +33,7 @@ from tfkit.training.processes import is_lost, team
 from tfkit.training.progress import Reporter, Silence
 from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
-from tfkit.training.start import check_nothing_is_lost, check_same
+from tfkit.training.start import changed_keys, check_nothing_is_lost, check_same, check_steps
 from tfkit.training.supply import changes, needs_of
 from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
@@ -198,9 +198,11 @@ def _resumed(
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
     tokenizer = _saved_tokenizer(folder, recipe)
     task = prepare(recipe, reporter, tokenizer, initial=False, labels=read_labels(folder))
+    check_steps(folder, step_of(checkpoint), recipe, task.steps)
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
+    others = changed_keys(folder, _resolved(task), recipe.data)
     trainer = Trainer(task, folder, reporter, _beside(before, reporter), callbacks)
-    for message in (*(_change_line(*one) for one in changed.items()), *changes(needs_of(folder))):
+    for message in (*others, *(_change_line(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
     record.appending(folder)
@@ -213,7 +215,9 @@ def _resumed(
     write_json(folder / ENVIRONMENT, kept | again | {DATA: hashes | task.hashes} | _needs(folder, task))
     _describe(folder, task)
     reporter.open(folder / LOG)
-    reporter.say(f"resuming {folder} from step {trainer.progress.step:,}")
+    ended = trainer.progress.finished
+    left = f": training has ended ({ended}), so no step is trained" if ended else ""
+    reporter.say(f"resuming {folder} from step {trainer.progress.step:,}{left}")
     return trainer
 
 
@@ -249,10 +253,13 @@ def _needs(folder: RunFolder, task: Task) -> dict[str, Any]:
 
 
 def _describe(folder: RunFolder, task: Task) -> None:
-    recipe = task.recipe
-    resolved = recipe.resolved(task.tokenizer.sizes)
+    resolved = _resolved(task)
     write_text(folder / RESOLVED, resolved)
-    write_text(folder / RECIPE, resolved if recipe.text is None else recipe.text)
+    write_text(folder / RECIPE, resolved if task.recipe.text is None else task.recipe.text)
+
+
+def _resolved(task: Task) -> str:
+    return task.recipe.resolved(task.tokenizer.sizes)
 
 
 def _baseline(task: Task) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 
 from tfkit.core.errors import RunError
+from tfkit.core.output import counted
+from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Data
 from tfkit.storage.files import read_yaml
 from tfkit.training.changed import DATA, file_hashes, moved
@@ -70,12 +72,7 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
 
     A run without resolved.yaml is not checked. With the recipe's `data`, files that were only moved count as unchanged.
     """
-    if not (folder / RESOLVED).is_file():
-        return
-    old: Any = read_yaml(folder / RESOLVED)
-    new = yaml.safe_load(resolved)
-    if data is not None and _at(old, "data") != _at(new, "data"):
-        old, new = _with_moved_files(folder, old, data), _test_by_name(new)
+    old, new = _both(folder, resolved, data)
     found = [line for key in FIXED for line in differences(_fixed(old, key), _fixed(new, key), key)]
     if found:
         more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
@@ -84,6 +81,39 @@ def check_same(folder: RunFolder, resolved: str, data: Data | None = None) -> No
             + "\n  ".join(found[:5])
             + more
         )
+
+
+def check_steps(folder: RunFolder, step: int, recipe: Recipe, steps: int) -> None:
+    """Raise RunError if the run is beyond the last of the recipe's `steps`."""
+    if step <= steps:
+        return
+    epochs = recipe.train.epochs
+    last, remedy = f"train.steps: {steps:,}", f"set train.steps to {step:,} or more"
+    if epochs is not None:
+        last, remedy = f"train.epochs: {epochs} ({counted(steps, 'step')})", "increase train.epochs"
+    raise RunError(f"{folder}: is at step {step:,}, beyond {last}; {remedy}, or choose another --out")
+
+
+def changed_keys(folder: RunFolder, resolved: str, data: Data | None = None) -> list[str]:
+    """Return a line that names the keys that differ from the last start, or [] if none is known to differ."""
+    old, new = _both(folder, resolved, data)
+    keys = dict.fromkeys([*old, *new])
+    found = [line for key in keys for line in differences(_at(old, key), _at(new, key), key)]
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return [f"changed since the last start: {'; '.join(found[:5])}{more}"] if found else []
+
+
+def _both(folder: RunFolder, resolved: str, data: Data | None) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """Return the recipe of the last start and the new one, where files that were only moved are equal.
+
+    Both are empty if the run has no resolved.yaml.
+    """
+    if not (folder / RESOLVED).is_file():
+        return {}, {}
+    old, new = read_yaml(folder / RESOLVED), yaml.safe_load(resolved)
+    if data is not None and _at(old, "data") != _at(new, "data"):
+        old, new = _with_moved_files(folder, old, data), _test_by_name(new)
+    return old, new
 
 
 def _fixed(recipe: Any, key: str) -> Any:
