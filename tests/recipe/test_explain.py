@@ -302,6 +302,8 @@ def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
         ("model.layer.attention.num_head", "Did you mean 'model.layer.attention.num_heads'?"),
         ("num_heads", "Did you mean 'model.layer.attention.num_heads'?"),
         ("model.layr.dropout", "Did you mean 'model.layer.dropout'?"),
+        ("model.layr.norm", "Did you mean 'model.layer.norm'?"),
+        ("model.layer.nrom", "Did you mean 'model.layer.norm'?"),
         ("trian.steps", "Did you mean 'train.steps'?"),
         ("model.layers.nobody.dropout", "the recipe has no such key"),
         ("model.layers.11.dropout", "layers are counted from 0, and the decoder has 11"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.errors import UsageError
@@ -254,11 +255,16 @@ class RecipeTable:
         """Yield the keys of the recipe as users write them."""
         yield from TOP
         for key in self.sections:
-            yield from (leaf.path for leaf in self._section(key).leaves())
+            yield from _with_parents(self._section(key).leaves())
         for row in self._whole(list(self.plans), "model"):
             of_side = f"model.{row.side}." if row.side and len(self.plans) > 1 else "model."
-            for leaf in row.leaves():
-                yield from dict.fromkeys([leaf.path.replace("model.", of_side, 1), leaf.path])
+            for path in _with_parents(row.leaves()):
+                yield from dict.fromkeys([path.replace("model.", of_side, 1), path])
+
+
+def _with_parents(leaves: Iterable[RecipeRow]) -> dict[str, None]:
+    """Return the paths of rows and of the mappings that they are in, each once."""
+    return dict.fromkeys(path for leaf in leaves for path in accumulate(leaf.path.split("."), "{}.{}".format))
 
 
 def _nearest_key(path: str, known: Sequence[str]) -> str | None:
