@@ -128,6 +128,19 @@ def test_a_missing_file_of_ones_own_is_a_fault() -> None:
     assert "texts.txt'?" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("link.txt", "a link to a missing file: {0}/link.txt; to use another one: --set"),
+        ("*.txt", "no such file: {0}/*.txt; patterns are not expanded, so write each name\n"),
+    ],
+)
+def test_a_broken_link_and_a_pattern_are_no_missing_name(name: str, message: str) -> None:
+    Path("link.txt").symlink_to("nowhere")
+    stderr = check({"type": "text", "files": name}).stderr
+    assert message.format(Path.cwd()) in stderr and "Did you mean" not in stderr
+
+
 def test_a_missing_file_of_a_shipped_task_is_a_warning_until_it_is_ones_own() -> None:
     shipped = CliRunner().invoke(main, ["check", "tinyshakespeare"])
     assert shipped.exit_code == 0

@@ -259,6 +259,18 @@ def test_unknown_source(here, name, expected):
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("to", "reason"), [("nowhere", "a link to a missing file"), ("x.yaml", "a link that leads back to itself")]
+)
+def test_a_link_that_leads_nowhere_is_named(here, to, reason):
+    here(mine="extends: x.yaml")
+    os.symlink(to, "x.yaml")
+    for source, place in (("x.yaml", "x.yaml"), ("mine.yaml", "mine.yaml:1:10: extends")):
+        with pytest.raises(RecipeError) as caught:
+            compose(source, shipped={})
+        assert str(caught.value) == f"{place}: {reason}: 'x.yaml'"
+
+
 def test_unreadable_source(here):
     here(broken="a: [1", words="hello")
     for name in ("broken.yaml", "words.yaml"):

@@ -172,9 +172,11 @@ def test_an_interrupt_passes_through(tmp_path: Path) -> None:
 def test_what_is_no_python_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path)
     written(tmp_path, "", "notes.txt")
+    (tmp_path / "link.py").symlink_to("nowhere")
     for name, message in (
         ("nothing.py", r"nothing\.py: no such file$"),
         ("part.py", r"part\.py: no such file\. Did you mean '.*parts\.py'\?"),
+        ("link.py", r"link\.py: a link to a missing file$"),
         ("notes.txt", r"notes\.txt: not a Python file"),
         ("x" * 300 + ".py", "no such file"),
     ):

@@ -311,6 +311,8 @@ def test_byte_order_mark_and_line_ends():
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("a: 1")
+    Path("link").mkdir()
+    Path("link/link.yaml").symlink_to("nowhere")
     for path, part in [
         ("mien.yaml", "mien.yaml: no such file. Did you mean 'mine.yaml'?"),
         (".", "is a folder, not a recipe file. Did you mean 'mine.yaml'?"),
@@ -318,6 +320,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         ("no\0name", "cannot be read"),
         ("x" * 5000, "cannot be read"),
         ("nowhere/x.yaml", "nowhere/x.yaml: no such file"),
+        ("link/link.yaml", "link.yaml: a link to a missing file"),
     ]:
         with pytest.raises(RecipeError) as caught:
             read(path)

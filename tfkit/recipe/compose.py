@@ -21,6 +21,7 @@ from tfkit.recipe.overlays import (
 from tfkit.recipe.shipped import named_like, shipped_recipes
 from tfkit.recipe.text.node import Node, inline, kind, shorten
 from tfkit.recipe.text.source import LANGUAGE, MAPPING, from_mapping, near_file, parse, read_bytes
+from tfkit.storage.files import why_missing
 
 MAX_BASES = 32
 
@@ -136,8 +137,8 @@ def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -
     """Return a fault for a missing recipe, with a similar name or file as suggestion."""
     looks_like_path = _is_path(word)
     named = shorten(str(path) if looks_like_path else word, 200)
-    message = f"no such file: '{named}'" if looks_like_path else f"'{named}' is neither a shipped recipe nor a file"
-    by_name = named_like(Path(word).stem, shipped)
+    message = f"{why_missing(path)}: '{named}'" if looks_like_path else f"'{named}' is neither a shipped recipe nor a file"
+    by_name = None if os.path.islink(path) else named_like(Path(word).stem, shipped)
     by_file = near_file(path)
     suggestion = (by_file or by_name) if looks_like_path else (by_name or by_file)
     return Fault(place, "", message, suggestion)

@@ -21,7 +21,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import folder
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, items
-from tfkit.storage.files import LARGEST_TEXT, read_bytes
+from tfkit.storage.files import LARGEST_TEXT, read_bytes, why_missing
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,10 @@ def _source(path: Path) -> bytes:
     if os.path.isdir(path):
         raise UsageError(f"{path}: is a folder; use a Python file in it, or an installed module")
     if not os.path.exists(path):
-        near = nearest(path.name, [file.name for file in islice(path.parent.glob("*.py"), 1000)])
+        names = [file.name for file in islice(path.parent.glob("*.py"), 1000)]
+        near = None if path.name in names else nearest(path.name, names)
         hint = f". Did you mean '{path.parent / near}'?" if near is not None else ""
-        raise UsageError(f"{path}: no such file{hint}")
+        raise UsageError(f"{path}: {why_missing(path)}{hint}")
     if path.suffix != ".py":
         raise UsageError(f"{path}: not a Python file (.py)")
     try:

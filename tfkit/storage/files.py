@@ -126,6 +126,18 @@ def read_bytes(path: str | Path, largest: int | None = None) -> bytes:
         return file.read()
 
 
+def why_missing(path: str | Path, kind: str = "file") -> str:
+    """Return the reason why nothing exists at `path`: no file, or a link that leads nowhere."""
+    if not os.path.islink(path):
+        return f"no such {kind}"
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "a link that leads back to itself"
+    return f"a link to a missing {kind}"
+
+
 def read_beginning(path: str | Path, most: int) -> bytes:
     """Return the first `most` bytes of a regular file. Raise RunError as `read_bytes` does."""
     with regular(path) as file, io.BufferedReader(file) as buffered:
@@ -144,7 +156,7 @@ def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
                 raise RunError(f"{path}: has {status.st_size:,} bytes; the maximum is {largest:,}")
             yield file
     except FileNotFoundError:
-        raise RunError(f"{path}: no such file") from None
+        raise RunError(f"{path}: {why_missing(path)}") from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror or error}") from None
 

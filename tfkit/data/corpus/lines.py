@@ -182,7 +182,7 @@ def _reading(path: str | Path) -> Iterator[None]:
     except RunError as error:
         raise DataError(str(error)) from None
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: {files.why_missing(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 

@@ -19,6 +19,7 @@ from tfkit.recipe.settings.agreement import locate, model_parts, spot
 from tfkit.recipe.settings.sections import Data
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.options import NamedPath, named_paths
+from tfkit.storage.files import why_missing
 
 FOLDER = "data.folder"
 CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
@@ -40,9 +41,10 @@ def _is_read_here(owner: BaseModel) -> bool:
 
 
 def _near(path: Path) -> str | None:
-    """Return a file with a similar name in the folder of the missing `path`, or None."""
+    """Return a file with a similar name in the folder of the missing `path`; None for a broken link."""
     with contextlib.suppress(OSError, ValueError):
-        name = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 10_000)])
+        names = [entry.name for entry in islice(path.parent.iterdir(), 10_000)]
+        name = None if path.name in names else nearest(path.name, names)
         return None if name is None else str(path.parent / name)
     return None
 
@@ -55,8 +57,10 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
     node, full = spot(root, named.at)
     place = _place(root, node, full)
     if not os.path.exists(path):
+        if set("*?") & set(path):
+            return Fault(place, full, f"no such {kind}: {path}; patterns are not expanded, so write each name")
         other = ", or --set data.folder=PATH for all of them" * full.startswith(CORPORA)
-        text = f"no such {kind}: {path}" + f"; to use another one: --set {full}=PATH{other}" * ("[" not in full)
+        text = f"{why_missing(path, kind)}: {path}" + f"; to use another one: --set {full}=PATH{other}" * ("[" not in full)
         return Fault(place, full, text, _near(Path(path)))
     if is_file and not os.path.isdir(path):
         return None  # such as a pipe

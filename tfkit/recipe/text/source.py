@@ -33,6 +33,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.text import dialect
 from tfkit.recipe.text.dialect import syntax_fault
 from tfkit.recipe.text.node import Budget, Node, Scalar, Stop, kind, shorten, under
+from tfkit.storage.files import why_missing
 
 LANGUAGE = 1  # the version of the recipe language
 MAX_BYTES = 1_000_000
@@ -62,7 +63,7 @@ def read_bytes(path: str | Path) -> bytes:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise RecipeError([Fault(place, "", "no such file", near_file(Path(path)))]) from None
+        raise RecipeError([Fault(place, "", why_missing(path), near_file(Path(path)))]) from None
     except IsADirectoryError:
         raise RecipeError([Fault(place, "", "is a folder, not a recipe file", near_file(Path(path)))]) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -74,7 +75,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def near_file(path: Path) -> str | None:
-    """Suggest a recipe with a similar name, or for a folder the only recipe in it."""
+    """Suggest a recipe with a similar name, or for a folder the only recipe in it; nothing for a broken link."""
     is_folder = os.path.isdir(path)
     folder = path if is_folder else path.parent
     try:
@@ -83,6 +84,8 @@ def near_file(path: Path) -> str | None:
         return None
     if is_folder:
         return str(folder / names[0]) if len(names) == 1 else None
+    if path.name in names:
+        return None
     suggestion = nearest(path.name, names) or nearest(path.stem, [Path(name).stem for name in names])
     if suggestion is None:
         return None
