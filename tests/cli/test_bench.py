@@ -82,7 +82,10 @@ def test_the_same_as_data() -> None:
         (("--attentions", "longformer", "--causal"), "unknown causal attention 'longformer'; available: full, "),
         (("--lengths", "64,many"), "expected a whole number from 1 to 2,147,483,648, got 'many'"),
         (("--lengths", ","), "expected at least one value"),
-        (("--lengths", "64", "--heads", "3", "--attentions", "full"), "3 heads do not divide d_model 16"),
+        (
+            ("--lengths", "64", "--heads", "3", "--attentions", "full"),
+            "tfkit: --heads: 3 heads do not divide --d-model 16;",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_said(arguments: tuple[str, ...], said: str) -> None:
@@ -211,6 +214,11 @@ def failed() -> rounds.Call:
     raise ValueError("wrong")
 
 
+def too_large() -> rounds.Call:
+    torch.empty(2**62, dtype=torch.uint8)
+    raise AssertionError
+
+
 def state(pid: int | str | None) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -267,8 +275,10 @@ def test_no_stopped_process_remains_when_the_parent_is_killed(sent: str, tmp_pat
 def test_what_a_process_refuses_or_its_end_is_said() -> None:
     with pytest.raises(UsageError, match="there is none"):
         rounds.MeasuredCall("a", refused)
-    with pytest.raises(RunError, match=r"^a: ValueError: wrong$"):
+    with pytest.raises(RunError, match=r"^cannot measure a: ValueError: wrong$"):
         rounds.MeasuredCall("a", failed)
+    with pytest.raises(RunError, match=r"^cannot measure tfkit: out of memory: .*can't allocate memory"):
+        rounds.MeasuredCall(rounds.OWN, too_large)
     with pytest.raises(RunError, match="the process that measures a ended; there may be too little memory"):
         rounds.MeasuredCall("a", killed)
     with rounds.measured_calls({"a": partial(spun, 0)}) as calls:

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from tfkit.core.errors import UsageError
+from tfkit.core.machine import readable_bytes
 from tfkit.core.trees import JsonObject, Tree
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.rounds import chosen, print_wide
-from tfkit.reports.table import size
 
 Layer = Tree
 DEFAULT = ("full", "window", "chunk", "longformer", "performer", "linear", "lstm")
@@ -77,9 +78,14 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
 
 
 def attentions(names: Sequence[str] | None, setting: BenchSetting) -> list[str]:
-    """Return the requested attention names, or the defaults. Raise UsageError for unknown names."""
-    known = list(layers(setting))
-    return chosen(names or [name for name in DEFAULT if name in known], known, "causal " * setting.causal + "attention")
+    """Return the requested attention names, or the defaults. Raise UsageError for unknown names or unequal heads."""
+    known = layers(setting)
+    wanted = names or [name for name in DEFAULT if name in known]
+    found = chosen(wanted, list(known), "causal " * setting.causal + "attention")
+    if setting.d_model % setting.num_heads and any("attention" in known[name] for name in found):
+        fault = f"{setting.num_heads} heads do not divide --d-model {setting.d_model}"
+        raise UsageError(f"--heads: {fault}; use a divisor, or another --d-model")
+    return found
 
 
 def measure(names: Sequence[str], lengths: Sequence[int], setting: BenchSetting) -> Iterator[Measured]:
@@ -230,7 +236,7 @@ def render(data: JsonObject, console: Console) -> None:
     )
     for title, key, formatted in (
         ("time", "seconds", _duration),
-        ("peak memory", "peak_bytes", lambda n: size(int(n))),
+        ("peak memory", "peak_bytes", lambda n: readable_bytes(int(n))),
     ):
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         table.add_column("length")

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from tfkit.core.console import Console
 from tfkit.core.errors import RunError, TfkitError, UsageError, on_one_line
-from tfkit.core.machine import machine
+from tfkit.core.machine import is_out_of_memory, machine
 from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject
 
@@ -80,7 +80,7 @@ class MeasuredCall:
         except (EOFError, ConnectionError):
             raise RunError(f"the process that measures {self.name} ended; there may be too little memory") from None
         if type(answer) is RunError:
-            raise RunError(f"{self.name}: {answer}")
+            raise RunError(f"cannot measure {self.name}: {answer}")
         if isinstance(answer, TfkitError):
             raise answer
         self._signal(signal.SIGSTOP)
@@ -109,7 +109,8 @@ def _serve(pipe: Connection, make: Make, threads: int) -> None:
     except (EOFError, ConnectionError):
         return  # the parent has ended
     except Exception as error:  # of another library
-        pipe.send(RunError(f"{type(error).__name__}: {on_one_line(str(error), 300)}"))
+        kind = "out of memory" if is_out_of_memory(error) else type(error).__name__
+        pipe.send(RunError(f"{kind}: {on_one_line(str(error), 300)}"))
 
 
 @contextlib.contextmanager
