@@ -214,7 +214,7 @@ def million(tmp_path: Path) -> str:
 
 def test_rows_that_memory_cannot_hold_are_refused_unread(million: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "free_memory", lambda: 2**27)
-    with pytest.raises(DataError, match=r"rows.parquet: 1,000,000 examples need at least 0\.2 GiB, .* set limit"):
+    with pytest.raises(DataError, match=r"rows.parquet: 1,000,000 examples need at least 238\.4 MiB, .* set limit"):
         examples(file=million, fields={"text": "text"})
     assert examples(file=million, fields={"text": "text"}, limit=3) == [{"text": "a"}] * 3
 

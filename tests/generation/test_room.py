@@ -118,7 +118,7 @@ def test_more_texts_than_memory_holds_are_refused(
     monkeypatch.setattr(room, "free_memory", lambda device: 2**20)
     wide = writer("rotary", strategy=strategy)
     with pytest.raises(
-        UsageError, match=rf"^{message}.* GiB of memory, but only 0\.0 GiB are free; at most [\d,]+ texts"
+        UsageError, match=rf"^{message}.* MiB of memory, but only 1\.0 MiB are free; at most [\d,]+ texts"
     ):
         wide.check()  # as the command does before it reads a text
     with pytest.raises(UsageError, match=message):

@@ -119,8 +119,8 @@ def _summary(recipe: Recipe) -> str:
     parameters = count_parameters(blueprint)
     text = f"{blueprint.type.part.part_name}, {parameters:,} parameters"
     if 4 * parameters >= NOTEWORTHY:
-        from tfkit.reports.table import size
+        from tfkit.core.machine import readable_bytes
 
-        text += f", {size(4 * parameters)} of weights in float32"
+        text += f", {readable_bytes(4 * parameters)} of weights in float32"
     note = vocabulary_note(recipe)
     return text if note is None else f"{text}; {note}"

@@ -29,6 +29,7 @@ from tfkit import __version__
 from tfkit.cli.examples import with_examples
 from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_wrapped
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
+from tfkit.core.machine import is_out_of_memory
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.synonyms import key_for, nearest, split_target
 
@@ -211,14 +212,6 @@ def _show_warning(
     warn_wrapped(text)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """True for a failed allocation; torch raises its own class for devices and a plain RuntimeError for the CPU."""
-    failed = isinstance(error, RuntimeError) and (
-        "can't allocate memory" in str(error) or "out of memory" in str(error)
-    )
-    return failed or isinstance(error, MemoryError)
-
-
 def complain(error: Exception) -> bool:
     """Print an error on standard error if the user can fix it: wrong input, or an exception in a custom part.
 
@@ -229,7 +222,7 @@ def complain(error: Exception) -> bool:
         return True
     if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
         return False
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         warn(f"tfkit: out of memory: {' '.join(str(error).split()) or type(error).__name__}")
         return True
     from tfkit.core.blame import described, note

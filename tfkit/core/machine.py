@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import torch
 
 
+SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # found in messages of torch's allocators
+
+
 def machine() -> JsonObject:
     """Return the host name, the processor, the cores available to this process, and the memory in bytes."""
     return {"host": platform.node(), "processor": _processor(), "cores": _cores(), "memory": _total_memory()}
@@ -87,6 +90,19 @@ def _cache(lines: Iterable[str]) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
-def gigabytes(count: int) -> str:
-    """Format bytes as GiB."""
-    return f"{count / 2**30:,.1f} GiB"
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if the error was raised by a failed allocation; torch raises a RuntimeError."""
+    failed = isinstance(error, RuntimeError) and any(saying in str(error) for saying in SAYINGS)
+    return failed or isinstance(error, MemoryError)
+
+
+def readable_bytes(count: int) -> str:
+    """Format bytes: 512 B, 63.5 KiB, 1.2 GiB."""
+    if count < 1024:
+        return f"{count} B"
+    value, unit = float(count), ""
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        value /= 1024
+        if value < 1023.95 or unit == "EiB":
+            break
+    return f"{value:,.1f} {unit}"

@@ -21,7 +21,7 @@ from typing import IO
 import numpy as np
 
 from tfkit.core.errors import DataError, ExampleError, RunError
-from tfkit.core.machine import gigabytes
+from tfkit.core.machine import readable_bytes
 from tfkit.data.encoder import encoded
 from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
@@ -200,7 +200,7 @@ def _progress(field: str, source: ShardSource, batches: Iterable[TokenIds]) -> I
         raise _located(field, source, texts) or error from None
     if not texts:
         raise DataError(f"{source.name}: contains no example")
-    size = gigabytes(tokens * (2 if source.tokenizers[field].vocab_size <= 2**16 else 4))
+    size = readable_bytes(tokens * (2 if source.tokenizers[field].vocab_size <= 2**16 else 4))
     LOGGER.info("%s: %s: %s texts, %s tokens, %s on disk", source.name, field, f"{texts:,}", f"{tokens:,}", size)
 
 

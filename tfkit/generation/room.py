@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
-from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.generation.strategy import Strategy
 from tfkit.models import Model
 
@@ -26,6 +26,6 @@ def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
             f" with {strategy.texts_at_once:,} texts each" if prompts > 1 else f" with {strategy.texts_at_once:,} texts"
         )
     raise UsageError(
-        f"{what} need at least {gigabytes(needed)} of memory, but only {gigabytes(free)} are free; "
+        f"{what} need at least {readable_bytes(needed)} of memory, but only {readable_bytes(free)} are free; "
         f"at most {free // each:,} texts fit at once"
     )

@@ -8,7 +8,7 @@ from tfkit.components.init import Init
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.draws import drawn_from
 from tfkit.core.errors import UsageError
-from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.core.skeleton import NoDraws
 from tfkit.functional.linear import replace_linears
 from tfkit.models.base import Model
@@ -61,8 +61,8 @@ def _check_memory(blueprint: Blueprint, device: torch.device, dtype: torch.dtype
         free = free_memory(place)
         if free is not None and count * size > free:
             raise UsageError(
-                f"the model has {count:,} weights, which take {gigabytes(count * size)}, but {place} has "
-                f"{gigabytes(free)} free; use a smaller model, or build it on the device 'meta'"
+                f"the model has {count:,} weights, which take {readable_bytes(count * size)}, but {place} has "
+                f"{readable_bytes(free)} free; use a smaller model, or build it on the device 'meta'"
             )
 
 

@@ -137,7 +137,8 @@ def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -
     """Return a fault for a missing recipe, with a similar name or file as suggestion."""
     looks_like_path = _is_path(word)
     named = shorten(str(path) if looks_like_path else word, 200)
-    message = f"{why_missing(path)}: '{named}'" if looks_like_path else f"'{named}' is neither a shipped recipe nor a file"
+    unknown = f"'{named}' is neither a shipped recipe nor a file"
+    message = f"{why_missing(path)}: '{named}'" if looks_like_path else unknown
     by_name = None if os.path.islink(path) else named_like(Path(word).stem, shipped)
     by_file = near_file(path)
     suggestion = (by_file or by_name) if looks_like_path else (by_name or by_file)

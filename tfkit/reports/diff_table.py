@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.machine import readable_bytes
 from tfkit.core.trees import JsonObject
 from tfkit.reports.counts import Counts
 from tfkit.reports.difference import Change
-from tfkit.reports.table import FIGURES, size
+from tfkit.reports.table import FIGURES
 from tfkit.reports.wrapped import say
 
 WIDEST = 1000  # console width for measuring the table
@@ -113,7 +114,7 @@ def _figures(diff: Diff, console: Console) -> None:
 
 
 def _figure(key: str, value: int) -> str:
-    return size(value) if key.endswith("_bytes") else f"{value:,}"
+    return readable_bytes(value) if key.endswith("_bytes") else f"{value:,}"
 
 
 def _change(key: str, before: int, after: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from tfkit.core.machine import readable_bytes
 from tfkit.core.output import some
 from tfkit.core.trees import JsonObject
 from tfkit.reports.wrapped import say
@@ -78,8 +79,9 @@ def caption(data: JsonObject) -> str:
     paired = len(data["stacks"]) == 2
     text = (
         f"At length {data['length']:,}{' on both sides' * paired}, batch {data['batch']:,}, {data['dtype']} "
-        f"({size(data['weight_bytes'])} of weights). A line with a dash is a part of one layer; the line above is the "
-        "total of these layers, with shared weights counted once. FLOPs: forward pass per token, 2 per multiply-add"
+        f"({readable_bytes(data['weight_bytes'])} of weights). A line with a dash is a part of one layer; the line "
+        "above is the total of these layers, with shared weights counted once. FLOPs: forward pass per token, 2 per "
+        "multiply-add"
     )
     text += " of the target, including the work on the source." if paired else "."
     return text + (
@@ -153,16 +155,4 @@ def figure(key: str, value: int) -> str:
     """Format a cost."""
     if not value:
         return "-"
-    return size(value) if key.endswith("_bytes") else f"{value:,}"
-
-
-def size(count: int) -> str:
-    """Format bytes: 512 B, 63.5 KiB, 1.2 GiB."""
-    if count < 1024:
-        return f"{count} B"
-    value, unit = float(count), ""
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        value /= 1024
-        if value < 1023.95 or unit == "EiB":
-            break
-    return f"{value:,.1f} {unit}"
+    return readable_bytes(value) if key.endswith("_bytes") else f"{value:,}"

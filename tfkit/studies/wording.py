@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from tfkit.core.machine import readable_bytes
 from tfkit.reports.formats import latex
-from tfkit.reports.table import size
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import ArmResult, Results
 from tfkit.studies.statistics import LEVEL, Comparison, Spread
@@ -29,7 +29,7 @@ def number(measure: str, value: float | None) -> str:
     if value is None:
         return ""
     if measure == "peak_memory":
-        return size(round(value))
+        return readable_bytes(round(value))
     if measure == "seconds":
         return f"{value:,.1f}"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tfkit.core.errors import UsageError
-from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.core.options import check_device_name
 
 TRAINED_BYTES = 16  # per trained parameter: float32 weight, gradient and the two moments of Adam
@@ -65,7 +65,7 @@ def check_memory(model: nn.Module, device: torch.device, parts: int = 1) -> None
     if free is not None and needed > free:
         divided = "" if parts == 1 else f"; divided over {parts} processes"
         raise UsageError(
-            f"training {trained + frozen:,} parameters needs {gigabytes(needed)} without activations "
-            f"({TRAINED_BYTES} bytes each: weight, gradient, two moments{divided}), but {device} has {gigabytes(free)} "
-            "free; use a smaller model or a machine with more memory"
+            f"training {trained + frozen:,} parameters needs {readable_bytes(needed)} without activations "
+            f"({TRAINED_BYTES} bytes each: weight, gradient, two moments{divided}), but {device} has "
+            f"{readable_bytes(free)} free; use a smaller model or a machine with more memory"
         )

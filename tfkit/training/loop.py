@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from tfkit.core.errors import TfkitError
+from tfkit.core.machine import is_out_of_memory
 from tfkit.core.options import seconds_of
 from tfkit.core.output import some
 from tfkit.models import build_model
@@ -29,7 +30,7 @@ from tfkit.training.groups import regroup, set_rate
 from tfkit.training.history import HistoryFile
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.metrics_log import MetricsLog
-from tfkit.training.out_of_memory import check_fits, explained, is_out_of_memory
+from tfkit.training.out_of_memory import check_fits, explained
 from tfkit.training.processes import outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import Publisher, save_weights

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tfkit.core.errors import TfkitError
-from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.core.output import counted
 from tfkit.recipe.settings.sections import Train
 from tfkit.training.division import piece_of, side_of
@@ -18,19 +18,12 @@ from tfkit.training.memory import Memory, activations_of
 from tfkit.training.objective import Batch
 from tfkit.training.setup import Task
 
-SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # found in messages of torch's allocators
 KEPT = 16  # upper bound for most layers: vectors of width d_model, and rows of scores, saved per token
 MOMENTS = 2  # state values per parameter in most optimizers
 
 
 class OutOfMemory(TfkitError):
     """A training step needs more memory than is available. The message suggests settings that fit."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """True if the error was raised by a failed allocation."""
-    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    return known or (isinstance(error, RuntimeError) and any(saying in str(error) for saying in SAYINGS))
 
 
 @dataclass(frozen=True)
@@ -89,14 +82,14 @@ class Demand:
         for parts in (2**power for power in range(1, rows.bit_length()) if 2**power <= rows):
             needed = None if memory is None else memory.fixed + memory.activations // parts
             if needed is None or room is None or needed <= room:
-                size = "" if needed is None else f" ({gigabytes(needed)})"
+                size = "" if needed is None else f" ({readable_bytes(needed)})"
                 smaller = f"data.batch.{key}: {value // parts} with train.accumulate: {settings.accumulate * parts}"
                 options.append(f"{smaller}, for the same number of examples per step{size}")
                 break
         if settings.recompute != "all" and not settings.compile:
             again = self.with_settings(settings.model_copy(update={"recompute": "all"}))
             if again is None or room is None or again.total <= room:
-                options.append("train.recompute: all" + ("" if again is None else f" ({gigabytes(again.total)})"))
+                options.append("train.recompute: all" + ("" if again is None else f" ({readable_bytes(again.total)})"))
         return (
             f"Settings that fit: {'; or '.join(options)}."
             if options
@@ -111,8 +104,8 @@ class Demand:
         if self.memory is None:
             return tried
         kinds = ("weights", "gradients", "optimizer", "activations")
-        parts = ", ".join(f"{name} {gigabytes(getattr(self.memory, name))}" for name in kinds)
-        return f"{tried} take {gigabytes(self.memory.total)} ({parts})"
+        parts = ", ".join(f"{name} {readable_bytes(getattr(self.memory, name))}" for name in kinds)
+        return f"{tried} take {readable_bytes(self.memory.total)} ({parts})"
 
 
 def _lengths(task: Task) -> NDArray[np.int64]:
@@ -130,7 +123,7 @@ def check_fits(task: Task, processes: int) -> None:
     free = free_memory(task.train.device)
     room = None if free is None else free + demand.memory.weights  # the weights are already allocated
     if room is not None and demand.memory.total > room:
-        available = f"{task.train.device} has {gigabytes(room)}"
+        available = f"{task.train.device} has {readable_bytes(room)}"
         raise OutOfMemory(f"{demand.describe()}, but {available}. {demand.advice(room)}")
 
 
@@ -141,7 +134,7 @@ def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfM
         torch.cuda.empty_cache()
     free, fixed = free_memory(device), 0 if demand.memory is None else demand.memory.fixed
     room = None if free is None else free + fixed  # weights and optimizer state may already be allocated
-    available = "" if free is None else f"; {gigabytes(free)} are now free"
+    available = "" if free is None else f"; {readable_bytes(free)} are now free"
     goes_on = "is complete; --resume continues from it with the same data.batch"
     kept = "" if last is None else f" The checkpoint of step {last:,} {goes_on}."
     failed = f"step {step:,}: out of memory on {device}"

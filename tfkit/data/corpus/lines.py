@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfkit.core.errors import DataError, RunError
-from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.storage import files
 
 CHUNK = 2**20  # bytes per read
@@ -201,6 +201,6 @@ def _check_memory(path: str | Path, size: int) -> None:
     free = free_memory()
     if free is not None and size * DECODED > free:
         raise DataError(
-            f"{path}: is {gigabytes(size)} large, and reading it needs {DECODED} times as much memory, but only "
-            f"{gigabytes(free)} are free; split the file"
+            f"{path}: is {readable_bytes(size)} large, and reading it needs {DECODED} times as much memory, but only "
+            f"{readable_bytes(free)} are free; split the file"
         )

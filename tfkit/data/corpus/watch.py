@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfkit.core.errors import DataError
-from tfkit.core.machine import free_memory, gigabytes
+from tfkit.core.machine import free_memory, readable_bytes
 
 LOGGER = logging.getLogger("tfkit")
 SECONDS = 10.0  # seconds between log lines
@@ -25,8 +25,8 @@ def watched(examples: Iterator[Mapping[str, Any]], name: str, expected: int | No
     free = free_memory()
     if free is not None and expected is not None and expected * SMALLEST > free:
         raise DataError(
-            f"{name}: {expected:,} examples need at least {gigabytes(expected * SMALLEST)}, but only "
-            f"{gigabytes(free)} are free; set limit to use fewer"
+            f"{name}: {expected:,} examples need at least {readable_bytes(expected * SMALLEST)}, but only "
+            f"{readable_bytes(free)} are free; set limit to use fewer"
         )
     logged = time.monotonic()
     for number, example in enumerate(examples, start=1):
@@ -57,5 +57,5 @@ def _check_memory(free: int | None, number: int, name: str) -> None:
     left = free_memory()
     if free is not None and left is not None and left < free / SPARED:
         raise DataError(
-            f"{name}: after {number:,} examples, only {gigabytes(left)} of memory are left; set limit to use fewer"
+            f"{name}: after {number:,} examples, only {readable_bytes(left)} of memory are left; set limit to use fewer"
         )

@@ -60,8 +60,8 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
         if set("*?") & set(path):
             return Fault(place, full, f"no such {kind}: {path}; patterns are not expanded, so write each name")
         other = ", or --set data.folder=PATH for all of them" * full.startswith(CORPORA)
-        text = f"{why_missing(path, kind)}: {path}" + f"; to use another one: --set {full}=PATH{other}" * ("[" not in full)
-        return Fault(place, full, text, _near(Path(path)))
+        advice = f"; to use another one: --set {full}=PATH{other}" * ("[" not in full)
+        return Fault(place, full, f"{why_missing(path, kind)}: {path}{advice}", _near(Path(path)))
     if is_file and not os.path.isdir(path):
         return None  # such as a pipe
     return Fault(place, full, f"{path} is a {'folder' if is_file else 'file'}; expected a {kind}")
