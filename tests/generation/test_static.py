@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
+from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
 from tests.interop.leaving import NAMES, tiny
 from tests.interop.parity import randomise
 from tests.training.small import small as run_recipe
 from tests.training.small import trained
-from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import step_of
 from tfkit.generation.stepper import Stepper
@@ -134,6 +136,18 @@ def test_a_growing_cache_is_not_compiled() -> None:
     with pytest.raises(UsageError, match=r"set generate\.cache: static too"):
         step_of(Generate(compile=True))
     assert step_of(Generate()) is None and step_of(Generate(cache="static", compile=True)) is compiled_step
+
+
+def test_a_missing_compiler_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uncompiled(*_: object) -> None:
+        raise InductorError(InvalidCxxCompiler(), None)
+
+    monkeypatch.setattr(static, "_compiled", lambda: uncompiled)
+    with pytest.raises(RunError) as caught:
+        best(small(), [[5, 6]], 3, step=compiled_step)
+    start, found, end = re.split(r"(No working C\+\+ compiler found) .*;", str(caught.value))
+    assert start == "generate.compile: torch cannot compile this model: InvalidCxxCompiler: " and found
+    assert end == " generate.compile: false works without a compiler"
 
 
 def test_the_recipe_chooses_the_cache(tmp_path: Path, graphs: CompileCounter) -> None:

@@ -1,4 +1,4 @@
-"""Attribution of an exception to a custom part, with file and line, or to tfkit itself."""
+"""Attribution of an exception to a custom part, with file and line, to torch.compile, or to tfkit itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from types import FrameType
 
 from tfkit.core.component import Component
-from tfkit.core.errors import TfkitError
+from tfkit.core.errors import RunError, TfkitError
 from tfkit.core.plugins import is_shipped, origin
 from tfkit.core.registry import REGISTRY
 
 LONGEST = 400  # maximum characters of a quoted message
 # markers after which a PyTorch message addresses only PyTorch developers
 INNER = re.compile(r"Exception raised from|Caused by:|Hint:|Developer debug context|For more information, run with")
+
+COMPILE_ERRORS = ("torch._dynamo", "torch._inductor")  # packages that define the errors of torch.compile
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,20 @@ def shortened(error: BaseException) -> str:
     """Return a library's error message on one line, without hints for that library's developers."""
     line = " ".join(INNER.split(str(error))[0].split())
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+@contextlib.contextmanager
+def compiling(key: str) -> Iterator[None]:
+    """Convert errors of torch.compile to RunError; `key` is the recipe key that enables it."""
+    try:
+        yield
+    except RuntimeError as error:
+        # compared by name, because importing torch._dynamo takes a second
+        if not type(error).__module__.startswith(COMPILE_ERRORS):
+            raise
+        reason = " ".join(str(error).split("\n")[:2]).strip()
+        text = f"torch cannot compile this model: {reason}; {key}: false works without a compiler"
+        raise RunError(f"{key}: {text}") from error
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.components.attention.base import KeyValueState
+from tfkit.core.blame import compiling
 from tfkit.core.context import Collector, Span
 from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
@@ -124,7 +125,8 @@ def compiled_step(model: Model, state: StaticState, ids: Tensor) -> Tensor:
     """Compute `decode_step` in a compiled graph, on CUDA captured as a CUDA graph."""
     if not state.fixed:
         state.fix_addresses()
-    logits: Tensor = _compiled()(model, state, ids)
+    with compiling("generate.compile"):
+        logits: Tensor = _compiled()(model, state, ids)
     return logits
 
 

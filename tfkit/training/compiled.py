@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 from typing import cast
 
 import torch
 
-from tfkit.core.errors import RecipeError, RunError
+from tfkit.core.errors import RecipeError
 from tfkit.functional.dropout import number_calls
 from tfkit.models import Model
 from tfkit.training.setup import Task
@@ -25,19 +23,6 @@ def compiled(task: Task) -> Model:
     module = cast(torch.nn.Module, torch.compile(task.model))
     number_calls(module)
     return cast(Model, module)
-
-
-@contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Convert compiler errors to RunError."""
-    try:
-        yield
-    except RuntimeError as error:
-        # compared by name, because importing torch._dynamo takes a second
-        if not type(error).__module__.startswith("torch._dynamo"):
-            raise
-        reason = " ".join(str(error).split("\n")[:2]).strip()
-        raise RunError(f"torch cannot compile this model: {reason}; leave train.compile out") from error
 
 
 def check_compile(task: Task) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from tfkit.core.blame import compiling
 from tfkit.core.errors import TfkitError
 from tfkit.core.machine import is_out_of_memory
 from tfkit.core.options import seconds_of
@@ -22,7 +23,7 @@ from tfkit.training import checkpoint
 from tfkit.training.ahead import Ahead
 from tfkit.training.callback import Training
 from tfkit.training.checkpoint import Checkpoints, Finished, Progress, Snapshot, step_of
-from tfkit.training.compiled import check_compile, compiled, compiling
+from tfkit.training.compiled import check_compile, compiled
 from tfkit.training.division import Division, check_division, divided
 from tfkit.training.events import Callbacks
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, RunFolder
@@ -217,7 +218,7 @@ class Trainer:
         lr = self._lr(step)
         set_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        with compiling():
+        with compiling("train.compile"):
             sums = accumulate(self.division, self.task.train, batches, settings.accumulate, self.trained)
         if step == 1 and self.task.adaptation is not None:
             self.task.adaptation.check_used()
