@@ -89,7 +89,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
         {"a.txt": "für\n".encode("latin-1")},
         "a.txt:1: byte fc cannot be decoded as utf-8; set the file's encoding (encoding: latin-1?)",
     ),
-    ({"type": "text", "files": ["a.txt"]}, {"a.txt": b"\n"}, "a.txt: the file is empty"),
+    ({"type": "text", "files": ["a.txt"]}, {"a.txt": b"\n"}, "a.txt: the file has only blank lines"),
     (
         {"type": "parquet", "file": "a.parquet", "fields": {"text": "text"}},
         {"a.parquet": b"PAR1 and no end"},

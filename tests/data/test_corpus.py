@@ -87,7 +87,7 @@ def test_unusable_files_are_named(write: Write, tmp_path: Path) -> None:
     assert "gone.txt: no such file" in refused("text", files=str(tmp_path / "gone.txt"))
     assert "is a folder" in refused("text", files=str(tmp_path))
     assert "empty.txt: the file is empty" in refused("text", files=write("empty.txt", ""))
-    assert "blank.txt: the file is empty" in refused("text", files=write("blank.txt", "\ufeff\n \r\n"))
+    assert "blank.txt: the file has only blank lines" in refused("text", files=write("blank.txt", "\ufeff\n \r\n"))
     assert "cannot be read" in refused("text", files="a\x00b")
 
 

@@ -310,18 +310,18 @@ def test_extends_none_is_no_base(here):
 
 def test_extends_in_a_circle_names_the_whole_circle(here):
     here(a="extends: sub/b.yaml", sub__b="extends: ../a.yaml", c="extends: a.yaml", d="extends: d.yaml")
-    with pytest.raises(RecipeError, match=r"^sub/b\.yaml:1:10: extends: circular extends"):
+    with pytest.raises(RecipeError, match=r"^sub/b\.yaml:1:10: extends: forms a circle: a"):
         compose("a.yaml", shipped={})
-    with pytest.raises(RecipeError, match=r"circular extends: a\.yaml -> sub/b\.yaml -> a\.yaml"):
+    with pytest.raises(RecipeError, match=r"extends: forms a circle: a\.yaml -> sub/b\.yaml -> a\.yaml"):
         compose("c.yaml", shipped={})
-    with pytest.raises(RecipeError, match=r"circular extends: d\.yaml -> d\.yaml"):
+    with pytest.raises(RecipeError, match=r"forms a circle: d\.yaml -> d\.yaml"):
         compose("d.yaml", shipped={})
 
 
 def test_extends_through_a_link_in_a_circle(here):
     here(a="extends: link.yaml")
     os.symlink("a.yaml", "link.yaml")
-    with pytest.raises(RecipeError, match="circular extends"):
+    with pytest.raises(RecipeError, match="forms a circle"):
         compose("a.yaml", shipped={})
 
 

@@ -191,7 +191,7 @@ def test_faults_are_data_too(here):
         (
             "num_layers: 4",
             "num_layers:",
-            "7:3: model.num_layers: an empty value; use {} for no change, or none",
+            "7:3: model.num_layers: an empty value; write a value, none, or {} for no change",
         ),
         # missing
         ("  num_layers: 4\n", "", "3:3: model: needs num_layers"),

@@ -91,7 +91,7 @@ def test_block_text_is_text():
 @pytest.mark.parametrize(
     ("written", "part"),
     [
-        ("", "an empty value; use {}"),
+        ("", "an empty value; write a value"),
         ("~", "an empty value"),
         ("null", "an empty value"),
         ("NULL", "an empty value"),
@@ -166,7 +166,7 @@ def test_places_and_paths():
 
 def test_empty_value_is_told_at_its_key():
     assert said("a: 1\nmodel:\n  norm:\n\n\nb: 2\n") == [
-        "r.yaml:3:3: model.norm: an empty value; use {} for no change, or none"
+        "r.yaml:3:3: model.norm: an empty value; write a value, none, or {} for no change"
     ]
 
 

@@ -200,7 +200,7 @@ def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault
     real = [os.path.realpath(earlier) for earlier in (*trail, path)]
     if real[-1] in real[:-1]:
         circle = [*trail[real.index(real[-1]) :], path]
-        message = f"circular extends: {' -> '.join(map(str, circle))}"
+        message = f"forms a circle: {' -> '.join(map(str, circle))}"
         raise RecipeError([*faults, Fault(base.place, base.path, message)])
     if len(trail) > MAX_BASES:
         message = f"more than {MAX_BASES} levels of extends"

@@ -65,7 +65,7 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
     if is_cut:
         text = text[: text.rfind("\n") + 1] or text
     if not text.strip():
-        raise DataError(f"{path}: the file is empty")
+        raise _no_text(path, not text)
     return text, is_cut
 
 
@@ -90,7 +90,7 @@ class Lines:
             else:
                 blank.append(line)
         if blank is not None:
-            raise DataError(f"{self.path}: the file is empty")
+            raise _no_text(self.path, not blank)
 
     def _all(self) -> Iterator[str]:
         pending: list[str] = []  # pieces of the current line
@@ -185,6 +185,10 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise DataError(f"{path}: {files.why_missing(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _no_text(path: str | Path, is_empty: bool) -> DataError:
+    return DataError(f"{path}: the file {'is empty' if is_empty else 'has only blank lines'}")
 
 
 def _undecodable(path: str | Path, error: UnicodeDecodeError, encoding: str, lines: int = 0) -> DataError:

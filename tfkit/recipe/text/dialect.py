@@ -10,7 +10,7 @@ from typing import Any
 from tfkit.core.errors import Place
 from tfkit.recipe.text.node import TOO_DEEP, Scalar, shorten
 
-EMPTY = "an empty value; use {} for no change, or none"
+EMPTY = "an empty value; write a value, none, or {} for no change"
 LONGEST_NUMBER = 100
 _WORDS: dict[str, bool | None] = {
     "none": None,
