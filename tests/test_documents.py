@@ -93,6 +93,15 @@ def test_a_session_runs(block, folder):
         assert result.exit_code == 0, f"{command}\n{result.output}"
 
 
+@pytest.mark.slow
+def test_a_training_begins_with_the_lines_that_are_shown(folder):
+    shown = RECIPES.read_text("utf-8").partition("$ tfkit train translate-numbers\n1,465,344")[2].splitlines()[1:4]
+    more = ("train.schedule.warmup=0", "train.metrics=[]", "train.samples=0", "data.test=none")
+    sets = [f"--set={one}" for one in (*SHORT, *more)]
+    printed = CliRunner().invoke(main, ["train", "translate-numbers", *sets]).output.splitlines()
+    assert len(shown) == 3 and shown == printed[1:4]
+
+
 def theirs(folder: Path) -> None:
     """A tiny GPT-2 as transformers saves it, with a tokenizer."""
     from tokenizers import Tokenizer, models, pre_tokenizers
