@@ -75,6 +75,11 @@ def test_the_same_as_data() -> None:
     assert 1.5 < found["doubling"]["peak_bytes"] < 2.3
 
 
+def test_grouped_heads_share_keys_equally() -> None:
+    shared = [layers(BenchSetting(num_heads=heads))["grouped"]["attention"]["num_kv_heads"] for heads in (2, 8, 9, 27)]
+    assert shared == [1, 2, 1, 3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

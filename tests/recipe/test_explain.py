@@ -305,6 +305,7 @@ def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
         ("model.layr.norm", "Did you mean 'model.layer.norm'?"),
         ("model.layer.nrom", "Did you mean 'model.layer.norm'?"),
         ("trian.steps", "Did you mean 'train.steps'?"),
+        ("train.metrcs", "Did you mean 'train.metrics'?"),
         ("model.layers.nobody.dropout", "the recipe has no such key"),
         ("model.layers.11.dropout", "layers are counted from 0, and the decoder has 11"),
         ("encoder.d_model", "this model has no encoder, only the decoder"),

@@ -56,6 +56,8 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
     """Return the parts that can be measured, by name."""
     heads, window = setting.num_heads, {"type": "window", "size": setting.window}
 
+    grouped = next(count for count in range(max(1, heads // 4), 0, -1) if heads % count == 0)
+
     def attention(name: str, mask: object = None, **options: object) -> Layer:
         part = {"attention": {"type": name, "num_heads": heads, **options}}
         return part if mask is None else {**part, "mask": mask}
@@ -66,7 +68,7 @@ def layers(setting: BenchSetting) -> Mapping[str, Layer]:
     both_ways = {} if setting.causal else {"longformer": attention("longformer", [window, "global_tokens"])}
     return {
         "full": attention("multi_head"),
-        "grouped": attention("multi_head", num_kv_heads=max(1, heads // 4)),
+        "grouped": attention("multi_head", num_kv_heads=grouped),
         "multi_query": attention("multi_head", num_kv_heads=1),
         "window": attention("multi_head", window),
         "chunk": attention("multi_head", {"type": "chunk", "size": setting.window}),

@@ -263,8 +263,9 @@ class RecipeTable:
 
 
 def _with_parents(leaves: Iterable[RecipeRow]) -> dict[str, None]:
-    """Return the paths of rows and of the mappings that they are in, each once."""
-    return dict.fromkeys(path for leaf in leaves for path in accumulate(leaf.path.split("."), "{}.{}".format))
+    """Return the paths of rows and of the mappings and lists that they are in, each once."""
+    paths = (path for leaf in leaves for path in accumulate(leaf.path.split("."), "{}.{}".format))
+    return dict.fromkeys(one for path in paths for one in (re.sub(r"\[\d+\]$", "", path), path))
 
 
 def _nearest_key(path: str, known: Sequence[str]) -> str | None:
