@@ -112,7 +112,7 @@ def test_what_is_gone_is_named(copy: Path) -> None:
 def test_keeping_more_does_not_restore_files(copy: Path) -> None:
     again = tfkit("study", "small.yaml", "--set", "study.keep=all", folder=copy)
     assert again.exit_code == 0
-    told = "note: study.keep: all does not restore the files of 2 finished runs deleted before"
+    told = "note: study.keep: all does not restore the deleted files of 2 finished runs"
     assert told in " ".join(again.output.split())
     assert "note:" not in tfkit("study", "small.yaml", folder=copy).output
 

@@ -94,7 +94,7 @@ _differentiable: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _Product.ap
 
 
 def _is_worth(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """True if oneDNN is faster. Modes, such as counters of operations, see torch's own product, as do wrong shapes."""
+    """True if oneDNN is faster. Wrong shapes, and modes such as operation counters, are left to torch's product."""
     return (
         type(x) is Tensor
         and x.numel() * weight.shape[0] >= WORTH

@@ -32,7 +32,8 @@ ONEDNN, REORDER = operator("mkldnn", "_linear_pointwise"), operator("mkldnn", "_
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Compute x weightᵀ + bias with oneDNN: [... width] -> [... out].
 
-    oneDNN keeps about 0.6 MB of compiled code for each number of rows, so x is padded to one of 8 per power of two.
+    oneDNN keeps about 0.6 MB of compiled code for each number of rows. Rows are padded to one of 8 counts per power of
+    two.
     """
     rows = x.numel() // x.shape[-1]
     missing = rounded(rows) - rows

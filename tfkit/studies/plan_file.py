@@ -78,7 +78,7 @@ def _deleted(folder: Path, plan: Plan) -> Iterator[str]:
     board = Board(plan, folder)
     lost = sum(board.state(run) == "done" and not keeps(board.run_folder(run), plan.keep) for run in board.runs())
     if lost:
-        yield f"study.keep: {plan.keep} does not restore the files of {counted(lost, 'finished run')} deleted before"
+        yield f"study.keep: {plan.keep} does not restore the deleted files of {counted(lost, 'finished run')}"
 
 
 def _changes(folder: Path, before: Plan, after: Plan) -> Iterator[str]:

@@ -67,7 +67,7 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
 
 
 def _has_diverged(out: Path) -> bool:
-    """True if the run trained until it diverged, as its runs in the study may, with other tuned values."""
+    """True if training began and diverged, which other tuned values may prevent."""
     history = read_history(RunFolder(out))
     return history is not None and history.diverged is not None and (out / METRICS).is_file()
 
