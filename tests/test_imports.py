@@ -13,7 +13,7 @@ ROOT = Path(tfkit.__file__).parent
 ALLOWED = {
     "core": "",
     "storage": "core",
-    "functional": "core storage",
+    "functional": "core",
     "components": "core storage functional",
     "models": "core functional components",
     "recipe": "core storage",

@@ -28,7 +28,7 @@ from tfkit.cli.main import main
 from tfkit.core.bounds import WRITTEN
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.extras import installing
-from tfkit.functional import fastest
+from tfkit.functional import rule
 from tfkit.interop.bench import cases, ctranslate, peers
 from tfkit.interop.bench.decoders import DECODERS
 from tfkit.models.build import build_model
@@ -48,6 +48,7 @@ from tfkit.reports.bench import (
     measure,
 )
 from tfkit.reports.bench_decoding import LENGTH, PROMPT, Size, Work, build, decoding, recipe, step_bytes
+from tfkit.reports.bench_products import ProductShape
 
 SMALL = ["--d-model", "16", "--heads", "2", "--window", "16"]
 
@@ -546,35 +547,58 @@ def test_engines_are_compared_on_a_cpu_in_float32(tiny: None) -> None:
     assert result.exit_code == 2 and "are compared on a CPU and in float32 only" in result.stderr
 
 
-def test_the_smallest_weight_is_measured_quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TFKIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(fastest, "ENOUGH", 0.0)
-    made, make = [], fastest._made
-    monkeypatch.setattr(fastest, "_made", lambda *how: made.append(how) or make(*how))
+def test_the_smallest_weight_is_measured_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_products, "ENOUGH", 0.0)
+    made, make = [], bench_products._made
+    monkeypatch.setattr(bench_products, "_made", lambda *how: made.append(how) or make(*how))
     result = CliRunner().invoke(main, ["bench", "products", "--weights", "1x1,1x9", "--rows", "1", "--json"])
     assert result.exit_code == 0, result.output
-    assert len(json.loads(result.stdout)) == 2 and len(made) <= 2 * 5 * fastest.COPIES
+    assert len(json.loads(result.stdout)) == 2 and len(made) <= 2 * 5 * bench_products.COPIES
 
 
-def test_the_ways_to_multiply_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TFKIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(fastest, "STREAMED", 1)
+def test_the_ways_to_multiply_are_timed_and_nothing_is_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TFKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bench_products, "STREAMED", 1)
     words = ["bench", "products", "--weights", "24x40", "--rows", "4,128"]
+    rows = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
     shown = CliRunner().invoke(main, words)
     assert shown.exit_code == 0, shown.output
-    lines = [line.split() for line in shown.output.splitlines()]
-    assert [line[:4] for line in lines if line[:1] in (["forward"], ["gradient"])] == [
-        ["forward", "24", "40", "4"], ["forward", "24", "40", "128"], ["gradient", "24", "40", "128"],
-    ]  # fmt: skip
-    rows = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)  # stored by the first command
-    assert [row["fastest"] for row in rows] == [line[-1] for line in lines if line[:1] in (["forward"], ["gradient"])]
-    assert all(row["fastest"] == fastest.quickest(row["seconds"], row["rows"] <= 64) for row in rows)
-    fastest.fastest.cache_clear()
+    assert f"rule {rule.rule_name()}" in shown.output
+    lines = [line.split() for line in shown.output.splitlines() if line.startswith(("forward", "gradient "))]
+    assert [[*line[:4], line[-1]] for line in lines] == [
+        [row["product"], *(str(row[key]) for key in ("width", "out", "rows")), row["used"]] for row in rows
+    ]
+    assert all(row["fastest"] == min(row["seconds"], key=row["seconds"].__getitem__) for row in rows)
+    assert not (tmp_path / "cache").exists()
     forced = CliRunner(env={"TFKIT_PRODUCTS": "reordered"}).invoke(main, [*words, "--json"])
-    assert [row["fastest"] for row in json.loads(forced.stdout)] == ["reordered", "onednn", "onednn"]
+    assert [row["used"] for row in json.loads(forced.stdout)] == ["reordered", "onednn", "onednn"]
     unknown = CliRunner(env={"TFKIT_PRODUCTS": "blas"}).invoke(main, words)
     assert unknown.exit_code == 2 and "TFKIT_PRODUCTS must be mkl" in unknown.stderr
-    fastest.fastest.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("shape", "measured"),
+    [
+        (ProductShape(1000, 768, 768), ProductShape(1000, 768, 768)),
+        (ProductShape(100_000, 768, 3072), ProductShape(910, 768, 3072)),
+        (ProductShape(1, 50_000, 50_000), ProductShape(1, 50_000, 335)),
+        (ProductShape(9, 200_000, 4096, transposed=True), ProductShape(9, 4096, 4096, transposed=True)),
+        (ProductShape(0, 4, 4), ProductShape(1, 4, 4)),
+        (ProductShape(1, 10**9, 1), ProductShape(1, 1 << 24, 1)),
+        (ProductShape(1, 17_000_000, 17_000_000), ProductShape(1, 1 << 24, 1)),
+    ],
+)
+def test_measured_shapes_are_bounded(shape: ProductShape, measured: ProductShape) -> None:
+    assert shape.measured() == measured
+    assert shape.measured().measured() == measured
+
+
+def test_a_measurement_on_a_busy_machine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_products, "LONGEST", 0.0)
+    monkeypatch.setattr(bench_products, "ENOUGH", 100.0)
+    shape, before = ProductShape(4, 24, 40), torch.get_rng_state()
+    assert list(bench_products.seconds_of(shape)) == shape.names()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.slow

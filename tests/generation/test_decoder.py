@@ -20,8 +20,8 @@ from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
 from tfkit.functional import ways
-from tfkit.functional.fastest import FEW, FORCED, fastest
 from tfkit.functional.loss import cross_entropy
+from tfkit.functional.rule import FEW, FORCED
 from tfkit.functional.ways import WAYS, Transposed, available
 from tfkit.generation import decoder as decoders
 from tfkit.generation.decoder import Copies, StepDecoder
@@ -138,11 +138,9 @@ def test_every_way_to_multiply_gives_the_same(name: str, way: str, rows: int, mo
         pytest.skip("this build of torch lacks its kernels")
     monkeypatch.setenv(FORCED, way)
     monkeypatch.setattr(ways, "THIN", 1)
-    fastest.cache_clear()
     model = pair() if name == "pair" else decoder(name)
     kept = StepDecoder(model)
     assert distance(steps(model, rows, kept=kept), steps(model, rows, copied=False)) < 1e-6
-    fastest.cache_clear()
     head: Any = kept.current().head
     used = head.output.layers.product(rows)
     assert used is None if way == "mkl" else type(used) is WAYS[way]
@@ -150,12 +148,11 @@ def test_every_way_to_multiply_gives_the_same(name: str, way: str, rows: int, mo
 
 def test_large_weights_are_multiplied_in_the_fastest_way(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(decoders, "LEAST", 0)
-    monkeypatch.setattr(decoders, "fastest", lambda *shape: asked.append(shape) or "transposed")
+    monkeypatch.setattr(decoders, "fastest", lambda *shape, copies: asked.append(shape) or "transposed")
     model = decoder()
     kept = StepDecoder(model)
     assert distance(steps(model, 2, kept=kept), steps(model, 2, copied=False)) < 1e-6
-    assert set(asked) >= {(2, 32, 3 * 32, False, True, torch.get_num_threads())}
+    assert set(asked) >= {(2, 32, 3 * 32)}
     head: Any = kept.current().head
     assert type(head.output.layers.product(2)) is Transposed
     assert head.output.layers.product(FEW + 1) is None
@@ -383,12 +380,17 @@ def test_bfloat16_is_closer_than_int8(has_bfloat16: None, name: str, rows: int) 
     assert 0 < found < BOUNDS.get(name, 0.02)
 
 
-def test_a_search_in_bfloat16_takes_half_the_bytes(has_bfloat16: None) -> None:
+@pytest.mark.parametrize("quantize", ["int8", "bfloat16"])
+def test_a_search_with_quantized_weights_holds_their_bytes_alone(quantize: Any, request: pytest.FixtureRequest) -> None:
+    """The joined float32 weights of queries, keys and values are not kept."""
+    if quantize == "bfloat16":
+        request.getfixturevalue("has_bfloat16")
     model = decoder()
-    kept = StepDecoder(model, "bfloat16")
+    kept = StepDecoder(model, quantize)
     assert len(best(model, [[1, 2, 3]], 4, decoder=kept)[0]) == 4
     copied = [one for one in model.modules() if isinstance(one, nn.Linear)]
-    assert 0 < kept.bytes <= 2 * sum(one.weight.numel() for one in copied)
+    weights, outs = sum(one.weight.numel() for one in copied), sum(len(one.weight) for one in copied)
+    assert 0 < kept.bytes <= (weights + 8 * outs if quantize == "int8" else 2 * weights)
 
 
 def test_a_processor_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

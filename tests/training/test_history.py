@@ -10,6 +10,7 @@ import pytest
 
 from tests.training.small import LINES, RECIPE, small, trained
 from tfkit.core.errors import RunError
+from tfkit.functional.rule import FORCED, rule_name
 from tfkit.recipe.load import load_recipe
 from tfkit.run import train
 from tfkit.training.folder import RUN, RunFolder
@@ -61,6 +62,19 @@ def test_each_resume_is_a_start_and_time_adds_up(tmp_path: Path) -> None:
     assert [start.step for start in found.starts] == [0, 3]
     assert found.steps == 5
     assert found.seconds == pytest.approx(sum(start.seconds for start in found.starts), abs=0.01)
+
+
+def test_resuming_by_another_rule_of_products_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(small(tmp_path), tmp_path / "run")
+    log = tmp_path / "run" / "train.log"
+    trained(small(tmp_path, steps=4), tmp_path / "run", resume=True)
+    assert "float32 products" not in log.read_text()
+    own = rule_name()
+    monkeypatch.setenv(FORCED, "transposed")
+    trained(small(tmp_path, steps=5), tmp_path / "run", resume=True)
+    found = read_history(RunFolder(tmp_path / "run"))
+    assert found is not None and [start.products for start in found.starts] == [own, own, "TFKIT_PRODUCTS=transposed"]
+    assert f"products follow the rule TFKIT_PRODUCTS=transposed now, {own} before; results differ" in log.read_text()
 
 
 def test_a_run_of_an_older_version_gets_its_history_when_it_goes_on(tmp_path: Path) -> None:

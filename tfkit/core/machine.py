@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import sys
@@ -24,12 +25,24 @@ def machine() -> JsonObject:
     return {"host": platform.node(), "processor": _processor(), "cores": _cores(), "memory": _total_memory()}
 
 
+@functools.cache
+def vendor() -> str:
+    """Return the vendor of the processor as it names itself: AuthenticAMD, GenuineIntel; empty if unknown."""
+    name = _cpuinfo("vendor_id") or platform.processor().rpartition(", ")[2]  # Windows: Intel64 Family 6, GenuineIntel
+    return name if name.isalpha() else ""
+
+
 def _processor() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _cpuinfo(key: str) -> str:
+    """Return the first value of a key in /proc/cpuinfo, or nothing."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
+            if line.startswith(key):
                 return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def _cores() -> int:

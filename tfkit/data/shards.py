@@ -27,16 +27,22 @@ from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.storage.checksums import sha256_of
 from tfkit.storage.files import read_json, read_text, remove, remove_leftovers, whole, write_json, write_text
-from tfkit.storage.folders import CACHE, cache_folder
 from tfkit.storage.locks import FolderBusy, FolderLock
 
 LOGGER = logging.getLogger("tfkit")
+CACHE = "TFKIT_CACHE"  # environment variable that sets the cache folder
 FILE = "shard.json"
 AT_ONCE = 10_000  # number of texts per batch
 EACH = 2**24  # minimum bytes of text per encoding process
 SECONDS = 10.0  # seconds between progress messages
 PATIENCE = 0.2  # seconds between checks of a shard that another process is writing
 Example = Mapping[str, str]
+
+
+def cache_folder() -> Path:
+    """Return the folder for data that can be recomputed: $TFKIT_CACHE, or tfkit in $XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get(CACHE)
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfkit"
 
 
 def key_of(*parts: object) -> str:

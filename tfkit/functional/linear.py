@@ -1,4 +1,4 @@
-"""Linear layers on a CPU, computed with MKL or oneDNN, whichever is faster for the shape on this machine.
+"""Linear layers on a CPU, computed with MKL or oneDNN, as the rule for this processor says.
 
 torch multiplies float32 matrices with MKL. On AMD processors, oneDNN is often faster, especially for a large
 vocabulary, but not for the gradient of a weight, which is left to torch. Results are equal up to rounding.
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfkit.functional.fastest import fastest, forced
+from tfkit.functional.rule import fastest, forced
 from tfkit.functional.ways import onednn
 
 WORTH = 1 << 24  # minimum multiplications for oneDNN, whose calls cost about 10 microseconds more
@@ -111,4 +111,4 @@ def _is_worth(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 def _fastest(x: Tensor, weight: Tensor) -> str:
     out, width = weight.shape
     transposed = weight.stride(0) == 1 and width > 1
-    return fastest(x.numel() // width, width, out, transposed, False, torch.get_num_threads())
+    return fastest(x.numel() // width, width, out, transposed)

@@ -23,10 +23,10 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
-from tfkit.functional.fastest import FEW, fastest, forced
 from tfkit.functional.linear import Linear
+from tfkit.functional.rule import FEW, fastest
 from tfkit.functional.view import view
-from tfkit.functional.ways import WAYS, Product, Way, suits
+from tfkit.functional.ways import WAYS, Product, Way
 from tfkit.generation.heads import join_heads, split_heads
 from tfkit.generation.layers import Layers, copied, joined
 from tfkit.generation.products import BFloat16, Int8, check_quantized
@@ -36,7 +36,6 @@ from tfkit.models.stack import Stack
 
 Quantize = Literal["int8", "bfloat16"]
 
-LEAST = 1 << 20  # minimum bytes of a weight for which ways differ; smaller ones are packed
 MOST_BYTES = 2 << 30  # maximum total size of a model's float32 copies
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # modules that are called directly, as the overhead of Module.__call__ is noticeable in decoding
@@ -79,11 +78,7 @@ class Copies:
         if rows > FEW or linears[0].weight.device.type != "cpu":
             return None
         width, out = linears[0].weight.shape[1], sum(linear.weight.shape[0] for linear in linears)
-        size = sum(linear.weight.nbytes for linear in linears)
-        if size < LEAST and forced() is None:
-            name = "packed" if suits("packed", width, out) else "mkl"
-        else:
-            name = fastest(rows, width, out, False, True, torch.get_num_threads())
+        name = fastest(rows, width, out, copies=True)
         return None if name == "mkl" and len(linears) == 1 else WAYS[name]
 
     def make(self, linears: Sequence[nn.Linear], way: Way) -> Product | None:
@@ -93,7 +88,7 @@ class Copies:
             if self.quantize is None and self.bytes + weight.nbytes > MOST_BYTES:
                 return None
             copy = way(weight, bias)
-            self.bytes += max(copy.bytes, weight.nbytes if len(linears) > 1 else 0)
+            self.bytes += copy.bytes or (weight.nbytes if len(linears) > 1 else 0)
         return copy
 
     def view_of(self, model: Model) -> Any:

@@ -21,7 +21,6 @@ from tfkit.storage.locks import NAME as LOCK
 WRITTEN = "written"
 REPLACED = "replaced"  # purpose in the lock of the old folder until the new folder is renamed to the target
 _TRIES = 100
-CACHE = "TFKIT_CACHE"  # environment variable that sets the cache folder
 
 
 class NewFolder:
@@ -185,9 +184,3 @@ def _remove(path: Path) -> None:
         path.rmdir()
     except OSError as error:
         warnings.warn(f"{path}: cannot be removed: {error.strerror or error}", TfkitWarning, stacklevel=4)
-
-
-def cache_folder() -> Path:
-    """Return the folder for data that can be recomputed: $TFKIT_CACHE, or tfkit in $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get(CACHE)
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfkit"

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import stat
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -219,21 +218,6 @@ def mark_in_use(handle: int) -> None:
     with contextlib.suppress(OSError):
         if _fcntl is not None:
             _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-
-
-def lock(handle: int, seconds: float) -> None:
-    """Lock an open file until it is closed; go on without the lock after some seconds, or if locks are unsupported."""
-    end = time.monotonic() + seconds
-    while _fcntl is not None:
-        try:
-            _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return
-            time.sleep(0.05)
-        except OSError:
-            return
 
 
 def is_in_use(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tfkit.core.errors import RunError
 from tfkit.core.machine import machine, peak_memory
+from tfkit.functional.rule import rule_name
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.storage import checksums
@@ -39,6 +40,7 @@ class Start(Part):
     seconds: Seconds = 0.0  # until the last checkpoint or the end
     device: str = ""
     threads: int = 0
+    products: str = ""  # the rule for float32 products on a CPU
     machine: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     variants: list[str] = Field(default_factory=list)
@@ -84,6 +86,13 @@ def read_history(folder: RunFolder) -> History | None:
         raise RunError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
+def other_products(history: History | None) -> Iterator[str]:
+    """Yield a message if the last start of a run computed its products by another rule."""
+    before = history.starts[-1].products if history is not None and history.starts else ""
+    if before and before != rule_name():
+        yield f"float32 products follow the rule {rule_name()} now, {before} before; results differ by rounding"
+
+
 class HistoryFile:
     """Writer of run.json during training."""
 
@@ -110,6 +119,7 @@ class HistoryFile:
                 step=step,
                 device=str(self.device),
                 threads=torch.get_num_threads(),
+                products=rule_name(),
                 machine=machine(),
                 versions=versions(),
                 variants=list(self.recipe.variants),

@@ -23,7 +23,7 @@ from tfkit.training.checkpoint import Checkpoints, read_progress, step_of
 from tfkit.training.claim import Claim
 from tfkit.training.environment import environment, resumption
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, WEIGHTS, RunFolder
-from tfkit.training.history import HistoryFile, read_history
+from tfkit.training.history import HistoryFile, other_products, read_history
 from tfkit.training.interrupt import Interrupted
 from tfkit.training.kept import keep_from, kept_files
 from tfkit.training.labels import read_labels, save_labels
@@ -200,7 +200,8 @@ def _resumed(
     task = prepare(recipe, reporter, tokenizer, initial=False, labels=read_labels(folder))
     check_steps(folder, step_of(checkpoint), recipe, task.steps)
     changed |= _accepted(folder, recipe, differences(before.get(DATA), task.hashes))
-    others = changed_keys(folder, _resolved(task), recipe.data)
+    history = read_history(folder)
+    others = [*changed_keys(folder, _resolved(task), recipe.data), *other_products(history)]
     trainer = Trainer(task, folder, reporter, _beside(before, reporter), callbacks)
     for message in (*others, *(_change_line(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
@@ -211,7 +212,7 @@ def _resumed(
         trainer.save()
     kept = {key: value for key, value in before.items() if key not in ("finished", NEEDS)}
     again = resumption(before, environment(task.settings.seed, task.train.device), trainer.progress.step)
-    trainer.history.start(trainer.progress.step, read_history(folder))
+    trainer.history.start(trainer.progress.step, history)
     write_json(folder / ENVIRONMENT, kept | again | {DATA: hashes | task.hashes} | _needs(folder, task))
     _describe(folder, task)
     reporter.open(folder / LOG)
