@@ -1,8 +1,8 @@
-"""Many cases that fail together if they fail: some are tried in every run, the others in the slow one."""
+"""Many cases of one rule: shared between the quick and the slow run, or all in one test that names the failed ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -18,3 +18,20 @@ def some(cases: Iterable[Any], every: int = EVERY) -> list[Any]:
 def some_rows(rows: Iterable[tuple[Any, ...]], every: int = EVERY) -> list[Any]:
     """The same for cases of several arguments."""
     return [pytest.param(*row, marks=[pytest.mark.slow] if number % every else []) for number, row in enumerate(rows)]
+
+
+def each(cases: Iterable[Any], check: Callable[..., object]) -> None:
+    """Call `check` with every case (a tuple is unpacked); raise one AssertionError that names each failed case.
+
+    Its cause is the first failure, with the traceback. A skip fails, as it would end the loop, and so does a loop
+    without cases.
+    """
+    count, faults = 0, {}
+    for count, case in enumerate(cases, 1):
+        try:
+            check(*case) if isinstance(case, tuple) else check(case)
+        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
+            faults[f"{count}. {repr(case)[:300]}: {type(error).__name__}: {error}"] = error
+    if faults or not count:
+        first = next(iter(faults.values()), None)
+        raise AssertionError("\n".join([f"{len(faults)} of {count} cases failed", *faults])) from first
