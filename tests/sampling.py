@@ -20,6 +20,13 @@ def some_rows(rows: Iterable[tuple[Any, ...]], every: int = EVERY) -> list[Any]:
     return [pytest.param(*row, marks=[pytest.mark.slow] if number % every else []) for number, row in enumerate(rows)]
 
 
+def shares(cases: Iterable[Any], every: int = EVERY) -> list[Any]:
+    """Split the cases of `each` into two lists: every third, or `every`-th, is quick and the others are slow."""
+    numbered = list(enumerate(cases))
+    quick, slow = ([case for number, case in numbered if bool(number % every) == skipped] for skipped in (False, True))
+    return [pytest.param(quick, id="quick"), pytest.param(slow, id="slow", marks=pytest.mark.slow)]
+
+
 def each(cases: Iterable[Any], check: Callable[..., object]) -> None:
     """Call `check` with every case (a tuple is unpacked); raise one AssertionError that names each failed case.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.sampling import each
 from tfkit.contracts.compile import one_graph
 from tfkit.core.context import Span, Visibility
 from tfkit.core.inputs import Inputs
@@ -77,46 +79,50 @@ REAL[2] = False
 SEGMENTS = torch.tensor([[1] * 20 + [2] * 30 + [3] * 11, [4] * 61, [1] * 3 + [2] * 3 + [3] * 55])
 
 
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize(
-    "facts", [{}, {"real": REAL}, {"segments": (SEGMENTS, SEGMENTS)}], ids=["", "padded", "packed"]
-)
-def test_it_equals_the_reference(name: str, facts: dict[str, Any]) -> None:
-    shape, named = MASKS[name]
-    expect_equal(mask_of(rules(shape, *named), **facts))
+FACTS: dict[str, dict[str, Any]] = {"": {}, "padded": {"real": REAL}, "packed": {"segments": (SEGMENTS, SEGMENTS)}}
 
 
-@pytest.mark.parametrize("name", ["causal window", "causal chunk", "dilated causal"])
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+def test_it_equals_the_reference(facts: dict[str, Any]) -> None:
+    def check(name: str) -> None:
+        shape, named = MASKS[name]
+        expect_equal(mask_of(rules(shape, *named), **facts))
+
+    each(MASKS, check)
+
+
 @pytest.mark.parametrize("queries", [1, 5, 40])
-def test_it_equals_the_reference_behind_a_past(name: str, queries: int) -> None:
-    shape, named = MASKS[name]
-    past = TIME - queries
-    expect_equal(mask_of(rules(shape, *named), queries, past))
-    expect_equal(mask_of(rules(shape, *named), queries, past, real=REAL))
+def test_it_equals_the_reference_behind_a_past(queries: int) -> None:
+    def check(name: str, facts: str) -> None:
+        shape, named = MASKS[name]
+        expect_equal(mask_of(rules(shape, *named), queries, TIME - queries, **FACTS[facts]))
+
+    each(product(["causal window", "causal chunk", "dilated causal"], ["", "padded"]), check)
 
 
 @pytest.mark.parametrize("scores", [{"softcap": 2.0}, {"sinks": torch.tensor([0.1, -1.0, 2.0, 0.0])}], ids=str)
-@pytest.mark.parametrize("name", ["causal window", "causal chunk", "chunk"])
-def test_other_scores(name: str, scores: dict[str, Any]) -> None:
-    shape, named = MASKS[name]
-    expect_equal(mask_of(rules(shape, *named)), **scores)
-    expect_equal(mask_of(rules(shape, *named), real=REAL), **scores)
+def test_other_scores(scores: dict[str, Any]) -> None:
+    def check(name: str, facts: str) -> None:
+        shape, named = MASKS[name]
+        expect_equal(mask_of(rules(shape, *named), **FACTS[facts]), **scores)
+
+    each(product(["causal window", "causal chunk", "chunk"], ["", "padded"]), check)
 
 
-@pytest.mark.parametrize(
-    "facts", [{}, {"real": REAL}, {"segments": (SEGMENTS, SEGMENTS)}], ids=["", "padded", "packed"]
-)
-@pytest.mark.parametrize("marks", ["one", "some", "none", "a padded one"])
-def test_marked_tokens_see_all_and_are_seen_by_all(marks: str, facts: dict[str, Any]) -> None:
-    marked = torch.zeros(ROWS, TIME, dtype=torch.long)
-    if marks == "one":
-        marked[:, 0] = 1
-    elif marks == "some":
-        marked[0, [3, 30, 59]], marked[1, 25] = 1, 1
-    elif marks == "a padded one":
-        marked[0, -1], marked[1, 0], marked[2, 5] = 1, 1, 1
-    made = rules(BOTH_WAYS, ("window", {"size": 8}), ("global_tokens", {}))
-    expect_equal(mask_of(made, inputs=Inputs(global_attention_mask=marked), **facts))
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+def test_marked_tokens_see_all_and_are_seen_by_all(facts: dict[str, Any]) -> None:
+    def check(marks: str) -> None:
+        marked = torch.zeros(ROWS, TIME, dtype=torch.long)
+        if marks == "one":
+            marked[:, 0] = 1
+        elif marks == "some":
+            marked[0, [3, 30, 59]], marked[1, 25] = 1, 1
+        elif marks == "a padded one":
+            marked[0, -1], marked[1, 0], marked[2, 5] = 1, 1, 1
+        made = rules(BOTH_WAYS, ("window", {"size": 8}), ("global_tokens", {}))
+        expect_equal(mask_of(made, inputs=Inputs(global_attention_mask=marked), **facts))
+
+    each(["one", "some", "none", "a padded one"], check)
 
 
 def test_what_has_no_band_is_not_cut() -> None:

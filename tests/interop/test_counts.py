@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from torch import device
 
 from tfkit.interop.huggingface.known import families
 from tfkit.interop.huggingface.matching import matching_family
-from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count_parameters
 
-from .counts import COUNTS
+from ..sampling import each
+from ..shipped import MODELS, shipped
+from .counts import COUNTS, Size
 
-RECIPES = sorted(path.stem for path in (Path(__file__).parents[2] / "recipes" / "models").glob("*.yaml"))
 UNITS = {"": 1, "M": 10**6, "B": 10**9}
 NEAR = 0.05  # papers round, and leave out a pooler or a table of positions
 
@@ -28,19 +27,17 @@ def number(said: str) -> float:
 
 
 def test_every_shipped_model_is_counted() -> None:
-    assert sorted(COUNTS) == RECIPES
+    assert sorted(COUNTS) == MODELS
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_a_shipped_model_has_the_parameters_that_show_says(name: str) -> None:
-    assert count_parameters(load_recipe(name).blueprint()) == COUNTS[name].parameters
+def test_each_size_is_that_of_show_and_near_the_published_one_or_it_is_said_why_not() -> None:
+    def check(name: str, size: Size) -> None:
+        assert count_parameters(shipped(name).blueprint()) == size.parameters
+        if size.published:
+            apart = abs(size.parameters / number(size.published) - 1)
+            assert (apart > NEAR) == bool(size.why), f"{apart:.1%} from {size.published} of {size.source}"
 
-
-@pytest.mark.parametrize("name", [name for name, size in COUNTS.items() if size.published])
-def test_the_published_size_is_near_or_it_is_said_why_not(name: str) -> None:
-    size = COUNTS[name]
-    apart = abs(size.parameters / number(size.published) - 1)
-    assert (apart > NEAR) == bool(size.why), f"{apart:.1%} from {size.published} of {size.source}"
+    each(COUNTS.items(), check)
 
 
 @pytest.mark.slow
@@ -49,7 +46,7 @@ def test_the_class_of_transformers_has_as_many(name: str) -> None:
     """The recipe, said in the config.json of its family, makes a class of theirs of that size."""
     transformers = pytest.importorskip("transformers")
     size = COUNTS[name]
-    theirs = matching_family(load_recipe(name).blueprint(), (size.family,))
+    theirs = matching_family(shipped(name).blueprint(), (size.family,))
     assert theirs is not None, "no family says it"
     assert theirs.family is families()[size.family]
     config = {key: value for key, value in theirs.config.items() if key not in ("architectures", "model_type")}

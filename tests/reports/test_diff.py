@@ -16,8 +16,7 @@ from tfkit.cli.diff import split
 from tfkit.cli.main import main
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.shipped import shipped_recipes
-from tfkit.reports.diff import diff_architectures, diff_settings
+from tfkit.reports.diff import diff_architectures
 
 SMALL = """\
 tfkit: 1
@@ -111,15 +110,6 @@ def changed(source: str, *sets: str) -> list[str]:
 
 
 # -------------------------------------------------------------------------------------------------------------- equal
-
-
-@pytest.mark.parametrize("name", sorted(shipped_recipes()))
-def test_a_shipped_recipe_equals_itself_and_its_resolved_text(name: str) -> None:
-    recipe = tfkit.load_recipe(name)
-    Path("resolved.yaml").write_text(recipe.resolved(), encoding="utf-8")
-    again = tfkit.load_recipe("resolved.yaml")
-    assert changes(recipe, recipe) == changes(recipe, again) == []
-    assert diff_settings(recipe, again) == []
 
 
 def test_one_architecture_in_other_words_is_equal() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.sampling import each
 from tfkit.core.errors import DataError, RecipeError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Probe
@@ -31,12 +32,14 @@ def pairs(name: str, **options: Any) -> list[tuple[list[str], list[str]]]:
     return [(one["source"].split(), one["target"].split()) for one in examples(name, **options)]
 
 
-@pytest.mark.parametrize("name", [*PROBES, "capo"])
-def test_every_word_is_a_token(name: str) -> None:
-    texts = [one[field] for one in examples(name) for field in ("source", "target")]
-    tokenizer = REGISTRY.get("tokenizer", "word").Config().build().fit(texts)
-    assert all(len(tokenizer.encode(text)) == len(text.split()) for text in texts)
-    assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in texts)
+def test_every_word_is_a_token() -> None:
+    def check(name: str) -> None:
+        texts = [one[field] for one in examples(name) for field in ("source", "target")]
+        tokenizer = REGISTRY.get("tokenizer", "word").Config().build().fit(texts)
+        assert all(len(tokenizer.encode(text)) == len(text.split()) for text in texts)
+        assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in texts)
+
+    each([*PROBES, "capo"], check)
 
 
 def recalled(source: list[str]) -> list[str]:
@@ -124,12 +127,13 @@ RIGHT: dict[str, Callable[[list[str]], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RIGHT)
-@pytest.mark.parametrize("split", ["train", "longer"])
-def test_the_target_is_what_is_asked(name: str, split: str) -> None:
-    found = pairs(name, split=split, **({"longest": 7} if name == "brevo" else {}))
-    assert len(found) == 60
-    assert all(target == RIGHT[name](source) for source, target in found)
+def test_the_target_is_what_is_asked() -> None:
+    def check(name: str, split: str) -> None:
+        found = pairs(name, split=split, **({"longest": 7} if name == "brevo" else {}))
+        assert len(found) == 60
+        assert all(target == RIGHT[name](source) for source, target in found)
+
+    each(product(RIGHT, ["train", "longer"]), check)
 
 
 def test_there_is_a_reference_for_each() -> None:
@@ -141,29 +145,32 @@ def test_running_parity_tells_each_bit() -> None:
         assert target == ["odd" if source[: place + 1].count("1") % 2 else "even" for place in range(len(source))]
 
 
-@pytest.mark.parametrize("name", PROBES)
-def test_splits_share_no_source_whatever_the_seed(name: str) -> None:
-    part = REGISTRY.get("corpus", name)
-
-    def wholes(split: str, seed: int) -> set[str]:
-        options = {"split": split, "seed": seed, "count": 80}
-        corpus = part.Config.model_validate(options).build()
-        return {corpus.identity(one["source"], one["target"]) for one in corpus.examples()}
-
-    sources = {(split, seed): wholes(split, seed) for split in ("train", "valid", "test") for seed in (1, 2)}
-    assert all(len(found) == 80 for found in sources.values())
-    for (one, _), ours in sources.items():
-        for (other, _), theirs in sources.items():
-            assert one == other or not ours & theirs
-    assert sources["train", 1] != sources["train", 2]
-    assert sources["train", 1] == wholes("train", 1)
+def wholes(name: str, split: str, seed: int) -> set[str]:
+    options = {"split": split, "seed": seed, "count": 80}
+    corpus = REGISTRY.get("corpus", name).Config.model_validate(options).build()
+    return {corpus.identity(one["source"], one["target"]) for one in corpus.examples()}
 
 
-@pytest.mark.parametrize("name", PROBES)
-def test_longer_begins_after_the_lengths_of_training(name: str) -> None:
-    most = max(int(one["length"]) for one in examples(name))
-    longer = [int(one["length"]) for one in examples(name, split="longer")]
-    assert min(longer) == most + 1 == REGISTRY.get("corpus", name).Config().length + 1
+def test_splits_share_no_source_whatever_the_seed() -> None:
+    def check(name: str) -> None:
+        sources = {(split, seed): wholes(name, split, seed) for split in ("train", "valid", "test") for seed in (1, 2)}
+        assert all(len(found) == 80 for found in sources.values())
+        for (one, _), ours in sources.items():
+            for (other, _), theirs in sources.items():
+                assert one == other or not ours & theirs
+        assert sources["train", 1] != sources["train", 2]
+        assert sources["train", 1] == wholes(name, "train", 1)
+
+    each(PROBES, check)
+
+
+def test_longer_begins_after_the_lengths_of_training() -> None:
+    def check(name: str) -> None:
+        most = max(int(one["length"]) for one in examples(name))
+        longer = [int(one["length"]) for one in examples(name, split="longer")]
+        assert min(longer) == most + 1 == REGISTRY.get("corpus", name).Config().length + 1
+
+    each(PROBES, check)
 
 
 LENGTH: dict[str, Callable[[list[str]], int]] = {
@@ -181,15 +188,16 @@ LENGTH: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROBES)
-@pytest.mark.parametrize("split", ["test", "longer"])
-def test_the_length_is_what_the_probe_says(name: str, split: str) -> None:
-    for one in examples(name, split=split):
-        words = one["source"].split()
-        if name == "brevo":  # a node without an edge is not seen
-            assert int(one["length"]) >= len({*words} - {"?"})
-        else:
-            assert int(one["length"]) == LENGTH[name](words)
+def test_the_length_is_what_the_probe_says() -> None:
+    def check(name: str, split: str) -> None:
+        for one in examples(name, split=split):
+            words = one["source"].split()
+            if name == "brevo":  # a node without an edge is not seen
+                assert int(one["length"]) >= len({*words} - {"?"})
+            else:
+                assert int(one["length"]) == LENGTH[name](words)
+
+    each(product(PROBES, ["test", "longer"]), check)
 
 
 def written(grammar: Grammar, level: int, symbol: int) -> set[tuple[str, ...]]:
@@ -237,9 +245,8 @@ def test_capo_tells_each_fact_in_other_words_in_each_split() -> None:
     assert examples("capo", people=30, seed=2) != splits["train"]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_what_cannot_be_drawn_is_refused() -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
         (
             "parity",
             {"length": 3, "count": 100},
@@ -252,16 +259,17 @@ def test_capo_tells_each_fact_in_other_words_in_each_split() -> None:
         ),
         ("copying", {"split": "longer", "longest": 12}, r"longer: lengths 13 to 12 are an empty range"),
         ("copying", {"shortest": 9, "length": 8}, r"train: lengths 9 to 8 are an empty range"),
-    ],
-)
-def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        pairs(name, **options)
+    ]
+
+    def check(name: str, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            pairs(name, **options)
+
+    each(cases, check)
 
 
-@pytest.mark.parametrize(
-    ("corpus", "message"),
-    [
+def test_options_that_make_no_examples_are_refused_at_their_place() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"type": "depo", "nodes": 20}, r"data\.train\.nodes: cycles of 3 to 20 nodes cannot be built from 12 names"),
         ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: cycles of 9 to 6 nodes"),
         ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edges; use at least 2"),
@@ -277,11 +285,13 @@ def test_what_cannot_be_drawn_is_told(name: str, options: dict[str, Any], messag
         ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols cannot form that many distinct rules"),
         ({"type": "lano", "length": 8}, r"data\.train\.length: must be below 8, the minimum length of a sentence"),
         ({"type": "capo", "split": "longer"}, r"data\.train\.split: .*train.*valid.*test"),
-    ],
-)
-def test_options_that_make_no_examples_are_told_at_their_place(corpus: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        load_recipe("names", overrides={"data.train": corpus, "data.valid": None, "objective": "completion"})
+    ]
+
+    def check(corpus: dict[str, Any], message: str) -> None:
+        with pytest.raises(RecipeError, match=message):
+            load_recipe("names", overrides={"data.train": corpus, "data.valid": None, "objective": "completion"})
+
+    each(cases, check)
 
 
 def test_the_studies_measure_only_probes_that_are_solved() -> None:
