@@ -21,10 +21,10 @@ def some_rows(rows: Iterable[tuple[Any, ...]], every: int = EVERY) -> list[Any]:
 
 
 def shares(cases: Iterable[Any], every: int = EVERY) -> list[Any]:
-    """Split the cases of `each` into two lists: every third, or `every`-th, is quick and the others are slow."""
-    numbered = list(enumerate(cases))
-    quick, slow = ([case for number, case in numbered if bool(number % every) == skipped] for skipped in (False, True))
-    return [pytest.param(quick, id="quick"), pytest.param(slow, id="slow", marks=pytest.mark.slow)]
+    """Split the cases of `each` into `every` lists, of which the first is quick and the others are slow."""
+    found = list(cases)
+    slow = pytest.mark.slow
+    return [pytest.param(found[part::every], id=str(part), marks=[slow] if part else []) for part in range(every)]
 
 
 def each(cases: Iterable[Any], check: Callable[..., object]) -> None:

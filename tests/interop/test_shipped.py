@@ -28,6 +28,7 @@ from tfkit.storage.files import write_json
 from tfkit.training.folder import ENVIRONMENT
 
 from ..sampling import some
+from ..shipped import shipped
 from .counts import COUNTS
 from .parity import PAD, VOCABULARY, randomise
 
@@ -92,7 +93,7 @@ def heads_of(blueprint: Blueprint) -> set[tuple[float, bool]]:
 
 def shrunk(name: str, least: int = 2) -> Recipe:
     """Load a shipped model, as narrow as its ratios allow and as shallow as its pattern does, of `least` layers."""
-    whole = load_recipe(name)
+    whole = shipped(name)
     model, blueprint = whole.root.plain()["model"], whole.blueprint()
     kinds, heads = [len(plan.layers) for plan in blueprint.stacks()], heads_of(blueprint)
     common, room = math.gcd(*widths(model)), min([*(width for width, _ in heads), *widths(model)]) // LEAST
@@ -134,7 +135,7 @@ def reply(run: Run, call: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", some(SHIPPED, every=9))
 def test_its_family_says_it(name: str) -> None:
-    found = matching_family(load_recipe(name).blueprint(), (COUNTS[name].family,))
+    found = matching_family(shipped(name).blueprint(), (COUNTS[name].family,))
     assert found is not None and found.family is families()[COUNTS[name].family]
 
 

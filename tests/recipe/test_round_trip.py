@@ -22,8 +22,8 @@ from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.models.parametrization import growths
 from tfkit.recipe.load import Recipe, load_recipe, load_saved
-from tfkit.recipe.shipped import shipped_recipes
 
+from ..shipped import MODELS, shipped
 from .fuzz.drawn import drawn
 from .fuzz.grown import Base, difference, drawn_base, groups, healed_base, said_sizes, with_base
 from .fuzz.tree import Pairs, flow, plain
@@ -134,14 +134,13 @@ def scales(model: Model) -> list[tuple[Any, ...]]:
 
 
 QUICK = ("albert-base", "opt-350m", "t5-small")
-MODELS = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "models")
 
 
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 )
 def test_a_shipped_model_with_a_base_of_half_its_width_comes_back_or_is_refused_by_name(name: str) -> None:
-    stacks = list(load_recipe(name).blueprint().stacks())
+    stacks = list(shipped(name).blueprint().stacks())
     prefixes = {plan.side: f"{plan.side}." if len(stacks) > 1 else "" for plan in stacks}
     base = {f"{prefixes[plan.side]}d_model": plan.d_model // 2 for plan in stacks}
     try:

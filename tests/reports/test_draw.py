@@ -13,14 +13,14 @@ import pytest
 
 from tests.recipe.fuzz.drawn import drawn
 from tests.recipe.fuzz.tree import plain
-from tests.sampling import some
+from tests.sampling import each, shares
+from tests.shipped import NAMES, shipped
 from tests.work import work
 from tfkit.components.residual import Residual
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import TfkitError
 from tfkit.core.registry import REGISTRY, register
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.counts import count
 from tfkit.reports.letters import lines, width
 from tfkit.reports.picture import compared, picture
@@ -144,19 +144,22 @@ def check(blueprint: Blueprint, sizes: bool = True) -> None:
     assert mermaid([first]).startswith("flowchart BT\n")
 
 
-@pytest.mark.parametrize("name", some(sorted(shipped_recipes()), 12))
-def test_a_picture_has_all_that_show_prints_and_every_text_has_its_place(name: str) -> None:
-    check(load_recipe(name).blueprint())
+@pytest.mark.parametrize("names", shares(NAMES, 12))
+def test_a_picture_has_all_that_show_prints_and_every_text_has_its_place(names: list[str]) -> None:
+    each(names, lambda name: check(shipped(name).blueprint()))
 
 
-@pytest.mark.parametrize("seed", some(range(300), 20))
-def test_random_recipes_are_drawn(seed: int) -> None:
-    try:
-        blueprint = load_recipe(plain(drawn(Random(seed)))).blueprint()
-    except TfkitError:
-        return
-    check(blueprint, sizes=False)
-    check_places(svg(compared(picture(blueprint), picture(load_recipe("t5-small").blueprint()))))
+@pytest.mark.parametrize("seeds", shares(range(300), 20))
+def test_random_recipes_are_drawn(seeds: list[int]) -> None:
+    def check_drawn(seed: int) -> None:
+        try:
+            blueprint = load_recipe(plain(drawn(Random(seed)))).blueprint()
+        except TfkitError:
+            return
+        check(blueprint, sizes=False)
+        check_places(svg(compared(picture(blueprint), picture(shipped("t5-small").blueprint()))))
+
+    each(seeds, check_drawn)
 
 
 def marked(name: str, **overrides: Any) -> list[set[str]]:
@@ -238,7 +241,7 @@ def test_a_layout_of_one_s_own_is_drawn_from_its_forward() -> None:
 
 
 def test_ten_thousand_layers_are_drawn_at_once() -> None:
-    recipe = {"tfkit": 1, "model": {**load_recipe("gpt2").root.plain()["model"], "num_layers": 10_000}}
+    recipe = {"tfkit": 1, "model": {**shipped("gpt2").root.plain()["model"], "num_layers": 10_000}}
     recipe["model"]["layer"]["feedforward"]["d_ff"] = {"per_layer": [1 + n * n % 199 for n in range(10_000)]}
     blueprint = load_recipe(recipe).blueprint()
     found: list[str] = []
