@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from tfkit.cli.examples import EXAMPLES
 from tfkit.cli.main import COMMANDS, GROUPS, main
 
+from ..sampling import each
+
 QUICK = ("new", "recipes", "check", "show", "explain", "diff", "parts", "schema")  # `new` writes what the others read
 LONGER = ("--verify",)  # of these commands
 
@@ -41,30 +43,32 @@ def test_every_command_is_in_a_group_and_in_one_alone() -> None:
         assert f"\n  {name} " in text
 
 
-@pytest.mark.parametrize("path", PATHS, ids=" ".join)
-def test_help_ends_with_two_examples(path: tuple[str, ...]) -> None:
-    lines = CliRunner().invoke(main, [*path, "--help"]).stdout.rstrip().splitlines()
-    assert lines[-3].strip() == "Examples:"
-    assert [line.strip() for line in lines[-2:]] == [f"tfkit {line}" for line in EXAMPLES[" ".join(path)]]
-    assert all(len(line) <= 80 for line in lines)
-    if path:
-        assert all(line.split()[: len(path)] == list(path) for line in EXAMPLES[" ".join(path)])
-
-
-def test_there_are_no_examples_of_other_commands() -> None:
+def test_help_ends_with_two_examples() -> None:
     assert sorted(EXAMPLES) == sorted(map(" ".join, PATHS))
 
+    def check(*path: str) -> None:
+        lines = CliRunner().invoke(main, [*path, "--help"]).stdout.rstrip().splitlines()
+        assert lines[-3].strip() == "Examples:"
+        assert [line.strip() for line in lines[-2:]] == [f"tfkit {line}" for line in EXAMPLES[" ".join(path)]]
+        assert all(len(line) <= 80 for line in lines)
+        if path:
+            assert all(line.split()[: len(path)] == list(path) for line in EXAMPLES[" ".join(path)])
 
-@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
-def test_an_example_is_parsed(line: str) -> None:
-    command: click.Command = main
-    words, parent = shlex.split(line), click.Context(main, info_name="tfkit")
-    while isinstance(command, click.Group):
-        name, found, words = command.resolve_command(parent, words)
-        assert found is not None
-        command = found
-        if not isinstance(command, click.Group):
-            command.make_context(name, list(words), parent=parent)  # raises a UsageError
+    each(PATHS, check)
+
+
+def test_an_example_is_parsed() -> None:
+    def check(line: str) -> None:
+        command: click.Command = main
+        words, parent = shlex.split(line), click.Context(main, info_name="tfkit")
+        while isinstance(command, click.Group):
+            name, found, words = command.resolve_command(parent, words)
+            assert found is not None
+            command = found
+            if not isinstance(command, click.Group):
+                command.make_context(name, list(words), parent=parent)  # raises a UsageError
+
+    each([line for lines in EXAMPLES.values() for line in lines], check)
 
 
 def test_quick_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
