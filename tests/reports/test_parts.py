@@ -6,7 +6,7 @@ import inspect
 import io
 import json
 import re
-from pathlib import Path
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -24,11 +24,14 @@ from tfkit.core.options import PositiveInt
 from tfkit.core.registry import CATALOGUES, REGISTRY, register
 from tfkit.data.tokenizer.base import TokenizerPart
 from tfkit.recipe.load import load_recipe
+from tfkit.recipe.text.source import parse
 from tfkit.reports.matrix import all_data, matrix_data, render_matrices
-from tfkit.reports.minimal import minimal_recipe, recipe_text
+from tfkit.reports.minimal import Minimal, minimal_recipe, recipe_text
 from tfkit.reports.parts import ARXIV, line_data, part_data, slot_data
 from tfkit.reports.parts_table import render_part, render_slot, render_slots
 from tfkit.reports.slots import SLOTS
+
+from ..sampling import each
 
 PARTS = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]
 WIDTHS = (40, 80, 200)
@@ -44,8 +47,14 @@ class Dynamic(BaseModel):
     alpha: float = Field(description="how fast")
 
 
-def data(slot: str, name: str, width: int = 80) -> dict[str, Any]:
-    return part_data(REGISTRY.get(slot, name), width)
+@cache
+def minimal_of(slot: str, name: str) -> Minimal:
+    return minimal_recipe(REGISTRY.get(slot, name))
+
+
+@cache
+def data(slot: str, name: str) -> dict[str, Any]:
+    return part_data(REGISTRY.get(slot, name))
 
 
 def printed(render: Any, what: Any, width: int) -> str:
@@ -62,17 +71,23 @@ def squeezed(text: str) -> str:
 # every registered part
 
 
-@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda word: word)
-def test_the_smallest_recipe_with_a_part_is_right_at_any_width(slot: str, name: str, tmp_path: Path) -> None:
-    minimal = minimal_recipe(REGISTRY.get(slot, name))
-    assert minimal.problem is None
-    assert minimal.data is not None
-    for width in WIDTHS:
-        text = recipe_text(minimal.data, width)
-        assert all(len(line) <= width for line in text.splitlines())
-        recipe = load_recipe(yaml.safe_load(text.replace(": none", ": null")))
-        assert recipe.blueprint is not None
-        assert re.search(rf"\b{name}\b", text)
+def test_the_smallest_recipe_with_a_part_is_right_at_any_width() -> None:
+    def check(slot: str, name: str) -> None:
+        minimal = minimal_of(slot, name)
+        assert minimal.problem is None
+        assert minimal.data is not None
+        read = []
+        for width in WIDTHS:
+            text = recipe_text(minimal.data, width)
+            assert all(len(line) <= width for line in text.splitlines())
+            assert re.search(rf"\b{name}\b", text)
+            root, faults = parse(text, "recipe.yaml")
+            assert not faults
+            read.append(root.plain())
+        assert all(other == read[0] for other in read)
+        load_recipe(read[0])
+
+    each(PARTS, check)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +101,19 @@ def test_a_long_text_is_broken_between_words_and_read_the_same(text: str) -> Non
         assert width < 40 or max(map(len, written.splitlines())) <= width
 
 
-@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda word: word)
-def test_a_part_says_what_it_is(slot: str, name: str) -> None:
-    about = data(slot, name)
-    first = about["doc"].partition("\n\n")[0]
-    assert first.endswith("."), "the docstring begins with a sentence"
-    assert about["what"]
-    assert not about["own"]
-    assert about["file"].startswith("tfkit/")
-    assert [field["name"] for field in about["fields"] if "." not in field["name"]] == list(
-        REGISTRY.get(slot, name).Config.model_fields
-    )
-    assert json.loads(json.dumps(about)) == about
+def test_a_part_says_what_it_is() -> None:
+    def check(slot: str, name: str) -> None:
+        about = data(slot, name)
+        first = about["doc"].partition("\n\n")[0]
+        assert first.endswith("."), "the docstring begins with a sentence"
+        assert about["what"]
+        assert not about["own"]
+        assert about["file"].startswith("tfkit/")
+        options = [field["name"] for field in about["fields"] if "." not in field["name"]]
+        assert options == list(REGISTRY.get(slot, name).Config.model_fields)
+        assert json.loads(json.dumps(about)) == about
+
+    each(PARTS, check)
 
 
 def test_every_slot_says_what_it_is_for_and_how_it_is_written() -> None:
@@ -289,18 +305,19 @@ def test_a_list_is_wrapped_and_never_cut(width: int) -> None:
                 assert word in text or (len(word) > 20 and squeezed(word)[:18] in squeezed(text))
 
 
-@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda word: word)
-def test_a_part_is_wrapped_and_never_cut(slot: str, name: str) -> None:
-    minimal, about = minimal_recipe(REGISTRY.get(slot, name)), data(slot, name)
-    for width in WIDTHS:
-        about["recipe"] = recipe_text(minimal.data or {}, width)
-        text = printed(render_part, about, width)
-        drawn = {line for line in about["doc"].splitlines() if "  " in line.strip()}
-        assert max(len(line) for line in text.splitlines() if line not in drawn) <= width
-        said = [f"{field['name']} {field['type']} {field['meaning']}" for field in about["fields"]]
-        for word in " ".join([*said, about["doc"], about["recipe"]]).split():
-            assert word in text or len(word) > 14, f"{word} is cut"
-        assert "…" not in text
+def test_a_part_is_wrapped_and_never_cut() -> None:
+    def check(slot: str, name: str) -> None:
+        for width in WIDTHS:
+            about = data(slot, name) | {"recipe": recipe_text(minimal_of(slot, name).data or {}, width)}
+            text = printed(render_part, about, width)
+            drawn = {line for line in about["doc"].splitlines() if "  " in line.strip()}
+            assert max(len(line) for line in text.splitlines() if line not in drawn) <= width
+            said = [f"{field['name']} {field['type']} {field['meaning']}" for field in about["fields"]]
+            for word in " ".join([*said, about["doc"], about["recipe"]]).split():
+                assert word in text or len(word) > 14, f"{word} is cut"
+            assert "…" not in text
+
+    each(PARTS, check)
 
 
 # tables of what goes together
