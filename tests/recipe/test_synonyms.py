@@ -18,6 +18,8 @@ from tfkit.recipe.keys import LAYER, MODEL, STACK, TOP
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Batch, Data, Generate, Train
 
+from ..sampling import each
+
 SECTIONS = {
     "": set(TOP),
     "model": {*MODEL, *STACK},
@@ -53,26 +55,29 @@ def choices_at(parent: str) -> list[set[str]]:
     return [keys_at(parent)]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_exists(target: str) -> None:
-    path, value = split_target(target)
-    parent, _, last = path.rpartition(".")
-    assert last in keys_at(parent)
-    if path == "train.precision":
-        assert not value or value in get_args(Train.model_fields["precision"].annotation)
-    elif value.startswith("{"):
-        Slot(slot_of(path)).validate(yaml.safe_load(value))
-    elif value:
-        assert REGISTRY.has(slot_of(path), value)
+def test_every_target_exists() -> None:
+    def check(target: str) -> None:
+        path, value = split_target(target)
+        parent, _, last = path.rpartition(".")
+        assert last in keys_at(parent)
+        if path == "train.precision":
+            assert not value or value in get_args(Train.model_fields["precision"].annotation)
+        elif value.startswith("{"):
+            Slot(slot_of(path)).validate(yaml.safe_load(value))
+        elif value:
+            assert REGISTRY.has(slot_of(path), value)
+
+    each(TARGETS, check)
 
 
 def test_no_word_is_right_where_it_is_hinted() -> None:
-    for word, target in PAIRS:
+    def check(word: str, target: str) -> None:
         path, value = split_target(target)
-        if not is_own(word, target):
-            assert not any({word, path.rpartition(".")[2]} <= keys for keys in choices_at(path.rpartition(".")[0]))
-        if value and path != "train.precision" and not is_own(word, target):
-            assert not REGISTRY.has(slot_of(path), word), target
+        assert not any({word, path.rpartition(".")[2]} <= keys for keys in choices_at(path.rpartition(".")[0]))
+        if value and path != "train.precision":
+            assert not REGISTRY.has(slot_of(path), word)
+
+    each([pair for pair in PAIRS if not is_own(*pair)], check)
 
 
 def test_words_are_written_as_they_are_looked_up() -> None:
@@ -155,11 +160,13 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(("line", "hint"), LINES.items())
-def test_lines_of_other_libraries_get_a_hint(line: str, hint: str | None) -> None:
-    with pytest.raises(RecipeError) as caught:
-        load_recipe("gpt-docstrings", sets=[line])
-    assert hint in [fault.suggestion for fault in caught.value.faults]
+def test_lines_of_other_libraries_get_a_hint() -> None:
+    def check(line: str, hint: str | None) -> None:
+        with pytest.raises(RecipeError) as caught:
+            load_recipe("gpt-docstrings", sets=[line])
+        assert hint in [fault.suggestion for fault in caught.value.faults]
+
+    each(LINES.items(), check)
 
 
 def test_the_hint_of_a_layer_of_one_side_or_kind_belongs_to_its_place() -> None:
@@ -168,23 +175,25 @@ def test_the_hint_of_a_layer_of_one_side_or_kind_belongs_to_its_place() -> None:
     assert [fault.suggestion for fault in caught.value.faults] == ["num_heads", "num_layers"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("train gpt-docstrings --lr 0.1", "'--lr'. Did you mean --set train.schedule.lr=0.1?"),
-        ("train gpt-docstrings --learning-rate=0.1", "'--learning-rate'. Did you mean --set train.schedule.lr=0.1?"),
-        ("train gpt-docstrings --fp16", "'--fp16'. Did you mean --set train.precision=bfloat16?"),
-        ("train gpt-docstrings --batch-size --force", "Did you mean --set data.batch.size=VALUE?"),
-        ("train gpt-docstrings --train.steps 5", "Did you mean --set train.steps=5?"),
-        ("check gpt2 --sliding-window 8", "Did you mean --set 'model.layer.mask={type: window, size: 4096}'?"),
-        ("generate run --num_beams 4", "'--num-beams'"),
-        ("runs --lr 3", "No such option '--lr'."),
-        ("parts swiglu", "It may be feedforward 'glu': tfkit parts feedforward"),
-        ("parts feedforward swiglu", "unknown feedforward 'swiglu'. Did you mean 'glu'?"),
-    ],
-)
-def test_unknown_options_of_commands_get_a_hint(typed: str, hint: str) -> None:
-    result = CliRunner().invoke(main, typed.split())
-    assert result.exit_code == 2
-    assert hint in result.stderr
-    assert ("--set" in hint) == ("--set" in result.stderr)
+OPTIONS = {
+    "train gpt-docstrings --lr 0.1": "'--lr'. Did you mean --set train.schedule.lr=0.1?",
+    "train gpt-docstrings --learning-rate=0.1": "'--learning-rate'. Did you mean --set train.schedule.lr=0.1?",
+    "train gpt-docstrings --fp16": "'--fp16'. Did you mean --set train.precision=bfloat16?",
+    "train gpt-docstrings --batch-size --force": "Did you mean --set data.batch.size=VALUE?",
+    "train gpt-docstrings --train.steps 5": "Did you mean --set train.steps=5?",
+    "check gpt2 --sliding-window 8": "Did you mean --set 'model.layer.mask={type: window, size: 4096}'?",
+    "generate run --num_beams 4": "'--num-beams'",
+    "runs --lr 3": "No such option '--lr'.",
+    "parts swiglu": "It may be feedforward 'glu': tfkit parts feedforward",
+    "parts feedforward swiglu": "unknown feedforward 'swiglu'. Did you mean 'glu'?",
+}
+
+
+def test_unknown_options_of_commands_get_a_hint() -> None:
+    def check(typed: str, hint: str) -> None:
+        result = CliRunner().invoke(main, typed.split())
+        assert result.exit_code == 2
+        assert hint in result.stderr
+        assert ("--set" in hint) == ("--set" in result.stderr)
+
+    each(OPTIONS.items(), check)
