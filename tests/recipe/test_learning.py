@@ -25,6 +25,7 @@ from tfkit.recipe.load import Recipe, load_recipe, load_saved
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.shipped import shipped_recipes
 
+from ..sampling import each
 from .fuzz.drawn import drawn
 from .fuzz.learning import dead
 from .fuzz.tree import flow, plain, planted
@@ -212,28 +213,21 @@ def test_the_only_expert_is_a_baseline():
 ALONE = "each token sees only itself, so the queries and keys of attention never learn"
 
 
-@pytest.mark.parametrize(
-    ("type", "mask"),
-    [
-        ("decoder", {"type": "window", "size": 1}),
-        ("encoder", {"type": "window", "size": 1}),
-        ("decoder", {"type": "window", "before": 0}),
-        ("decoder", {"type": "chunk", "size": 1}),
-        ("decoder", "reverse_causal"),
-        ("decoder", {"type": "dilated", "dilation": 40}),
-        ("encoder", {"type": "dilated", "dilation": 2**31}),
-    ],
-)
-def test_a_token_that_sees_only_itself(type, mask):
-    length = {"max_length": 30} if mask == {"type": "dilated", "dilation": 40} else {}
-    recipe = small(type=type, mask=mask)
-    recipe["model"] |= length
-    if mask == "reverse_causal":
-        assert faults(recipe) == [
-            "model.mask: with both causal and reverse_causal in a layer, each token sees only itself"
-        ]
-    else:
-        assert warned(recipe) == [f"model.mask: {ALONE}"]
+def test_a_token_that_sees_only_itself():
+    def check(changes):
+        assert warned(small(**changes)) == [f"model.mask: {ALONE}"]
+
+    cases = [
+        {"mask": {"type": "window", "size": 1}},
+        {"mask": {"type": "window", "size": 1}, "type": "encoder"},
+        {"mask": {"type": "window", "before": 0}},
+        {"mask": {"type": "chunk", "size": 1}},
+        {"mask": {"type": "dilated", "dilation": 40}, "max_length": 30},
+        {"mask": {"type": "dilated", "dilation": 2**31}, "type": "encoder"},
+    ]
+    each(cases, check)
+    text = "with both causal and reverse_causal in a layer, each token sees only itself"
+    assert faults(small(mask="reverse_causal")) == [f"model.mask: {text}"]
 
 
 def test_masks_that_together_leave_only_the_token():
@@ -244,18 +238,18 @@ def test_masks_that_together_leave_only_the_token():
     assert warned(model) == [f"model.layers.near.mask: {ALONE}"]
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
+def test_a_token_that_sees_another():
+    def check(mask):
+        assert load_recipe(small(mask=mask)).warnings == ()
+
+    cases = [
         {"type": "window", "size": 2},
         {"type": "chunk", "size": 2},
         [{"type": "window", "size": 1}, "prefix"],
         [{"type": "window", "size": 5}, {"type": "dilated", "dilation": 4}],
         {"type": "dilated", "dilation": 1000},
-    ],
-)
-def test_a_token_that_sees_another(mask):
-    assert load_recipe(small(mask=mask)).warnings == ()
+    ]
+    each(cases, check)
 
 
 def test_a_sink_is_another_choice():
@@ -465,6 +459,8 @@ def test_a_type_of_ones_own_may_join_its_stacks_otherwise(tmp_path):
     assert Model.joined_by_cross_attention
 
 
-@pytest.mark.parametrize("name", sorted(shipped_recipes()))
-def test_no_shipped_recipe_is_warned_of(name):
-    assert load_recipe(name).warnings == ()
+def test_no_shipped_recipe_is_warned_of():
+    def check(name):
+        assert load_recipe(name).warnings == ()
+
+    each(sorted(shipped_recipes()), check)
