@@ -33,17 +33,24 @@ from tfkit.recipe.load import load_recipe
 from tfkit.recipe.schema import language_schema
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.node import inline
+from tfkit.recipe.text.source import _LOADER
 
-from ..sampling import some
+from ..sampling import each, shares
+from ..shipped import shipped
 from . import test_errors
 from .fuzz.oracle import mutant, neighbours
 
 ARCHITECTURES = Path(__file__).parent / "architectures"
-PARTS = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]
+PARTS = [
+    (slot, name)
+    for slot in CATALOGUES
+    for name, part in REGISTRY.load(slot).items()
+    if part.__module__.startswith("tfkit.")
+]
 GOOD = test_errors.GOOD
 
 
-class Core(yaml.SafeLoader):
+class Core(_LOADER):
     """PyYAML's parser with the core rules of YAML 1.2, as editors read it: `none` is a word like any other."""
 
     yaml_implicit_resolvers: Any = {}
@@ -70,6 +77,14 @@ Core.add_constructor("tag:yaml.org,2002:merge", lambda loader, node: loader.cons
 def read(text: str) -> Any:
     """The data that an editor checks against a schema."""
     return yaml.load(text, Core)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patterns_are_compiled_once() -> Iterator[None]:
+    """The schema has more patterns than `re` caches, and compiling them again takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(re, "_MAXCACHE", 10_000, raising=False)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +130,12 @@ def test_every_part_stands_in_it_with_its_paper(shipped_schema: dict[str, Any]) 
     for one in walk(shipped_schema):
         for word, text in zip(one.get("enum", ()), one.get("enumDescriptions", ()), strict=False):
             found.setdefault(word, set()).add(text)
-    for slot, name in PARTS:
-        part = REGISTRY.get(slot, name)
-        if part.__module__.startswith("tfkit."):
-            said = " ".join((part.__doc__ or "").split())
-            assert any(text and said.startswith(text) for text in found[name]), f"{slot} {name}"
+
+    def check(slot: str, name: str) -> None:
+        said = " ".join((REGISTRY.get(slot, name).__doc__ or "").split())
+        assert any(text and said.startswith(text) for text in found[name])
+
+    each(PARTS, check)
 
 
 def test_every_key_of_the_grammar_stands_in_it(shipped_schema: dict[str, Any]) -> None:
@@ -127,18 +143,19 @@ def test_every_key_of_the_grammar_stands_in_it(shipped_schema: dict[str, Any]) -
     assert {(key.name, key.sentence) for keys in GROUPS.values() for key in keys.values()} <= said
 
 
-@pytest.mark.parametrize(("slot", "name"), PARTS)
-def test_every_option_is_described(slot: str, name: str) -> None:
-    part = REGISTRY.get(slot, name)
-    if part.__module__.startswith("tfkit."):
-        assert part.__doc__, "the part says nothing of itself"
+def test_every_option_is_described() -> None:
+    def check(slot: str, name: str) -> None:
+        part = REGISTRY.get(slot, name)
+        assert part.__doc__, "the part has no docstring"
         assert undescribed(part.Config) == []
 
+    each(PARTS, check)
 
-@pytest.mark.parametrize("section", ["data", "train", "generate"])
-def test_every_option_of_a_section_is_described(shipped_schema: dict[str, Any], section: str) -> None:
-    found = shipped_schema["definitions"][f"section.{section}"]["properties"]
-    assert [option for option, schema in found.items() if not schema.get("description")] == []
+
+def test_every_option_of_a_section_is_described(shipped_schema: dict[str, Any]) -> None:
+    for section in ("data", "train", "generate"):
+        found = shipped_schema["definitions"][f"section.{section}"]["properties"]
+        assert [option for option, schema in found.items() if not schema.get("description")] == [], section
 
 
 def test_an_option_says_its_default(shipped_schema: dict[str, Any]) -> None:
@@ -180,30 +197,32 @@ def undescribed(model: type[BaseModel]) -> list[str]:
 # --------------------------------------------------------------------------------------------------- what is right
 
 
-@pytest.mark.parametrize(
-    "path", some([*shipped_recipes().values(), *sorted(ARCHITECTURES.glob("*.yaml"))]), ids=lambda path: path.stem
-)
-def test_it_agrees_on_whole_recipes(validator: Draft7Validator, path: Path) -> None:
-    """Those that load are right, and so is their resolved text; those that name missing parts are wrong."""
-    try:
-        recipe = load_recipe(path)
-    except RecipeError:
-        assert faults(validator, path.read_text(encoding="utf-8"))
-        return
-    assert faults(validator, path.read_text(encoding="utf-8")) == []
-    assert faults(validator, recipe.resolved()) == []
+@pytest.mark.parametrize("paths", shares([*shipped_recipes().values(), *sorted(ARCHITECTURES.glob("*.yaml"))]))
+def test_it_agrees_on_whole_recipes(validator: Draft7Validator, paths: list[Path]) -> None:
+    """Recipes that load are right, and so is their resolved text. Those that name missing parts are wrong."""
+
+    def check(path: Path) -> None:
+        try:
+            recipe = load_recipe(path) if path.parent == ARCHITECTURES else shipped(path.stem)
+        except RecipeError:
+            assert faults(validator, path.read_text(encoding="utf-8"))
+            return
+        assert faults(validator, path.read_text(encoding="utf-8")) == []
+        assert faults(validator, recipe.resolved()) == []
+
+    each(paths, check)
 
 
-@pytest.mark.parametrize(("slot", "name"), PARTS)
-def test_it_accepts_every_part_with_every_option(validator: Draft7Validator, slot: str, name: str) -> None:
-    if not REGISTRY.get(slot, name).__module__.startswith("tfkit."):
-        pytest.skip("a part of another test's")
-    for case in (*cases(slot, name), *variants(slot, name)):
-        if case.topology:
-            found = faults(validator, inline(case.recipe()))
-        else:
-            found = part_faults(validator.schema, slot, {"type": name, **case.options})
-        assert found == [], str(case)
+def test_it_accepts_every_part_with_every_option(validator: Draft7Validator) -> None:
+    def check(slot: str, name: str) -> None:
+        for case in (*cases(slot, name), *variants(slot, name)):
+            if case.topology:
+                found = faults(validator, inline(case.recipe()))
+            else:
+                found = part_faults(validator.schema, slot, {"type": name, **case.options})
+            assert found == [], str(case)
+
+    each(PARTS, check)
 
 
 def part_faults(schema: Any, slot: str, part: Any) -> list[str]:
@@ -255,15 +274,20 @@ ACCEPTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", ACCEPTED)
-def test_it_accepts(validator: Draft7Validator, tmp_path: Path, what: str) -> None:
-    old, new = ACCEPTED[what]
+def changed(old: str, new: str) -> str:
     assert GOOD.count(old) == 1
-    text = GOOD.replace(old, new)
-    (tmp_path / "right.yaml").write_text(text)
-    recipe = load_recipe(tmp_path / "right.yaml")
-    assert faults(validator, text) == []
-    assert faults(validator, recipe.resolved()) == []
+    return GOOD.replace(old, new)
+
+
+def test_it_accepts(validator: Draft7Validator, tmp_path: Path) -> None:
+    def check(what: str, change: tuple[str, str]) -> None:
+        text, file = changed(*change), tmp_path / f"{what}.yaml"
+        file.write_text(text)
+        recipe = load_recipe(file)
+        assert faults(validator, text) == []
+        assert faults(validator, recipe.resolved()) == []
+
+    each(ACCEPTED.items(), check)
 
 
 def test_an_overlay_need_not_be_whole(validator: Draft7Validator, tmp_path: Path) -> None:
@@ -333,11 +357,11 @@ def test_what_it_cannot_know_is_listed_once(validator: Draft7Validator) -> None:
     assert [[reason for reason in BEYOND if reason in said] for said in unseen] == [[reason] for reason in BEYOND]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [(old, new) for old, new, said in BROKEN if not any(one in said for one in BEYOND)]
-)
-def test_it_refuses_what_is_wrong_in_itself(validator: Draft7Validator, old: str, new: str) -> None:
-    assert faults(validator, GOOD.replace(old, new))
+def test_it_refuses_what_is_wrong_in_itself(validator: Draft7Validator) -> None:
+    def check(old: str, new: str, said: str) -> None:
+        assert faults(validator, GOOD.replace(old, new))
+
+    each([case for case in BROKEN if not any(one in case[2] for one in BEYOND)], check)
 
 
 def test_it_finds_the_places_that_the_language_finds(validator: Draft7Validator) -> None:
@@ -367,60 +391,63 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [text for texts in WRONG.values() for text in texts])
-def test_it_refuses_beside_a_base(validator: Draft7Validator, text: str) -> None:
+def test_it_refuses_beside_a_base(validator: Draft7Validator) -> None:
+    def check(text: str) -> None:
+        assert faults(validator, f"tfkit: 1\nextends: gpt2\n{text}\n")
+
+    each([text for texts in WRONG.values() for text in texts], check)
     assert faults(validator, "tfkit: 1\nextends: gpt2\n") == []
-    assert faults(validator, f"tfkit: 1\nextends: gpt2\n{text}\n")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("  num_layers: 4\n", "  pattern: []\n"),
-        ("num_layers: 4", "num_layers: 4\n  heads: {a-b: hidden}"),
-        ("num_layers: 4", "num_layers: 4\n  pattern: [[a], [b*0]]"),
-        ("num_layers: 4", "num_layers: 4\n  special_ids: {pad: 0.5}"),
-        ("position: rotary", "position: [rotary, none]"),
-        ("    dropout: 0.1", "    feedforward_1: none"),
-        ("    dropout: 0.1", "    sublayers: [attention, feed]"),
-        ("    dropout: 0.1", "    shared: {per_layer: [true, false, true, false]}"),
-        ("    dropout: 0.1", "    mixer: lstmm"),
-        ("    residual: pre_norm", "    residual: nothing"),
-        ("num_heads: 2", "num_heads: {per_layr: [1, 2]}"),
-        ("num_heads: 2", "num_heads: {per_layer: [[1], 2]}"),
-        ("num_heads: 2", "num_heads: 1__0"),
-    ],
-)  # fmt: skip
-def test_it_refuses(validator: Draft7Validator, tmp_path: Path, old: str, new: str) -> None:
-    assert GOOD.count(old) == 1
-    text = GOOD.replace(old, new)
-    (tmp_path / "wrong.yaml").write_text(text)
+REFUSED = [
+    ("  num_layers: 4\n", "  pattern: []\n"),
+    ("num_layers: 4", "num_layers: 4\n  heads: {a-b: hidden}"),
+    ("num_layers: 4", "num_layers: 4\n  pattern: [[a], [b*0]]"),
+    ("num_layers: 4", "num_layers: 4\n  special_ids: {pad: 0.5}"),
+    ("position: rotary", "position: [rotary, none]"),
+    ("    dropout: 0.1", "    feedforward_1: none"),
+    ("    dropout: 0.1", "    sublayers: [attention, feed]"),
+    ("    dropout: 0.1", "    shared: {per_layer: [true, false, true, false]}"),
+    ("    dropout: 0.1", "    mixer: lstmm"),
+    ("    residual: pre_norm", "    residual: nothing"),
+    ("num_heads: 2", "num_heads: {per_layr: [1, 2]}"),
+    ("num_heads: 2", "num_heads: {per_layer: [[1], 2]}"),
+    ("num_heads: 2", "num_heads: 1__0"),
+]  # fmt: skip
+
+
+def test_it_refuses(validator: Draft7Validator, tmp_path: Path) -> None:
+    def check(old: str, new: str) -> None:
+        assert faults(validator, refused(tmp_path, changed(old, new)))
+
+    each(REFUSED, check)
+
+
+def refused(folder: Path, text: str) -> str:
+    """Return a recipe that `load_recipe` refuses."""
+    file = folder / f"{len(list(folder.iterdir()))}.yaml"
+    file.write_text(text)
     with pytest.raises(RecipeError):
-        load_recipe(tmp_path / "wrong.yaml")
-    assert faults(validator, text)
+        load_recipe(file)
+    return text
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("type: decoder", "type: decoder\n  encoder: {num_layers: 2}"),
-        ("type: decoder", "type: encoder_decoder\n  memory: {d_model: 8}"),
-        ("type: decoder\n  d_model: 8", "type: encoder_decoder\n  encoder: {d_model: 8}"),
-        ("position: rotary", "position: {type: rotary, theta: {per_layer: [1, 2, 3, 4]}}"),
-        ("    norm: layer_norm", "    norm: {eps: 0.1}"),
-        ("{type: mlp, d_ff: 16}", "mlp"),
-        ("d_ff: 16", "d_ff: 16, activation: threshold"),
-    ],
-)  # fmt: skip
-def test_what_is_missing_or_in_the_wrong_place_is_left_to_check(
-    validator: Draft7Validator, tmp_path: Path, old: str, new: str
-) -> None:
-    assert GOOD.count(old) == 1
-    text = GOOD.replace(old, new)
-    (tmp_path / "wrong.yaml").write_text(text)
-    with pytest.raises(RecipeError):
-        load_recipe(tmp_path / "wrong.yaml")
-    assert faults(validator, text) == []
+LEFT_TO_CHECK = [
+    ("type: decoder", "type: decoder\n  encoder: {num_layers: 2}"),
+    ("type: decoder", "type: encoder_decoder\n  memory: {d_model: 8}"),
+    ("type: decoder\n  d_model: 8", "type: encoder_decoder\n  encoder: {d_model: 8}"),
+    ("position: rotary", "position: {type: rotary, theta: {per_layer: [1, 2, 3, 4]}}"),
+    ("    norm: layer_norm", "    norm: {eps: 0.1}"),
+    ("{type: mlp, d_ff: 16}", "mlp"),
+    ("d_ff: 16", "d_ff: 16, activation: threshold"),
+]  # fmt: skip
+
+
+def test_what_is_missing_or_in_the_wrong_place_is_left_to_check(validator: Draft7Validator, tmp_path: Path) -> None:
+    def check(old: str, new: str) -> None:
+        assert faults(validator, refused(tmp_path, changed(old, new))) == []
+
+    each(LEFT_TO_CHECK, check)
 
 
 # --------------------------------------------------------------------------------------------------- parts of one's own
@@ -477,29 +504,31 @@ def register_odd_parts() -> None:
                 return {"d_ff": data["width"]} if "width" in data else data
 
 
-@pytest.mark.parametrize(
-    ("slot", "part", "right"),
-    [
-        ("attention", {"type": "odd_attention", "num_heads": 2}, True),
-        ("attention", {"type": "odd_attention", "num_heads": 2, "anything": ["a", 3], "before": "two"}, True),
-        ("attention", {"type": "odd_attention", "num_heads": 2, "said_before": "two", "callback": {"a": []}}, True),
-        ("attention", {"type": "odd_attention", "num_heads": 2, "said_before": 2.5}, False),
-        ("attention", {"type": "odd_attention", "num_heads": 2, "even": {"number": 4}, "by_name": {"a": 1}}, True),
-        ("attention", {"type": "odd_attention", "num_heads": 2, "even": {"numbr": 4}}, False),
-        ("attention", {"type": "odd_attention", "num_heads": 2, "by_name": {"a": "b"}}, False),
-        ("attention", {"type": "odd_attention", "num_heds": 2}, False),
-        ("feedforward", {"type": "experts_of_a_test", "expert": {"type": "mlp", "d_ff": 8}, "inner": None}, True),
-        ("feedforward", {"type": "experts_of_a_test", "expert": {"type": "mlp", "dff": 8}}, False),
-        ("feedforward", {"type": "experts_of_a_test", "expert": "mlp"}, True),
-        ("feedforward", {"type": "experts_of_a_test", "inner": "relu"}, True),
-        ("feedforward", "experts_of_a_test", True),
-        ("feedforward", {"type": "shorthand_of_a_test", "width": 8}, True),
-        ("feedforward", {"type": "shorthand_of_a_test", "d_ff": 8}, True),
-        ("feedforward", "shorthand_of_a_test", True),
-    ],
-)  # fmt: skip
-def test_parts_of_ones_own(own: dict[str, Any], slot: str, part: Any, right: bool) -> None:
-    assert (part_faults(own, slot, part) == []) == right
+OWN = [
+    ("attention", {"type": "odd_attention", "num_heads": 2}, True),
+    ("attention", {"type": "odd_attention", "num_heads": 2, "anything": ["a", 3], "before": "two"}, True),
+    ("attention", {"type": "odd_attention", "num_heads": 2, "said_before": "two", "callback": {"a": []}}, True),
+    ("attention", {"type": "odd_attention", "num_heads": 2, "said_before": 2.5}, False),
+    ("attention", {"type": "odd_attention", "num_heads": 2, "even": {"number": 4}, "by_name": {"a": 1}}, True),
+    ("attention", {"type": "odd_attention", "num_heads": 2, "even": {"numbr": 4}}, False),
+    ("attention", {"type": "odd_attention", "num_heads": 2, "by_name": {"a": "b"}}, False),
+    ("attention", {"type": "odd_attention", "num_heds": 2}, False),
+    ("feedforward", {"type": "experts_of_a_test", "expert": {"type": "mlp", "d_ff": 8}, "inner": None}, True),
+    ("feedforward", {"type": "experts_of_a_test", "expert": {"type": "mlp", "dff": 8}}, False),
+    ("feedforward", {"type": "experts_of_a_test", "expert": "mlp"}, True),
+    ("feedforward", {"type": "experts_of_a_test", "inner": "relu"}, True),
+    ("feedforward", "experts_of_a_test", True),
+    ("feedforward", {"type": "shorthand_of_a_test", "width": 8}, True),
+    ("feedforward", {"type": "shorthand_of_a_test", "d_ff": 8}, True),
+    ("feedforward", "shorthand_of_a_test", True),
+]  # fmt: skip
+
+
+def test_parts_of_ones_own(own: dict[str, Any]) -> None:
+    def check(slot: str, part: Any, right: bool) -> None:
+        assert (part_faults(own, slot, part) == []) == right
+
+    each(OWN, check)
 
 
 def test_a_schema_with_parts_of_ones_own_is_one(own: dict[str, Any]) -> None:
@@ -576,13 +605,16 @@ def test_the_command_knows_parts_of_ones_own(tmp_path: Path) -> None:
     assert found["definitions"]["feedforward.mine_of_the_schema"]["description"] == "All mine (Doe 2031)."
 
 
-@pytest.mark.parametrize("wrong", [("--import", "no_such_file.py"), ("--out", "."), ("extra",)])
-def test_the_command_refuses(tmp_path: Path, monkeypatch, wrong: tuple[str, ...]) -> None:
+def test_the_command_refuses(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = command(*wrong)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Traceback" not in result.stderr and result.stderr
-    assert list(tmp_path.iterdir()) == []
+
+    def check(*wrong: str) -> None:
+        result = command(*wrong)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Traceback" not in result.stderr and result.stderr
+        assert list(tmp_path.iterdir()) == []
+
+    each([("--import", "no_such_file.py"), ("--out", "."), ("extra",)], check)
 
 
 @pytest.mark.slow
