@@ -330,8 +330,39 @@ def test_every_command_computes_where_there_is_cuda(name: str, run: Path, monkey
     for options in more:
         tfkit_command(*line, *options, stdin="a")
     assert asked == ["auto", "cpu", "cpu"][: len(more)]
-    refused = tfkit_command(*line, "--device", "mps")
-    assert refused.exit_code == 2 and "tfkit does not support mps" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train tiny.yaml", "evaluate run", "generate run the", "predict run -", "embed run -", "look run the",
+        "bench attention", "bench training", "bench decoding", "bench forward",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("mps", "tfkit does not support mps: it does not support float64, "),
+        ("gpu", "unknown device 'gpu'; use auto, cpu, cuda or cuda:1"),
+        ("cuda:99", "cuda:99 is not available; torch sees "),
+    ],
+)
+def test_a_device_that_will_not_do_takes_one_line(
+    line: str, device: str, said: str, folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    spellings = [["--device", device], ["--set", f"train.device={device}"]][: 2 if "train " in line else 1]
+    for options in spellings:
+        refused = tfkit_command(*line.split(), *options, stdin="a")
+        assert refused.exit_code == 2 and not refused.stdout
+        assert refused.stderr.count("\n") == 1 and f"device: {said}" in refused.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_a_training_takes_a_device(folder: Path, tmp_path: Path) -> None:
+    elsewhere = ("--set", "train.device=cuda:99", "--device", "cpu")
+    assert tfkit_command("train", folder / "tiny.yaml", *elsewhere, "--out", tmp_path / "run").exit_code == 0
+    assert tfkit.load_run(tmp_path / "run").recipe.train.device == "cpu"
 
 
 # the rest

@@ -1,10 +1,12 @@
 """The training loop: exact resumption, accumulation, what is kept, when it stops."""
 
 import io
+import itertools
 import json
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -464,6 +466,45 @@ def test_progress_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytes
         log = (tmp_path / f"{name}.log").read_text().splitlines()
         assert [line.split(" ", 1)[1] for line in log] == shown
         assert all(line[:2] == "20" and "T" in line.split()[0] for line in log)
+
+
+@pytest.mark.parametrize(
+    ("threads", "rates", "loads", "said"),
+    [
+        (2, (100, 2120, 2000, 121, 110), (1.0, 1.0, 1.0, 3.5, 3.5), ["121 tokens/s, down from 2,120: "]),
+        (2, (100, 2120, 1000, 2000), (9.0, 4.0, 9.0, 9.0), []),  # busy, but fast
+        (2, (100, 2120, 121), (1.0, 1.0, 2.0), []),  # slow by itself
+        (2, (141, 141, 140), (9.0, 4.1, 9.0), ["141 tokens/s: "]),  # from the start
+        (1, (100, 2120, 121), (9.0, 9.0, 9.0), []),
+        (2, (100, 2120, 121), None, []),
+    ],
+)
+def test_a_rate_that_collapses_beside_other_programs_is_told_once(
+    threads: int, rates: Sequence[int], loads: Sequence[float] | None, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr("tfkit.training.progress.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("tfkit.training.progress.os.cpu_count", lambda: 2)
+    if loads is None:
+        monkeypatch.delattr("tfkit.training.progress.os.getloadavg")
+    else:
+        later = iter(loads[1:])  # nothing is compared at the first line
+        monkeypatch.setattr("tfkit.training.progress.os.getloadavg", lambda: (next(later), 0.0, 0.0))
+    stream = io.StringIO()
+    meter = ProgressMeter(Reporter(True, stream), 0, 100, threads)
+    for step, rate in enumerate(rates, 1):
+        meter.step(step, 2.5, 10 * rate, 10 * rate, 10.0)
+    lines = [line for line in stream.getvalue().splitlines() if not line.startswith("step")]
+    cause = "other programs use the processor; OMP_NUM_THREADS=1 is often faster then"
+    assert lines == [line + cause for line in said]
+
+
+def test_a_trainer_knows_the_threads_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr("tfkit.training.loop.ProgressMeter", lambda *all: given.append(all) or ProgressMeter(*all))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    train(tmp_path, "run", recipe(tmp_path, steps=1, device="cpu"))
+    assert given[0][3] == 3
 
 
 def test_durations() -> None:

@@ -79,9 +79,8 @@ def attention(
     """Measure time and peak memory of attentions and mixers by sequence length."""
     from tfkit.core.console import Console
     from tfkit.reports import bench
-    from tfkit.training.device import choose_device
 
-    setting = bench.BenchSetting(d_model, heads, window, causal, backward, str(choose_device(device, "--device")))
+    setting = bench.BenchSetting(d_model, heads, window, causal, backward, _device(device))
     names = bench.attentions(attentions, setting)
     measured = []
     with Console(stderr=True).status("measuring") as status:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfkit.core.bounds import ROWS, Bound
-from tfkit.core.errors import on_one_line
+from tfkit.core.errors import UsageError, on_one_line
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
@@ -56,19 +56,14 @@ class Finite(click.FloatRange):
         return number
 
 
-class Device(ParamType):
-    """Name of a supported device."""
+def _device(name: str) -> str:
+    """Check a device name before any input is read. Raise UsageError, which is printed without click's usage lines."""
+    from tfkit.core.options import check_device_name
 
-    name = "device"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the device name; click reports failures."""
-        from tfkit.core.options import check_device_name
-
-        try:
-            return check_device_name(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return check_device_name(name)
+    except ValueError as error:
+        raise UsageError(f"--device: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -117,7 +112,7 @@ class ReadOptions:
 
 DEVICE = click.option(
     "--device",
-    type=Device(),
+    type=_device,
     default="auto",
     show_default=True,
     metavar="NAME",

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", is_flag=True, help="Continue the run, or start it if missing.")
 @click.option("--force", is_flag=True, help="Rename an existing run to NAME.old.")
+@click.option("--device", metavar="NAME", help="Short for --set train.device=NAME: cpu, cuda, cuda:1 or auto.")
 @ACCEPT
 @reads_recipe
-def command(recipe: str, out: str | None, resume: bool, force: bool, reading: ReadOptions) -> None:
+def command(recipe: str, out: str | None, resume: bool, force: bool, device: str | None, reading: ReadOptions) -> None:
     """Train the model of RECIPE (a shipped name or a path)."""
+    if device is not None:
+        reading = replace(reading, sets=(*reading.sets, f"train.device={device}"))
     if resume and force:
         raise click.UsageError("--resume continues a run and --force replaces it; use one of them")
     from tfkit.cli.main import WRONG

@@ -109,7 +109,8 @@ class Trainer:
         """Train to the end. On a signal or at train.max_time, save a checkpoint and return False."""
         progress, self.division = self.progress, self._divided()
         metrics = MetricsLog(self.folder / METRICS, progress.step) if self.team.leads else None
-        meter = ProgressMeter(self.reporter, progress.step, self.task.steps)
+        threads = torch.get_num_threads() if self.task.train.device.type == "cpu" else 1
+        meter = ProgressMeter(self.reporter, progress.step, self.task.steps, threads)
         self.model.train()
         try:
             self.callbacks.tell("start")

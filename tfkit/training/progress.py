@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
 import sys
 import time
 from collections import deque
@@ -128,17 +131,22 @@ class Silence(Reporter):
 
 
 class ProgressMeter:
-    """Progress lines with loss, throughput and remaining time."""
+    """Progress lines with loss, throughput and remaining time.
 
-    def __init__(self, reporter: Reporter, first: int, steps: int) -> None:
+    If several `threads` of a CPU compute while other programs use it, a line says so once.
+    """
+
+    def __init__(self, reporter: Reporter, first: int, steps: int, threads: int = 1) -> None:
         self.reporter = reporter
-        self.first, self.steps = first, steps
+        self.first, self.steps, self.threads = first, steps, threads
         self.began = self._last_logged = self._shown = time.perf_counter()
+        self._read, self._seconds, self._best = 0, 0.0, 0.0  # since the last line; best rate between two lines
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=WINDOW)
 
     def step(self, step: int, loss: float, read: int, targets: int, seconds: float) -> None:
         """Record the tokens read and predicted in a step, and report progress if due."""
         self._recent.append((read, targets, seconds))
+        self._read, self._seconds = self._read + read, self._seconds + seconds
         now = time.perf_counter()
         if self.reporter.terminal and (now - self._shown > 0.1 or step == self.steps):
             self._shown = now
@@ -148,6 +156,21 @@ class ProgressMeter:
             self._last_logged = now
             line = self._line(step, loss, now)
             self.reporter.log(line) if self.reporter.terminal else self.reporter.say(line)
+            if self.threads > 1 and waited >= 1 and step > self.first + 1:
+                self._compare(self._read / self._seconds)
+            self._read, self._seconds = 0, 0.0
+
+    def _compare(self, rate: float) -> None:
+        """Report other programs if the load is high and the rate fell below a quarter of the best, or has no best."""
+        load, most = 0.0, os.cpu_count() or 1
+        with contextlib.suppress(AttributeError, OSError):  # not on Windows
+            load = os.getloadavg()[0]
+        if load > most + (0 if self._best else self.threads) and rate < (self._best / 4 or math.inf):
+            fallen = f", down from {self._best:,.0f}" if self._best else ""
+            cause = "other programs use the processor; OMP_NUM_THREADS=1 is often faster then"
+            self.reporter.say(f"{rate:,.0f} tokens/s{fallen}: {cause}")
+            self.threads = 1  # said once
+        self._best = max(self._best, rate)
 
     def _line(self, step: int, loss: float, now: float) -> str:
         left = (now - self.began) / (step - self.first) * (self.steps - step)
