@@ -155,6 +155,16 @@ def test_one_two_and_four_processes_are_one_run(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_high_rate_multiplies_rounding(tmp_path: Path) -> None:
+    still = {"data.test": None, "train.metrics": [], "train.steps": 40, "train.evaluate_every": 40}
+    loaded = load_recipe("translate-numbers", {**still, "train.device": "cpu"})
+    found = differences(*(run(loaded, tmp_path / str(count), count) for count in (1, 2)))
+    assert len(found) == 41  # the validation is the last
+    assert max(found[:5]) < 1e-5 and max(found[:20]) < 1e-3 and max(found) < 1e-2
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     unbroken = run(recipe(tmp_path), tmp_path / "one", 1)
     loaded = recipe(tmp_path, steps=10)
