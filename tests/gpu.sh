@@ -1,8 +1,8 @@
 #!/bin/sh
 # Run all that needs a GPU once, in 8 minutes at most: sh tests/gpu.sh [FOLDER OF WHEELS] [TABLE, by default gpu.md]
 #
-# Without a network, packages that are missing come from the folder; the environment of PYTHON stays as it is. A row that
-# fails does not stop the others, but the script fails at the end. DEVICE=cpu tries all rows on a CPU, with tiny sizes.
+# Missing packages come from the folder, without a network; the environment of PYTHON stays as it is. A row that fails
+# does not stop the others, but the script fails at the end. DEVICE=cpu tries all rows on a CPU, with tiny sizes.
 set -u
 here=$PWD
 cd "$(dirname "$0")/.." || exit 1
@@ -66,9 +66,11 @@ if [ -n "$missing" ]; then
         --target "$work/packages" $missing
     export PYTHONPATH="$PWD:$work/packages"
 fi
-row device 20 . "$python" -c "import torch; print(torch.cuda.get_device_name() if '$DEVICE' != 'cpu' else 'CPU', torch.__version__, sep=', torch ')"
+row device 30 torch "$python" -c "import torch
+print('CPU' if '$DEVICE' == 'cpu' else torch.cuda.get_device_name(), torch.__version__, sep=', torch ')"
 # shellcheck disable=SC2086
-row "translate-numbers" 110 "^test:" "$python" -m tfkit train translate-numbers --device "$DEVICE" $size --out "$work/run"
+row translate-numbers 110 "^test:" "$python" -m tfkit train translate-numbers --device "$DEVICE" $size \
+    --out "$work/run"
 tests "training step" 30 "tokens/s" "training_step and eager"
 tests "training step, compiled" 60 "tokens/s" "training_step and compiled"
 tests "decoding, growing cache" 30 "tokens/s" "decoding and growing"

@@ -5,6 +5,10 @@ What a real GPU computes is in test_gpu.py.
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +194,31 @@ def test_the_loss_on_a_gpu_has_large_chunks(monkeypatch: pytest.MonkeyPatch) -> 
         large = loss.linear_cross_entropy(features.to("cuda"), weight.to("cuda"), None, targets.to("cuda"))
         torch.testing.assert_close(large.cpu(), small)
     assert [len(rows) for rows in products] == [6]
+
+
+def table_of_gpu_sh(folder: Path, **environment: str) -> tuple[int, list[tuple[str, str]]]:
+    """The exit status of gpu.sh, and name and result of each row."""
+    table = folder / "gpu.md"
+    command = ["sh", str(Path(__file__).with_name("gpu.sh")), "", table.name]
+    done = subprocess.run(command, cwd=folder, env=os.environ | environment, check=False, capture_output=True)
+    rows = [line.strip("| ").split(" | ") for line in table.read_text().splitlines()[2:]]
+    assert all(len(row) == 4 for row in rows), done.stderr
+    return done.returncode, [(row[0], row[-1]) for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler of C++")
+def test_a_cpu_takes_the_place_of_a_gpu(tmp_path: Path) -> None:
+    status, rows = table_of_gpu_sh(tmp_path, DEVICE="cpu", PYTHON=sys.executable)
+    assert rows == [(name, "ok") for name, _ in rows] and len(rows) == 11
+    assert status == 0
+
+
+def test_rows_that_fail_do_not_stop_the_others(tmp_path: Path) -> None:
+    for python in ("false", "true"):  # without a figure a row has failed too
+        status, rows = table_of_gpu_sh(tmp_path, PYTHON=python)
+        assert (status, len(rows), {result for _, result in rows}) == (1, 11, {"failed"})
 
 
 def test_training_says_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
