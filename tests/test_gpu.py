@@ -56,6 +56,7 @@ PEAKS = {"A100": (312e12, 2.0e12), "H100": (989e12, 3.35e12), "H200": (989e12, 4
 
 def losses(folder: Path, kind: str, **train: Any) -> tuple[list[float], Run]:
     """Train a tiny model, without dropout; return the loss of each step and the run."""
+    folder.mkdir(exist_ok=True)
     name = "-".join(map(str, train.values()))
     run = trained(small(folder, {**KINDS[kind], **STILL}, steps=5, **train), folder / name)
     return [line["loss"] for line in steps_of(folder / name)], run
