@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,26 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 gc.set_threshold(200_000, 20, 100)  # looking for cycles among all that was imported takes a tenth of the time
+
+TIERS = ("full", "slow", "whole")
+ALL = 3  # the three topologies, for example
+EVERY = 11  # a prime: the quick cases of crossed parameters differ in each of them
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave a slow test out of the full tier, even in a file that is marked full as a whole."""
+    if config.option.markexpr == "full":
+        config.option.markexpr = "full and not slow"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep one in eleven cases of a test quick, all of up to three or of a test marked `whole`; the others are full."""
+    cases = [(item, item.nodeid.partition("[")[0]) for item in items if not any(map(item.get_closest_marker, TIERS))]
+    counts, seen = Counter(test for _, test in cases), Counter[str]()
+    for item, test in cases:
+        if counts[test] > ALL and seen[test] % EVERY:
+            item.add_marker(pytest.mark.full)
+        seen[test] += 1
 
 
 @pytest.fixture(autouse=True, scope="session")

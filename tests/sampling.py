@@ -7,17 +7,24 @@ from typing import Any
 
 import pytest
 
-EVERY = 3
+EVERY = 3  # one in so many is at most full
+QUICK = 4  # of these, one in so many is quick
 
 
 def some(cases: Iterable[Any], every: int = EVERY) -> list[Any]:
-    """The cases of one argument, of which every third is quick, or every so many."""
+    """Spread the cases of one argument over the tiers: by default one in 12 is quick, one in 3 full, the rest slow."""
     return some_rows(((case,) for case in cases), every)
 
 
 def some_rows(rows: Iterable[tuple[Any, ...]], every: int = EVERY) -> list[Any]:
-    """The same for cases of several arguments."""
-    return [pytest.param(*row, marks=[pytest.mark.slow] if number % every else []) for number, row in enumerate(rows)]
+    """Spread cases of several arguments over the tiers."""
+    return [pytest.param(*row, marks=_tier(number, every)) for number, row in enumerate(rows)]
+
+
+def _tier(number: int, every: int) -> list[pytest.MarkDecorator]:
+    if number % every:
+        return [pytest.mark.slow]
+    return [pytest.mark.full] if number % (every * QUICK) else []
 
 
 def shares(cases: Iterable[Any], every: int = EVERY) -> list[Any]:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import tfkit
 
 ROOT = Path(tfkit.__file__).parent
 FILE, FUNCTION = 450, 45  # lines
 LONGER = {"setup.py:prepare": 52}  # what is still above
 ANY, IGNORED = 487, 36  # lower them with the code
+QUICK = 3500  # cases of the quick suite
 
 
 @cache
@@ -99,3 +102,12 @@ def test_types_have_few_escapes() -> None:
 def test_each_room_says_what_is_in_it() -> None:
     rooms = {name: tree for name, (file, _, tree) in sources().items() if file.name == "__init__.py"}
     assert not [name for name, tree in rooms.items() if not ast.get_docstring(tree)]
+
+
+def test_the_quick_suite_stays_quick(request: pytest.FixtureRequest) -> None:
+    """Holds trivially for a part of the suite."""
+    quick = [item for item in request.session.items if not any(map(item.get_closest_marker, ("full", "slow")))]
+    assert len(quick) <= QUICK, (
+        f"{len(quick)} quick cases, {QUICK} at most: loop over like cases in one test (tests/sampling.py: each), "
+        "or mark with pytest.mark.full what need not be tried in every run"
+    )

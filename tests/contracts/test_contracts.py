@@ -19,7 +19,8 @@ QUICK = [name for name, check in CHECKS.items() if not check.slow]
 SLOW = [name for name, check in CHECKS.items() if check.slow]
 # to try the options of these takes long; `multi_head` represents them in the quick suite
 LONG = [("attention", name) for name in ("differential", "latent", "linear", "performer")]
-EVERY = 4  # of the changes of one option, one in so many is tried in the quick suite
+EVERY = 4  # of the changes of one option, one in so many is tried in the full suite
+FEW = 12  # and in the quick one
 
 
 @pytest.mark.slow
@@ -29,9 +30,11 @@ def test_part_keeps_its_contracts_with_every_option(slot: str, name: str) -> Non
     assert report.holds, str(report)
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize("every", [FEW, pytest.param(EVERY, marks=pytest.mark.full)])
 @pytest.mark.parametrize(("slot", "name"), NAMES)
-def test_part_keeps_its_contracts(slot: str, name: str) -> None:
-    report = verify(REGISTRY.get(slot, name), QUICK, options=0 if (slot, name) in LONG else EVERY)
+def test_part_keeps_its_contracts(slot: str, name: str, every: int) -> None:
+    report = verify(REGISTRY.get(slot, name), QUICK, options=0 if (slot, name) in LONG else every)
     assert report.holds, str(report)
     assert report.outcomes, "nothing was asked of it"
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
-from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
 from tests.interop.leaving import NAMES, tiny
 from tests.interop.parity import randomise
@@ -26,6 +24,9 @@ from tfkit.recipe.settings.sections import Generate
 
 from .searching import best, small
 
+if TYPE_CHECKING:
+    from torch._dynamo.testing import CompileCounter  # two seconds to import
+
 PROMPTS = [[5, 6, 7, 9, 4], [8, 9]]
 TOKENS = 40
 QUICK = ("gpt2", "t5-small", "mixtral-8x7b")
@@ -38,6 +39,8 @@ ATTENTION = {"type": "multi_head", "num_heads": 2}
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
     """Count the graphs of compiled steps, which run as they were traced."""
+    from torch._dynamo.testing import CompileCounter
+
     torch._dynamo.reset()
     counter = CompileCounter()
     step = torch.compile(decode_step, backend=counter, fullgraph=True)
@@ -139,6 +142,8 @@ def test_a_growing_cache_is_not_compiled() -> None:
 
 
 def test_a_missing_compiler_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.exc import InductorError, InvalidCxxCompiler
+
     def uncompiled(*_: object) -> None:
         raise InductorError(InvalidCxxCompiler(), None)
 

@@ -8,8 +8,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.optimize import curve_fit, minimize_scalar
-from scipy.stats import t as student
 
 from tfkit.core.errors import UsageError
 from tfkit.studies.law import NAMES, Law, Point, fitted, law_of, rehearsed
@@ -59,6 +57,9 @@ def test_a_law_without_any_noise_is_certain_of_its_terms() -> None:
 
 def test_the_prediction_interval_is_student_s_where_the_law_is_nearly_linear() -> None:
     """By the covariance that scipy gives for the same least squares, of noise so small that nothing bends."""
+    from scipy.optimize import curve_fit
+    from scipy.stats import t as student
+
     points = made(1e-4, np.random.default_rng(1))
     places = np.array([[one.parameters / 1e5, one.tokens / 1e6] for one in points]).T
 
@@ -100,6 +101,8 @@ def test_what_no_point_bounds_has_no_end() -> None:
 
 
 def test_the_optimum_is_where_the_law_is_least() -> None:
+    from scipy.optimize import minimize_scalar
+
     law = Law(tuple(math.log(TRUE[name]) for name in NAMES), 1.0, 1.0)
     flops = 3e13
 
