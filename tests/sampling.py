@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -49,3 +51,24 @@ def each(cases: Iterable[Any], check: Callable[..., object]) -> None:
     if faults or not count:
         first = next(iter(faults.values()), None)
         raise AssertionError("\n".join([f"{len(faults)} of {count} cases failed", *faults])) from first
+
+
+def looped(
+    names: str | tuple[str, ...], cases: Iterable[Any]
+) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Parametrize a test, as pytest does, but try all cases in one test. They share its other fixtures."""
+
+    def decorate(test: Callable[..., object]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+        rows = [(case,) for case in cases] if isinstance(names, str) else list(cases)
+        arguments = (names,) if isinstance(names, str) else names
+
+        @wraps(test)
+        def loop(**fixtures: Any) -> None:
+            each(rows, lambda *case: test(**fixtures, **dict(zip(arguments, case, strict=True))))
+
+        others = [one for name, one in signature.parameters.items() if name not in arguments]
+        loop.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return loop
+
+    return decorate

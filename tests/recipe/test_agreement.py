@@ -21,6 +21,8 @@ from tfkit.training.metric import TextMetric
 from tfkit.training.objective import CausalLm
 from tfkit.training.schedule import Schedule
 
+from ..sampling import looped
+
 pytestmark = pytest.mark.usefixtures("shipped_parts")
 
 DECODER = """\
@@ -100,7 +102,7 @@ def warned(text: str, *sets: str) -> list[str]:
     return [f"{fault.path}: {fault.message}" for fault in loaded(text, *sets).warnings]
 
 
-@pytest.mark.parametrize("text", [DECODER, ENCODER, PAIR, LABELS, ELECTRA])
+@looped("text", [DECODER, ENCODER, PAIR, LABELS, ELECTRA])
 def test_what_is_right_is_right(text: str) -> None:
     assert warned(text) == []
 
@@ -282,7 +284,7 @@ WRONG_TOGETHER: list[tuple[str, tuple[str, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "sets", "said"), WRONG_TOGETHER, ids=lambda value: str(value)[:60])
+@looped(("text", "sets", "said"), WRONG_TOGETHER)
 def test_what_cannot_stand_together(text: str, sets: tuple[str, ...], said: str) -> None:
     found = faults(text, *sets)
     assert len(found) == 1 and found[0].startswith(said), found
@@ -301,7 +303,7 @@ def test_every_fault_has_its_place_and_all_are_told_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "sets"),
     [
         (PAIR, ("train.metrics=[bleu, exact_match, perplexity, bits_per_character, accuracy]",)),
@@ -319,7 +321,6 @@ def test_every_fault_has_its_place_and_all_are_told_at_once() -> None:
         (ELECTRA, ("train.freeze=[encoder, head]",)),  # the generator is trained
         (ENCODER, ("data.tokenizer={type: file, path: t.json}",)),  # only the file can say
     ],
-    ids=lambda value: str(value)[:60],
 )
 def test_what_can_stand_together(text: str, sets: tuple[str, ...]) -> None:
     assert warned(text, *sets) == []
@@ -359,13 +360,13 @@ DOUBTED: list[tuple[str, tuple[str, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "sets", "said"), DOUBTED, ids=lambda value: str(value)[:60])
+@looped(("text", "sets", "said"), DOUBTED)
 def test_what_is_seldom_meant_is_a_warning(text: str, sets: tuple[str, ...], said: str) -> None:
     found = warned(text, *sets)
     assert len(found) == 1 and found[0].startswith(said), found
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "sets"),
     [
         (DECODER, ("train.schedule.warmup=99",)),

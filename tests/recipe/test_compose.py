@@ -16,6 +16,8 @@ from tfkit.recipe.settings.study import Study
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.source import parse
 
+from ..sampling import looped
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -51,7 +53,7 @@ def overlaid(base, over):
 # ---------------------------------------------------------------------------------------------------------- merging
 
 
-@pytest.mark.parametrize(
+@looped(
     ("overlays", "expected"),
     [
         ([{"layer.norm.eps": 2}], {"layer": {"norm": {"type": "a", "eps": 2}}}),
@@ -77,7 +79,7 @@ def test_data_that_cannot_be_laid_are_all_told():
     ]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("base", "over", "expected"),
     [
         ("a: {x: 1, y: 2}", "a: {y: 3}", {"a": {"x": 1, "y": 3}}),
@@ -140,8 +142,8 @@ MAPPINGS = ["train.evaluations"] + [
 ]
 
 
-@pytest.mark.parametrize("path", MAPPINGS)
-@pytest.mark.parametrize("base", ["word", "none", "3"])
+@looped("path", MAPPINGS)
+@looped("base", ["word", "none", "3"])
 def test_a_mapping_that_is_no_part_replaces_any_other_value(path, base):
     faults = []
     over = set_overlay(f"{path}={{a: 1}}", faults)
@@ -155,7 +157,7 @@ def test_the_mappings_that_are_no_parts():
     assert {"train.init_from", "train.keep", "train.teacher", "study.seeds", "study.baseline"} < {*MAPPINGS}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("path", "base", "over", "expected"),
     [
         ("train", "{steps: 3, seed: 1}", "{epochs: 2}", {"seed": 1, "epochs": 2}),
@@ -174,7 +176,7 @@ def test_one_of_two_alternatives_replaces_the_other(path, base, over, expected):
     assert merged == expected
 
 
-@pytest.mark.parametrize("value", ["[a, b]", "3", "false", "none", "0.5"])
+@looped("value", ["[a, b]", "3", "false", "none", "0.5"])
 def test_options_without_a_type_over_no_part(value):
     node, (fault,) = overlaid(f"norm: {value}", "norm: {eps: 1}")
     assert str(fault).startswith("over.yaml:1:15: model.norm: options without a type cannot be merged over ")
@@ -237,7 +239,7 @@ def test_shipped_recipes_are_files_of_unique_names():
     assert all(path.is_file() and path.stem == name for name, path in found.items())
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "expected"),
     [
         ("bert-bse", "bert-bse: 'bert-bse' is neither a shipped recipe nor a file. Did you mean 'bert-base'?"),
@@ -332,7 +334,7 @@ def test_extends_is_bounded(here):
     assert composed("r10.yaml") == {"a": 1}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "expected"),
     [
         (
@@ -378,7 +380,7 @@ variants:
 """
 
 
-@pytest.mark.parametrize(
+@looped(
     ("chosen", "path", "expected"),
     [
         (["wide"], "d_model", 1024),
@@ -415,7 +417,7 @@ def test_chosen_values_have_recipe_paths_and_file_places(here):
     assert root.get("model").place.line == 2
 
 
-@pytest.mark.parametrize(
+@looped(
     ("chosen", "expected"),
     [
         ("wid", "--variant wid: unknown variant 'wid'; available: wide, dry, same, heads=1"),
@@ -439,7 +441,7 @@ def test_no_variants_at_all():
     assert "available: none" in faults_of({"a": 1}, variants=["x"])[0]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("entry", "expected"),
     [
         ("3", "variants.v: expected a mapping of dotted keys to values, got the number 3"),
@@ -491,7 +493,7 @@ def test_sets_in_order_after_variants_and_overrides(here):
     assert composed("study.yaml", **how, sets=["model.d_model=4", "model.d_model=5"])["model"]["d_model"] == 5
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "expected"),
     [
         ("model.layer.attention.num_heads=4", {"type": "multi_head", "num_heads": 4}),
@@ -526,7 +528,7 @@ def test_places_of_sets_and_overrides(here):
     assert str(root.get("model").get("layer").place) == "mine.yaml:2:10"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "expected"),
     [
         ("model.d_model", "--set model.d_model: expected key=value"),

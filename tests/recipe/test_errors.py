@@ -12,6 +12,8 @@ from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count_parameters
 
+from ..sampling import looped
+
 pytestmark = pytest.mark.usefixtures("shipped_parts")
 
 GOOD = """\
@@ -139,7 +141,7 @@ def test_faults_are_data_too(here):
 # -------------------------------------------------------------------------------------------------------- one by one
 
 
-@pytest.mark.parametrize(
+@looped(
     ("old", "new", "expected"),
     [
         # versions and sections

@@ -17,6 +17,8 @@ from tfkit.recipe.load import TOP_KEYS
 from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.explain import Explanation, explain
 
+from ..sampling import looped
+
 BASE = """\
 tfkit: 1
 model:
@@ -102,7 +104,7 @@ def command(*arguments: str) -> Result:
 # ----------------------------------------------------------------------------------------------------- who set a value
 
 
-@pytest.mark.parametrize(
+@looped(
     ("key", "how", "value", "expected"),
     [
         ("model.layer.attention.num_heads", {}, 8, "mine.yaml:5:28"),
@@ -296,7 +298,7 @@ def test_every_key_of_a_resolved_recipe_can_be_asked_for(name: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- wrong keys
 
 
-@pytest.mark.parametrize(
+@looped(
     ("key", "message"),
     [
         ("model.layer.attention.num_head", "Did you mean 'model.layer.attention.num_heads'?"),

@@ -17,6 +17,8 @@ from tfkit.core.errors import RecipeError
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 
+from ..sampling import looped
+
 LAYER = {
     "residual": "pre_norm",
     "norm": {"type": "layer_norm", "eps": 1e-3},
@@ -90,7 +92,7 @@ def part(model: Model, path: str) -> nn.Module:
 # ------------------------------------------------------------------------------------------------------ R1 pattern
 
 
-@pytest.mark.parametrize(
+@looped(
     ("pattern", "num_layers", "expected"),
     [
         (["a", "b"], 4, "abab"),
@@ -113,7 +115,7 @@ def test_r1_patterns(pattern, num_layers, expected):
     assert letters(resolve(layers=KINDS, pattern=pattern, num_layers=num_layers)) == expected
 
 
-@pytest.mark.parametrize(
+@looped(
     ("pattern", "num_layers", "expected"),
     [
         (["a", "b", "c"], 2, "model.pattern: a single pass of the pattern has 3 layers, but num_layers is 2"),
@@ -169,7 +171,7 @@ def test_r2_kinds_are_laid_over_the_layer_in_order():
 # -------------------------------------------------------------------------------------------------------- R3 window
 
 
-@pytest.mark.parametrize(
+@looped(
     ("type", "window", "sees"),
     [
         ("decoder", {"size": 3}, ["100000", "110000", "111000", "011100", "001110", "000111"]),
@@ -342,7 +344,7 @@ def test_r6_shared_layers_may_differ_by_their_mask_only():
     assert faults({"attention": heads | {"shared": True}}) == [f"model.layer.attention: attention {shared}"]
 
 
-@pytest.mark.parametrize(
+@looped(
     "changes",
     [
         {"layers": {"a": {}, "b": {}}, "pattern": ["a", ["b", "a"]], "num_layers": 6},
@@ -357,7 +359,7 @@ def test_r6_shared_layers_may_differ_by_their_mask_only():
         },
     ],
 )
-@pytest.mark.parametrize("shared", ["layer", "attention"])
+@looped("shared", ["layer", "attention"])
 def test_r6_resolved_text_shares_the_same_weights(changes, shared):
     layer = {"shared": True} if shared == "layer" else {"attention": LAYER["attention"] | {"shared": True}}
     plan = resolve(layer, **changes).last  # looks at the resolved text
@@ -702,7 +704,7 @@ def test_r14_a_head_reads_a_stack_that_is_there():
     ]
 
 
-@pytest.mark.parametrize("name", ["a.b", "", "forward", "two words"])
+@looped("name", ["a.b", "", "forward", "two words"])
 def test_r14_names_of_heads_are_plain_words(name):
     assert faults(heads={name: "hidden"}) == [
         f"model.heads.{name}: '{name}' cannot be the name of a head; use a plain word"
@@ -795,7 +797,7 @@ def test_r17_dropout_is_zero_and_never_inherited():
     assert (layers(plain)[0].dropout, plain.last.final_dropout, plain.last.embedding.dropout) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
+@looped(
     "changes",
     [
         {"layer": {"dropout": 0.5}},
@@ -837,9 +839,7 @@ def test_r18_biases_all_none_or_named():
 # -------------------------------------------------------------------------------------------------------- R19 scales
 
 
-@pytest.mark.parametrize(
-    ("scale", "factor"), [("none", 1), (3, 3), (0.5, 0.5), ("sqrt_d_model", 8**0.5), ("1/sqrt_d_model", 8**-0.5)]
-)
+@looped(("scale", "factor"), [("none", 1), (3, 3), (0.5, 0.5), ("sqrt_d_model", 8**0.5), ("1/sqrt_d_model", 8**-0.5)])
 def test_r19_scales(scale, factor):
     plain, scaled = build(), build(head={"type": "language_model", "scale": scale})
     ids = torch.arange(4)[None]

@@ -13,6 +13,8 @@ from tfkit.recipe.architecture.pattern import MAX_LAYERS
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count_parameters
 
+from ..sampling import looped
+
 
 def recipe(layer: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
     """A small decoder; `layer` and `model` change it."""
@@ -203,7 +205,7 @@ def test_a_number_is_one_that_float32_holds():
 # --------------------------------------------------------------------------------------------------------------- counts
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 2.0, 1e300, 4_097, 2**70], ids=str)
+@looped("value", [0, -1, True, 2.0, 1e300, 4_097, 2**70])
 def test_a_count_beyond_its_bound_is_refused_at_once(value: Any):
     experts = {"type": "experts", "num_experts": value, "num_active": 1, "expert": {"type": "mlp", "d_ff": 4}}
     start = time.thread_time()
@@ -212,7 +214,7 @@ def test_a_count_beyond_its_bound_is_refused_at_once(value: Any):
     assert time.thread_time() - start < 2
 
 
-@pytest.mark.parametrize(
+@looped(
     ("study", "message"),
     [
         (
@@ -223,7 +225,6 @@ def test_a_count_beyond_its_bound_is_refused_at_once(value: Any):
         ({"seeds": [2**32]}, "must be at most 4,294,967,295"),
         ({"seeds": [True]}, "expected a whole number"),
     ],
-    ids=str,
 )
 def test_a_study_that_never_ends_is_refused_at_once(study: dict[str, Any], message: str):
     text = recipe() | {"variants": {"wide": {"model.d_model": 16}}, "study": {"compare": ["wide"], **study}}

@@ -11,6 +11,8 @@ from tfkit.recipe.load import load_recipe
 from tfkit.recipe.rules import refusal
 from tfkit.recipe.schema import language_schema
 
+from ..sampling import looped
+
 
 @pytest.mark.parametrize(("written", "order"), [("1", 1), ("2", 2), ('"2"', 2), ("L", "L"), ("l", "L"), ("'l'", "L")])
 def test_the_order_of_rouge_needs_no_quotes(written, order, tmp_path):
@@ -23,13 +25,13 @@ def test_the_order_of_rouge_needs_no_quotes(written, order, tmp_path):
     assert Draft7Validator(schema).is_valid({"type": "rouge", "of": yaml.safe_load(written)})
 
 
-@pytest.mark.parametrize("written", ["3", "true", "1.0", "ll", "none"])
+@looped("written", ["3", "true", "1.0", "ll", "none"])
 def test_an_order_that_rouge_has_not_is_refused(written):
     with pytest.raises(RecipeError, match=r"train\.metrics.*of: expected 1, 2 or 'L', got"):
         load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])
 
 
-@pytest.mark.parametrize("name", REGISTRY.names("objective"))
+@looped("name", REGISTRY.names("objective"))
 def test_the_metrics_of_an_objective_go_with_it(name):
     objective = REGISTRY.get("objective", name)
     for metric in default_metrics(objective):

@@ -9,6 +9,8 @@ import pytest
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.load import Recipe, load_recipe
 
+from ..sampling import looped
+
 SIDE: dict[str, Any] = {
     "d_model": 8,
     "vocab_size": 20,
@@ -70,7 +72,7 @@ def faults(model: dict[str, Any], sets: tuple[str, ...] = ()) -> list[str]:
     return [f"{fault.place}: {fault.path}: {fault.message}" for fault in caught.value.faults]
 
 
-@pytest.mark.parametrize(("path", "value", "message"), WRONG, ids=lambda value: str(value)[:40])
+@looped(("path", "value", "message"), WRONG)
 def test_both_sides_say_something_else(path, value, message):
     model = laid({"type": "encoder_decoder", "encoder": SIDE, "decoder": SIDE}, path, value)
     (found,) = faults(model)
@@ -106,7 +108,7 @@ def test_what_one_side_uses_is_told_once(side):
 SINGLE = SIDE | {"type": "decoder"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("key", "value", "other", "message"),
     [
         ("attention", {"num_heads": "x"}, {"num_heads": 2}, ".num_heads: expected a whole number, got 'x'"),

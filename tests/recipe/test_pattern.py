@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from tfkit.core.errors import Place
 from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import from_value
 
+from ..sampling import looped
 
-@pytest.mark.parametrize(
+
+@looped(
     ("kinds", "once", "pattern"),
     [
         ("llllg", 0, ["l*4", "g"]),
@@ -28,7 +28,7 @@ def test_the_shortest_pattern(kinds: str, once: int, pattern: list[object]) -> N
     assert shortest(kinds, once) == pattern
 
 
-@pytest.mark.parametrize("seed", range(40))
+@looped("seed", range(40))
 def test_a_pattern_gives_the_layers_that_it_was_made_of(seed: int) -> None:
     draw = random.Random(seed)
     part = [draw.choice("abc") for _ in range(draw.randint(1, 6))]
