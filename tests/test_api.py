@@ -12,6 +12,8 @@ from tfkit.components.feedforward import FeedForward
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus.phrases import Phrases
 
+from .sampling import looped
+
 
 def test_every_public_name_is_there_and_typed() -> None:
     assert all(hasattr(tfkit, name) for name in tfkit.__all__)
@@ -53,11 +55,10 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(function: str) -> None:
         getattr(tfkit, function)("gpt2", override={"model.num_layers": 1})
 
 
-@pytest.mark.parametrize(
+@looped(
     "wrong",
     [{"overrides": "a"}, {"overrides": [1]}, {"sets": [1]}, {"sets": 1}, {"variant": [None]}, {"variant": 2},
      {"imports": 3}, {"imports": [3]}, {"dtype": "float32"}, {"dtype": torch.int32}],
-    ids=str,
 )  # fmt: skip
 def test_a_keyword_of_another_type_is_refused_by_its_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(tfkit.UsageError, match=f"^{next(iter(wrong))} "):
@@ -75,7 +76,7 @@ def test_a_recipe_that_is_loaded_is_never_changed_silently() -> None:
         tfkit.build(recipe, overrides={"model.num_layers": 1})
 
 
-@pytest.mark.parametrize("seed", [-1, 2**70, True, 1.5], ids=str)
+@looped("seed", [-1, 2**70, True, 1.5])
 def test_a_seed_is_a_whole_number(seed: int) -> None:
     with pytest.raises(tfkit.UsageError, match="seed must be a whole number from 0 to"):
         tfkit.build("gpt2", device="meta", seed=seed)

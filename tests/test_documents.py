@@ -18,6 +18,7 @@ from tfkit.recipe.shipped import shipped_recipes, shipped_tasks
 from . import reference
 from .documents import DOCUMENTS, KINDS, ROOT, Block, between, blocks, words_of, write_files
 from .interop import proofs
+from .sampling import looped
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXTEND = ROOT / "tfkit" / "README.md"
@@ -126,7 +127,7 @@ def anchors(target):
     return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@looped("path", DOCUMENTS)
 def test_what_a_document_links_to_is_there(path):
     for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
         file, _, heading = link.partition("#")
@@ -154,7 +155,7 @@ def test_every_task_is_in_the_table():
     )
 
 
-@pytest.mark.parametrize("slot", [slot for slot in CATALOGUES if slot != "activation"])
+@looped("slot", [slot for slot in CATALOGUES if slot != "activation"])
 def test_every_part_is_listed(slot):
     (row,) = re.findall(rf"^\| {slot} \| (.*) \|$", PARTS.read_text(encoding="utf-8"), re.MULTILINE)
     listed = [name for name in re.findall(r"`(\w+)`", row) if name != "none"]
@@ -176,7 +177,7 @@ def test_every_family_is_in_the_table():
     assert set(re.findall(r"\[`([^`]+)`\]", table)) == types
 
 
-@pytest.mark.parametrize("name", proofs.REFERENCES)
+@looped("name", proofs.REFERENCES)
 def test_a_reference_is_a_test_of_that_recipe_or_of_its_part(name):
     tested = (ROOT / proofs.REFERENCES[name].file).read_text(encoding="utf-8")
     assert f'"{name}"' in tested or f'"{name.split("-")[0]}"' in tested

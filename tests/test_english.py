@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from .documents import DOCUMENTS, ROOT
+from .sampling import looped
 
 SOURCES = sorted((ROOT / "tfkit").rglob("*.py"))
 # what is written in its place
@@ -79,7 +80,7 @@ def test_no_denied_word_is_in_the_package(room: str) -> None:
     assert not [found for file in files for found in denied(file)]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@looped("document", DOCUMENTS)
 def test_no_denied_word_is_in_a_document(document: Path) -> None:
     assert not list(denied(document))
 

@@ -16,6 +16,8 @@ from tfkit.cli.main import main
 from tfkit.core.errors import DataError, RecipeError, RunError, TfkitError, UsageError
 from tfkit.run import Run, load_run, train
 
+from .sampling import looped
+
 LAYER = {
     "residual": "pre_norm",
     "norm": "layer_norm",
@@ -79,7 +81,7 @@ def test_a_run_is_resumed_exactly_and_not_with_other_data(tmp_path: Path) -> Non
         train(recipe(tmp_path, train={**TRAIN, "steps": 40}), out=tmp_path / "part", resume=True, progress=False)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "said"),
     [
         ("text", "this model reads vectors, got 'text'; pass a list of arrays, one per input"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from . import versions
+from .sampling import looped
 from .versions import (
     BEYOND,
     OLDEST,
@@ -53,7 +54,7 @@ def test_all_that_names_versions_names_the_same() -> None:
     assert f"torch>={OLDEST},<{BEYOND}" in PROJECT["dependencies"]
 
 
-@pytest.mark.parametrize("name", sorted({*WITH_TORCH, *WITH_OLDEST, *WITHOUT_TORCH}))
+@looped("name", sorted({*WITH_TORCH, *WITH_OLDEST, *WITHOUT_TORCH}))
 def test_what_runs_on_other_versions_is_there(name: str) -> None:
     assert (ROOT / name.partition("::")[0]).exists()
 

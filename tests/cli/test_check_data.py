@@ -17,6 +17,8 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Corpus, lines
 
+from ..sampling import looped
+
 MODEL = {
     "type": "decoder",
     "d_model": 8,
@@ -248,7 +250,7 @@ def test_a_record_longer_than_the_beginning_is_read_to_its_end() -> None:
     assert len(corpus("csv", file="a.csv", fields={"text": "text"}).first(10)) == 10
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1", "shift_jis"])
+@looped("encoding", ["utf-8", "utf-16", "latin-1", "shift_jis"])
 def test_no_character_is_cut_in_two(encoding: str) -> None:
     text = "für\n" if encoding == "latin-1" else "漢字\n"
     Path("a.txt").write_bytes((text * 100).encode(encoding))

@@ -14,6 +14,8 @@ from tfkit.cli.main import main
 from tfkit.core.errors import RunError
 from tfkit.training.interrupt import Interrupted
 
+from ..sampling import looped
+
 RECIPE = """\
 tfkit: 1
 model:
@@ -375,7 +377,7 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
     assert "Available: recipes, check, show, " in tfkit_command("zzz").stderr
 
 
-@pytest.mark.parametrize("command", ["check", "show", "train", "evaluate", "generate"])
+@looped("command", ["check", "show", "train", "evaluate", "generate"])
 def test_every_command_has_help(command: str) -> None:
     result = tfkit_command(command, "--help")
     assert result.exit_code == 0

@@ -25,6 +25,8 @@ from tfkit.cli.conversation import converse
 from tfkit.cli.main import main
 from tfkit.core.errors import UsageError
 
+from ..sampling import looped
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -59,7 +61,7 @@ WORDS = ("--set", "generate.logits=[{type: regex, pattern: '[a-z]{8}'}]")
 STOPPED = (*WORDS, "--set", f"generate.stop=[{{type: strings, strings: [{LETTERS}], keep: true}}]")
 
 
-@pytest.mark.parametrize("form", [(), ("--stream",), ("--jsonl",), ("--num-beams", "2", "--n-best", "2")])
+@looped("form", [(), ("--stream",), ("--jsonl",), ("--num-beams", "2", "--n-best", "2")])
 def test_a_text_that_its_rules_do_not_allow_is_told_by_the_exit_status(run: Path, form: tuple[str, ...]) -> None:
     for stdin, where in ((None, "prompt 2"), ("The \na\n", "standard input, line 2")):
         told = generate(run, *(("The ", "a") if stdin is None else ()), *STOPPED, *form, stdin=stdin)
@@ -125,7 +127,7 @@ def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Pat
     assert longer == generate(run, "a", *same, "--jsonl").stdout
 
 
-@pytest.mark.parametrize(
+@looped(
     ("typed", "message"),
     [
         ("--temperature 0", "--temperature 0: generate.logits.temperature: temperature must be at least"),
@@ -176,7 +178,7 @@ def test_what_the_vocabulary_does_not_know_is_said_once(run: Path) -> None:
     assert result.stderr == "tfkit: not in the vocabulary, read as <unk>: '☃', 'Ω'\n"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("prompt", "said"),
     [
         ("\u3000", "an empty text"),

@@ -14,6 +14,8 @@ from tfkit.cli.main import main
 from tfkit.core.plugins import PluginProblem
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
+from ..sampling import looped
+
 MINE = '''\
 from tfkit import register
 from tfkit.components.feedforward import MLP
@@ -89,7 +91,7 @@ def test_the_same_as_data() -> None:
     assert tables[0]["refused"]["rotary"]["multi_head"] is None
 
 
-@pytest.mark.parametrize("slot", list(CATALOGUES))
+@looped("slot", list(CATALOGUES))
 def test_a_plural_is_answered_with_the_slot(slot: str) -> None:
     for plural in {f"{slot}s", f"{slot}es", "corpora" if slot == "corpus" else f"{slot}s"} - set(CATALOGUES):
         result = parts(plural)
@@ -98,7 +100,7 @@ def test_a_plural_is_answered_with_the_slot(slot: str) -> None:
         assert result.stdout == ""
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "message"),
     [
         (("zzz",), "unknown slot 'zzz'. Available: attention, mixer,"),

@@ -17,6 +17,8 @@ from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, evaluate
 from tfkit.storage.locks import FolderLock, held_by
 
+from ..sampling import looped
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -57,7 +59,7 @@ def test_the_table_has_every_run(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "expected"),
     [
         (["--where", "norm=rms_norm"], ["b", "deep/c"]),
@@ -126,7 +128,7 @@ def test_a_run_that_is_trained_now_says_so(folder: Path, tmp_path: Path) -> None
     assert "finished" not in runs(str(tmp_path)).stdout
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere: no such folder"),

@@ -18,6 +18,8 @@ from tfkit.contracts.verify import verify
 from tfkit.core.registry import CATALOGUES, HOMES, REGISTRY
 from tfkit.recipe.imports import import_parts
 
+from ..sampling import looped
+
 QUICK = ["feedforward", "metric", "stop"]
 SEARCHING = (
     "tfkit.generation.search",
@@ -60,7 +62,7 @@ def test_what_it_says_to_type_works(here: Path, slot: str) -> None:
     assert f"my_{slot}" in REGISTRY.names(slot)
 
 
-@pytest.mark.parametrize("slot", USES)
+@looped("slot", USES)
 def test_it_shows_what_to_change_and_needs_little(slot: str) -> None:
     text = (FOLDER / f"{slot}.py").read_text(encoding="utf-8")
     assert "Change th" in text

@@ -18,6 +18,8 @@ from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
+
 REQUIRED = {"threshold": {"threshold": 0.1, "value": -2.0}}
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
@@ -72,7 +74,7 @@ def test_there_is_a_formula_for_every_activation() -> None:
     assert set(FORMULAS) == set(REGISTRY.names("activation"))
 
 
-@pytest.mark.parametrize("name", sorted(FORMULAS))
+@looped("name", sorted(FORMULAS))
 def test_equals_the_formula(name: str) -> None:
     x = torch.tensor([-8.0, -3.0, -1.0, -0.5, -0.3, 0.0, 0.2, 0.5, 1.0, 2.5, 7.0], dtype=torch.float64)
     expected = torch.tensor([FORMULAS[name](v) for v in x.tolist()], dtype=torch.float64)
@@ -81,7 +83,7 @@ def test_equals_the_formula(name: str) -> None:
     torch.testing.assert_close(part.double()(x), expected, rtol=error, atol=error)
 
 
-@pytest.mark.parametrize("name", sorted(FORMULAS))
+@looped("name", sorted(FORMULAS))
 def test_survives_pickling_copying_and_spelling(name: str) -> None:
     part, x = build(name), torch.randn(2, 5)
     for twin in (pickle.loads(pickle.dumps(part)), copy.deepcopy(part)):
@@ -99,7 +101,7 @@ def test_all_elementwise_activations_of_torch_are_there() -> None:
     assert theirs - ours == set()
 
 
-@pytest.mark.parametrize("name", sorted(TORCH_ACTIVATIONS))
+@looped("name", sorted(TORCH_ACTIVATIONS))
 def test_defaults_are_torch_s(name: str) -> None:
     modules = {m.lower(): getattr(nn, m) for m in nn.modules.activation.__all__}
     module = modules.get(name.replace("_", ""))
@@ -118,7 +120,7 @@ def test_options_reach_the_function() -> None:
     torch.testing.assert_close(build("celu", alpha=2)(x)[0].item(), 2 * math.expm1(-1))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "options"),
     [
         ("relu", {"inplace": True}),

@@ -15,6 +15,8 @@ from tfkit.api import ALONE
 from tfkit.contracts.options import required
 from tfkit.core.registry import REGISTRY
 
+from ..sampling import looped
+
 WIDTH, TIME = 16, 5
 SIZES = {"d_model": WIDTH, "vocab_size": 11, "max_length": 8}
 PARTS = [(slot, name) for slot in ALONE for name in REGISTRY.names(slot)]
@@ -31,7 +33,7 @@ def states(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize(("slot", "name"), PARTS, ids=lambda text: text)
+@looped(("slot", "name"), PARTS)
 def test_every_part_of_a_model_is_called_alone(slot: str, name: str) -> None:
     part, x, ids = made(slot, name), states(2, TIME, WIDTH), torch.arange(10).view(2, 5)
     if slot in ("attention", "mixer", "feedforward", "norm", "activation"):
@@ -98,8 +100,8 @@ class MultiHeadSelfAttention(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
-@pytest.mark.parametrize("heads", [1, 4], ids=["SelfAttention", "MultiHeadSelfAttention"])
+@looped("causal", [False, True])
+@looped("heads", [1, 4])
 def test_a_textbooks_two_classes_are_one_line_each(heads: int, causal: bool) -> None:
     torch.manual_seed(0)
     book: nn.Module = SelfAttention(64) if heads == 1 else MultiHeadSelfAttention(64, heads)
@@ -177,7 +179,7 @@ def test_heads_that_do_not_fit_without_an_output_projection_are_refused() -> Non
     assert "attention.bias: there is no output projection; remove" in text
 
 
-@pytest.mark.parametrize(
+@looped(
     ("slot", "name", "call", "message"),
     [
         ("attention", "multi_head", {"msak": None}, "unknown input msak: did you mean mask"),
@@ -198,7 +200,6 @@ def test_heads_that_do_not_fit_without_an_output_projection_are_refused() -> Non
         ("attention", "multi_head", {"position": "rotary"}, r"position must be a part created by tfkit.part"),
         ("embedding", "tokens", {"mask": 1}, "unknown input mask"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_call_that_a_part_cannot_honour_is_refused_by_name(
     slot: str, name: str, call: dict[str, Any], message: str

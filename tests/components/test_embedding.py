@@ -17,6 +17,8 @@ from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Shape
 from tfkit.core.slots import PositionFacts
 
+from ..sampling import looped
+
 SHAPE = Shape(d_model=4, vocab_size=7)
 IDS = torch.tensor([[1, 2, 6], [0, 0, 3]])
 PLACES = torch.arange(3)[None]
@@ -49,7 +51,7 @@ def test_a_plain_table() -> None:
     assert torch.equal(part(Inputs(IDS), NOWHERE), part.tokens.weight[IDS])
 
 
-@pytest.mark.parametrize(("scale", "factor"), [("sqrt_d_model", 2.0), ("1/sqrt_d_model", 0.5), (3.0, 3.0), (None, 1.0)])
+@looped(("scale", "factor"), [("sqrt_d_model", 2.0), ("1/sqrt_d_model", 0.5), (3.0, 3.0), (None, 1.0)])
 def test_scale(scale: Any, factor: float) -> None:
     part = build(scale=scale)
     assert torch.equal(part(Inputs(IDS), NOWHERE), part.tokens.weight[IDS] * factor)
@@ -132,7 +134,7 @@ def test_frozen_and_dropout() -> None:
     assert (part(Inputs(IDS.repeat(50, 1)), NOWHERE) == 0).any()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "shape", "option"),
     [
         ({}, Shape(4), ""),

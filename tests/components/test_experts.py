@@ -18,6 +18,8 @@ from tfkit.core.shape import Shape
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count
 
+from ..sampling import looped
+
 WIDTH, ROWS, TIME = 6, 2, 5
 GLU = {"type": "glu", "d_ff": 4, "bias": False}
 Row = list[float]
@@ -97,7 +99,7 @@ ROUTERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("router", ROUTERS, ids=str)
+@looped("router", ROUTERS)
 def test_experts_equal_a_loop_over_tokens(router: dict[str, Any]) -> None:
     part, x = build(router=router), inputs()
     out = part(x, context())
@@ -240,7 +242,7 @@ def recipe(**feedforward: Any) -> dict[str, Any]:
     return {"tfkit": 1, "model": model}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "said"),
     [
         ({"num_active": 5}, "5 active experts exceed num_experts 4"),

@@ -14,6 +14,8 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count
 
+from ..sampling import looped
+
 LAYER = {
     "residual": "pre_norm",
     "norm": "layer_norm",
@@ -58,7 +60,7 @@ def test_as_they_come_it_is_no_embedding_at_all() -> None:
     assert torch.equal(plain(inputs_embeds=x).hidden, none(inputs_embeds=x).hidden)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("call", "said"),
     [
         ({"input_ids": torch.ones(2, 4, dtype=torch.long)}, "pass inputs_embeds, not input_ids"),

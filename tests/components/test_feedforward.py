@@ -13,6 +13,8 @@ from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
+
 SHAPE = Shape(d_model=3)
 
 
@@ -64,7 +66,7 @@ def test_inner_values_are_normed_before_down(name: str) -> None:
     torch.testing.assert_close(part(x, context()), part.down(normed))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "bias", "expected"),
     [
         ("mlp", True, {"up", "down"}),

@@ -16,6 +16,8 @@ from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
+
 SHAPE = Shape(d_model=4, vocab_size=7)
 HIDDEN = torch.randn(2, 3, 4)
 ROWS = HIDDEN.reshape(-1, 4)
@@ -121,7 +123,7 @@ def test_masked_lm_equals_the_formula(width: int | None) -> None:
     assert head.loss(ROWS, TARGETS).item() == pytest.approx(nats(head(ROWS)), rel=1e-5)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("bias", "names"),
     [(True, ["dense", "output"]), (False, []), (["output"], ["output"]), ("frozen", ["dense", "output"])],
 )
@@ -228,7 +230,7 @@ def test_discriminator_gives_a_logit_a_token() -> None:
     assert head(HIDDEN).shape == (2, 3)
 
 
-@pytest.mark.parametrize("part", [LanguageModel, MaskedLM, Classifier, Discriminator, Hidden])
+@looped("part", [LanguageModel, MaskedLM, Classifier, Discriminator, Hidden])
 def test_dropout_is_of_the_input(part: Any) -> None:
     options = {"num_classes": 3} if part is Classifier else {}
     head = part(part.Config(dropout=0.5, **options), SHAPE)

@@ -16,6 +16,8 @@ from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.recipe.load import load_recipe
 
+from ..sampling import looped
+
 WIDTH, ROWS, TIME = 10, 2, 7
 SHAPE = Shape(WIDTH, causal=True)
 SIZES = {"num_heads": 3, "kv_rank": 5, "head_dim": 4, "rotary_head_dim": 2, "value_head_dim": 6}
@@ -153,7 +155,7 @@ def recipe(**attention: Any) -> dict[str, Any]:
     return {"tfkit": 1, "model": model}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "said"),
     [
         ({"bias": ["key"]}, "'key' is not a projection"),

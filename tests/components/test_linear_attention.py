@@ -20,6 +20,8 @@ from tfkit.core.shape import Shape
 from tfkit.functional.kernel import CHUNK, KernelSums, kernel_attention
 from tfkit.recipe.load import load_recipe
 
+from ..sampling import looped
+
 WIDTH, HEADS, ROWS = 12, 3, 2
 DIM = WIDTH // HEADS
 
@@ -200,8 +202,8 @@ def recipe(name: str, **more: Any) -> dict[str, Any]:
     return {"tfkit": 1, "model": {**model, **more}}
 
 
-@pytest.mark.parametrize("name", ["performer", "linear"])
-@pytest.mark.parametrize(
+@looped("name", ["performer", "linear"])
+@looped(
     ("more", "capability"),
     [
         ({"position": "rotary"}, "rotation"),

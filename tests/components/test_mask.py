@@ -15,6 +15,8 @@ from tfkit.core.inputs import Inputs
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
+
 CAUSAL, BOTH_WAYS = Shape(4, causal=True), Shape(4, side="encoder")
 
 
@@ -64,14 +66,14 @@ def test_reverse_causal() -> None:
     assert dense([rule("reverse_causal")])[0] == [list(row) for row in zip(*drawn(TRIANGLE), strict=True)]
 
 
-@pytest.mark.parametrize("case", sorted(WINDOWS))
+@looped("case", sorted(WINDOWS))
 def test_window(case: str) -> None:
     shape, options, picture = WINDOWS[case]
     rules = [rule("causal")] * shape.causal + [rule("window", shape, **options)]
     assert dense(rules)[0] == drawn(picture)
 
 
-@pytest.mark.parametrize("case", sorted(WINDOWS))
+@looped("case", sorted(WINDOWS))
 def test_one_query_after_a_past_sees_what_its_row_saw(case: str) -> None:
     shape, options, picture = WINDOWS[case]
     if shape.causal:
@@ -101,7 +103,7 @@ def test_a_missing_input_is_named(part: Any, name: str) -> None:
         dense([rule("causal"), part.Config().build(BOTH_WAYS)])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "shape", "option"),
     [
         ({}, BOTH_WAYS, "size"),
@@ -115,7 +117,7 @@ def test_a_window_is_said_once(options: dict[str, int], shape: Shape, option: st
     assert [problem.option for problem in problems] == [option]
 
 
-@pytest.mark.parametrize("options", [{"size": 0}, {"size": -1}, {"before": -1}, {"size": 2.5}])
+@looped("options", [{"size": 0}, {"size": -1}, {"before": -1}, {"size": 2.5}])
 def test_no_window_of_nothing(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Window.Config.model_validate(options)

@@ -13,6 +13,8 @@ from tfkit.components.norm import LayerNorm, RMSNorm
 from tfkit.core.errors import UsageError
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
+
 WIDTH = 12
 
 
@@ -26,8 +28,8 @@ def naive(x: Tensor, eps: float, center: bool) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).reshape(x.shape)
 
 
-@pytest.mark.parametrize("offset", [0.0, 1.0, -0.5])
-@pytest.mark.parametrize(("part", "center"), [(LayerNorm, True), (RMSNorm, False)])
+@looped("offset", [0.0, 1.0, -0.5])
+@looped(("part", "center"), [(LayerNorm, True), (RMSNorm, False)])
 def test_equals_the_formula(part: type, center: bool, offset: float) -> None:
     norm = part(part.Config(eps=1e-3, weight_offset=offset, bias=True), Shape(WIDTH))
     with torch.no_grad():
@@ -38,8 +40,8 @@ def test_equals_the_formula(part: type, center: bool, offset: float) -> None:
     torch.testing.assert_close(norm(x).double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize(("part", "center"), [(LayerNorm, True), (RMSNorm, False)])
+@looped("affine", [True, False])
+@looped(("part", "center"), [(LayerNorm, True), (RMSNorm, False)])
 def test_groups_of_channels_are_normed_by_themselves(part: type, center: bool, affine: bool) -> None:
     norm = part(part.Config(eps=1e-3, group_size=4, bias=True, affine=affine, weight_offset=0.5), Shape(WIDTH))
     for parameter in norm.parameters():
@@ -59,8 +61,8 @@ def test_groups_that_do_not_divide_the_width_are_refused(part: type) -> None:
         part(config, Shape(WIDTH))(torch.randn(1, WIDTH))
 
 
-@pytest.mark.parametrize("part", [LayerNorm, RMSNorm])
-@pytest.mark.parametrize("offset", [0.0, 1.0])
+@looped("part", [LayerNorm, RMSNorm])
+@looped("offset", [0.0, 1.0])
 def test_begins_neutral(part: type, offset: float) -> None:
     norm = part(part.Config(weight_offset=offset), Shape(WIDTH))
     plain = part(part.Config(affine=False), Shape(WIDTH))
@@ -69,8 +71,8 @@ def test_begins_neutral(part: type, offset: float) -> None:
     assert torch.equal(norm.weight, torch.full((WIDTH,), 1 - offset))
 
 
-@pytest.mark.parametrize("part", [LayerNorm, RMSNorm])
-@pytest.mark.parametrize("offset", [0.0, 1.0])
+@looped("part", [LayerNorm, RMSNorm])
+@looped("offset", [0.0, 1.0])
 def test_half_precision_loses_no_more_than_the_result_s_rounding(part: type, offset: float) -> None:
     norm = part(part.Config(weight_offset=offset, bias=True), Shape(WIDTH))
     with torch.no_grad():

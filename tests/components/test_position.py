@@ -17,6 +17,8 @@ from tfkit.core.shape import Shape
 from tfkit.models.build import build_model
 from tfkit.recipe.model import blueprint_of
 
+from ..sampling import looped
+
 SHAPE = Shape(d_model=8, max_length=6, num_heads=2)
 ENCODER = Shape(8, side="encoder", num_heads=2)
 DECODER = Shape(8, causal=True, num_heads=2)
@@ -74,8 +76,8 @@ def test_learned_needs_a_length() -> None:
 # --- rotary ---
 
 
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
-@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+@looped("fraction", [1.0, 0.5])
+@looped("layout", ["halves", "interleaved"])
 def test_rotary_turns_each_pair_by_its_angle(layout: Any, fraction: float) -> None:
     dim, theta = 8, 100.0
     part = Rotary(Rotary.Config(theta=theta, fraction=fraction, layout=layout), SHAPE)
@@ -133,7 +135,7 @@ def test_rotary_refuses_what_makes_no_pairs(dim: int, fraction: float) -> None:
         Rotary(Rotary.Config(fraction=fraction), SHAPE).rotation(torch.arange(3)[None], dim)
 
 
-@pytest.mark.parametrize("options", [{"fraction": 0}, {"fraction": 1.5}, {"theta": 0}, {"layout": "pairs"}])
+@looped("options", [{"fraction": 0}, {"fraction": 1.5}, {"theta": 0}, {"layout": "pairs"}])
 def test_rotary_refuses_options_without_meaning(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Rotary.Config.model_validate(options)
@@ -229,8 +231,8 @@ def bucket(relative: int, buckets: int, most: int, causal: bool) -> int:
     return start + near + k
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 20), (16, 1000)])
+@looped("causal", [False, True])
+@looped(("buckets", "most"), [(32, 128), (8, 20), (16, 1000)])
 def test_t5_buckets(causal: bool, buckets: int, most: int) -> None:
     shape = DECODER if causal else ENCODER
     part = T5Bias(T5Bias.Config(num_buckets=buckets, max_distance=most), shape)
@@ -275,8 +277,8 @@ def test_t5_bias_needs_heads_and_buckets_that_divide() -> None:
 # --- sinusoidal ---
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
-@pytest.mark.parametrize("spacing", ["d_model", "endpoints"])
+@looped("layout", ["interleaved", "halves"])
+@looped("spacing", ["d_model", "endpoints"])
 def test_sinusoidal_equals_the_formula(layout: Any, spacing: Any) -> None:
     part = Sinusoidal(Sinusoidal.Config(layout=layout, spacing=spacing, offset=2), SHAPE)
     out = part.embed(torch.tensor([[0, 5]]))[0]
@@ -289,8 +291,8 @@ def test_sinusoidal_equals_the_formula(layout: Any, spacing: Any) -> None:
             )
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("embedding", ["tokens", None])
+@looped("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@looped("embedding", ["tokens", None])
 def test_sinusoidal_is_as_exact_as_the_model(embedding: str | None, dtype: torch.dtype) -> None:
     """In the model's own type, made in float32 at least: also of vectors, with nothing else that would turn them."""
     layer = {"norm": "layer_norm", "feedforward": {"type": "mlp", "d_ff": 8}}

@@ -14,6 +14,8 @@ from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
+
 NAMES = ("attention", "feedforward")
 PLACES = torch.arange(2)[None]
 CONTEXT = Context(Visibility((), Span(2, 2, 0, torch.device("cpu"))), Placement((), PLACES, PLACES))
@@ -83,7 +85,7 @@ def plain(x: Tensor) -> Tensor:
 EQUATIONS = [plain, post_norm, pre_norm, sandwich, branch_norm, parallel, parallel_two_norms, deep_norm]
 
 
-@pytest.mark.parametrize("equation", EQUATIONS, ids=lambda equation: equation.__name__)
+@looped("equation", EQUATIONS)
 def test_equals_the_equation(equation: Callable[[Tensor], Tensor]) -> None:
     part = REGISTRY.get("residual", equation.__name__)
     config = part.Config.model_validate({"alpha": 3.0} if part is DeepNorm else {})
@@ -113,7 +115,7 @@ def test_who_ends_in_a_norm() -> None:
     assert ends == {"pre_norm", "sandwich", "branch_norm", "parallel", "parallel_two_norms"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("shape", "alpha", "beta"),
     [
         (Shape(4, side="encoder", depth=8), 2.0, 64**-0.25),

@@ -16,6 +16,7 @@ from tfkit.core.context import Collector, Context, Placement, Span, Visibility
 from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
 from .reference import Naive, linear_bias, rotated
 
 WIDTH, HEADS, TIME, ROWS, SOURCE = 12, 4, 5, 2, 4
@@ -80,8 +81,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
-@pytest.mark.parametrize("option", OPTIONS)
+@looped("causal", [False, True])
+@looped("option", OPTIONS)
 def test_options(option: str, causal: bool) -> None:
     options, changed = OPTIONS[option]
     part = part_of(**options)
@@ -90,7 +91,7 @@ def test_options(option: str, causal: bool) -> None:
     expect_naive(part, naive_of(part, **changed, visible=visible), context_of(rules), states())
 
 
-@pytest.mark.parametrize("bias", [True, False, ["query"], ["key", "value"], ["output"]], ids=str)
+@looped("bias", [True, False, ["query"], ["key", "value"], ["output"]])
 def test_biases_are_where_they_are_named(bias: Any) -> None:
     part = part_of(bias=bias)
     named = ["query", "key", "value", "output"] if bias is True else bias or []

@@ -13,7 +13,7 @@ from tfkit.contracts.options import required
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.rules import PAIRS, pairs
 
-from ..sampling import some_rows
+from ..sampling import looped, some_rows
 
 # forward, backward, who sees whom, padding, and decoding from a state as without
 HELD = ("built", "shapes", "gradients", "future", "padding", "cache")
@@ -41,7 +41,7 @@ def test_a_pair_works(slot: str, name: str, other: str, partner: str, why: None)
                 CHECKS[check](case)
 
 
-@pytest.mark.parametrize(("slot", "name", "other", "partner", "why"), [row for row in TABLE if row[4] is not None])
+@looped(("slot", "name", "other", "partner", "why"), [row for row in TABLE if row[4] is not None])
 def test_a_pair_that_a_rule_refuses_is_refused_with_its_reason(
     slot: str, name: str, other: str, partner: str, why: str
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -13,6 +12,8 @@ from tfkit.core.inputs import Inputs
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.core.slots import MaskFacts
+
+from ..sampling import looped
 
 CPU = torch.device("cpu")
 
@@ -31,7 +32,7 @@ WINDOW, CHUNK = {"type": "window", "size": 4}, {"type": "chunk", "size": 3}
 EVERY_OTHER = {"type": "dilated", "dilation": 2}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "before"),
     [
         ((), None),
@@ -43,15 +44,14 @@ EVERY_OTHER = {"type": "dilated", "dilation": 2}
         (({"type": "window", "before": 0},), 0),
         ((WINDOW, "prefix"), None),  # an opening shows what a limit hides
     ],
-    ids=str,
 )
 def test_how_far_a_query_looks_back_is_known_beforehand(said: tuple[Any, ...], before: int | None) -> None:
     assert looks_back(rules(*said)) == before
 
 
-@pytest.mark.parametrize("said", [(WINDOW,), (CHUNK,), (WINDOW, CHUNK), (WINDOW, EVERY_OTHER)], ids=str)
-@pytest.mark.parametrize("facts", ["plain", "padding", "segments"])
-@pytest.mark.parametrize("queries", [1, 3])
+@looped("said", [(WINDOW,), (CHUNK,), (WINDOW, CHUNK), (WINDOW, EVERY_OTHER)])
+@looped("facts", ["plain", "padding", "segments"])
+@looped("queries", [1, 3])
 def test_a_mask_without_the_forgotten_keys_is_the_rest_of_the_whole_one(
     said: tuple[Any, ...], facts: str, queries: int
 ) -> None:

@@ -21,6 +21,8 @@ from tfkit.core.inputs import INPUTS
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.training.objective import Objective
 
+from ..sampling import looped
+
 PART = """\
 import tfkit
 from tfkit.components.attention import MultiHead
@@ -56,16 +58,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("facts", "message"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, dict) else value
-)
+@looped(("facts", "message"), WRONG)
 def test_a_wrong_declaration_is_refused(facts: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=rf"^Mine \(.*\): .*{message}"):
         declaring(**facts)()
     assert not REGISTRY.has("attention", "mine")
 
 
-@pytest.mark.parametrize(
+@looped(
     "facts",
     [
         {"capabilities": ["causal"], "needs": ("token_type_ids",)},
@@ -74,13 +74,12 @@ def test_a_wrong_declaration_is_refused(facts: dict[str, Any], message: str) -> 
         {"residual_output": 1, "residual_outputs": ("output",)},  # who sets both means both
         {"example": {}, "shortcut": lambda self: 1},
     ],
-    ids=" ".join,
 )
 def test_a_right_declaration_is_taken(facts: dict[str, Any]) -> None:
     assert declaring(**facts)().__name__ == "Mine"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("thing", "message"),
     [
         (
@@ -91,7 +90,6 @@ def test_a_right_declaration_is_taken(facts: dict[str, Any]) -> None:
         (MultiHead.Config, r"^MultiHead.Config \(.*multi_head.py:\d+\) is not a part"),
         (3, "^3 is not a class"),
     ],
-    ids=["class", "function", "config", "number"],
 )
 def test_what_is_no_part_is_refused(thing: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -113,7 +111,7 @@ def test_a_fact_that_a_base_leaves_open_is_known_and_may_be_misspelt() -> None:
         tfkit.register("objective", "mine")(type("Mine", (Objective,), facts | {"read": "causal"}))
 
 
-@pytest.mark.parametrize("slot", CATALOGUES)
+@looped("slot", CATALOGUES)
 def test_what_is_shipped_declares_nothing_unknown(slot: str) -> None:
     for name in REGISTRY.names(slot):
         check_declarations(REGISTRY.get(slot, name))

@@ -14,6 +14,8 @@ from tfkit.core.errors import with_article
 from tfkit.core.options import Bias, Dropout, NonNegativeInt, PositiveInt, RecipePath, Scale, Slot, Width
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
+from ..sampling import looped
+
 
 class Linear(BaseModel):
     type: Literal["linear"]
@@ -29,7 +31,7 @@ def field(annotation: Any) -> Any:
     return create_model("Options", option=(annotation, ...)).model_fields["option"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("annotation", "words"),
     [
         (bool, "true or false"),

@@ -16,6 +16,8 @@ from tfkit.core import extras
 from tfkit.core.errors import UsageError
 from tfkit.core.extras import DISTRIBUTION, installing, optional
 
+from ..sampling import looped
+
 ROOT = Path(tfkit.__file__).parent
 PROJECT = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -26,7 +28,7 @@ def test_the_distribution_is_the_one_of_the_project() -> None:
     assert importlib.metadata.version(DISTRIBUTION) == tfkit.__version__
 
 
-@pytest.mark.parametrize("extra", [name for name in EXTRAS if name != "test"])
+@looped("extra", [name for name in EXTRAS if name != "test"])
 def test_the_command_names_the_libraries_of_an_extra_with_their_versions(extra: str) -> None:
     def parts(requirement: str) -> tuple[str, frozenset[str]]:
         name, versions = re.fullmatch(r"([\w-]+)(.*)", requirement).groups()  # type: ignore[union-attr]

@@ -16,6 +16,8 @@ from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.core.slots import FACTS
 
+from ..sampling import looped
+
 ROOT = Path(tfkit.__file__).parent
 # what is read so of other things than parts: of errors, modules, annotations, the system, and models of other libraries
 NO_FACTS = {
@@ -65,7 +67,7 @@ def test_the_search_finds_one() -> None:
     assert list(guesses(tree)) == [(1, "triangle")]
 
 
-@pytest.mark.parametrize("slot", [slot for slot in CATALOGUES if slot in FACTS])
+@looped("slot", [slot for slot in CATALOGUES if slot in FACTS])
 def test_every_part_has_the_facts_of_its_slot(slot: str) -> None:
     for name in REGISTRY.names(slot):
         part = REGISTRY.get(slot, name)
@@ -83,7 +85,7 @@ def test_a_class_without_them_is_refused_when_it_is_registered() -> None:
     assert not REGISTRY.has("attention", "alone")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("own", "message"),
     [
         ({"capabilities": frozenset({"casual"})}, "unknown capability 'casual'; did you mean 'causal'"),

@@ -16,6 +16,8 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.data.batches import BatchOrder, fitting, padding_share, plan, plan_packed
 from tfkit.recipe.settings.sections import Batch
 
+from ..sampling import looped
+
 lengths_of_examples = st.lists(st.integers(0, 60), min_size=1, max_size=300).map(np.array)
 
 
@@ -48,8 +50,8 @@ def test_the_longer_side_counts() -> None:
     assert [len(batch) for batch in plan(lengths, Batch(tokens=20, by_length=False), 0, 0)] == [2, 1]
 
 
-@pytest.mark.parametrize("sides", [1, 2])
-@pytest.mark.parametrize("options", [{"tokens": 4096}, {"tokens": 2048}, {"size": 64}])
+@looped("sides", [1, 2])
+@looped("options", [{"tokens": 4096}, {"tokens": 2048}, {"size": 64}])
 def test_batches_by_length_pad_little(sides: int, options: dict[str, Any]) -> None:
     lengths = lognormal(29000, sides)
     assert padding_share(plan(lengths, Batch(**options), 1, 0), lengths) < 0.1
@@ -137,7 +139,7 @@ def test_the_default_budget() -> None:
     assert Batch.model_validate(Batch(size=3).model_dump()) == Batch(size=3)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"tokens": 10, "size": 2}, "tokens: 10 and size: 2 are both set"),

@@ -12,6 +12,8 @@ from tfkit.core.errors import DataError
 from tfkit.data.chat import DEFAULT, ChatTemplate, read, written
 from tfkit.data.corpus import Conversations
 
+from ..sampling import looped
+
 ASKED, SAID = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 SPECIAL = {"start": "<s>", "end": "</s>", "pad": "<pad>"}
 
@@ -68,8 +70,8 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize("reply", [False, True])
+@looped("name", TEMPLATES)
+@looped("reply", [False, True])
 def test_a_template_writes_what_transformers_writes(name: str, reply: bool) -> None:
     pytest.importorskip("transformers", reason="its templates are compared with")
     from transformers.utils.chat_template_utils import render_jinja_template

@@ -17,6 +17,8 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus.docstrings import summaries
 
+from ..sampling import looped
+
 Write = Callable[[str, str | bytes], str]
 
 
@@ -55,7 +57,7 @@ def texts(name: str, **options: Any) -> list[str]:
 # lines and bytes
 
 
-@pytest.mark.parametrize(
+@looped(
     ("content", "lines"),
     [
         ("a\nb\n", ["a", "b"]),
@@ -91,7 +93,7 @@ def test_unusable_files_are_named(write: Write, tmp_path: Path) -> None:
     assert "cannot be read" in refused("text", files="a\x00b")
 
 
-@pytest.mark.parametrize("encoding", ["utf8x", "rot13", "hex", "", "a\0b"])
+@looped("encoding", ["utf8x", "rot13", "hex", "", "a\0b"])
 def test_what_is_no_encoding_is_refused(encoding: str) -> None:
     with pytest.raises(ValidationError, match="is not a text encoding"):
         read("text", files="x", encoding=encoding)
@@ -109,7 +111,7 @@ def test_units_of_text(write: Write) -> None:
     assert texts("text", files=path, limit=2) == ["a", "b"]
 
 
-@pytest.mark.parametrize("options", [{}, {"files": []}, {"files": 3}, {"files": "x", "unit": "word"}, {"file": "x"}])
+@looped("options", [{}, {"files": []}, {"files": 3}, {"files": "x", "unit": "word"}, {"file": "x"}])
 def test_wrong_options_of_text_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         read("text", **options)
@@ -216,7 +218,7 @@ def test_json_lines(write: Write) -> None:
     assert read("json_lines", file=path, fields={"text": "a.b", "label": "good"})[0]["label"] == "true"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("line", "message"),
     [
         ('{"en": "a"', "x.jsonl:2: not a JSON value (column 11: "),
@@ -251,7 +253,7 @@ def test_csv(write: Write) -> None:
     assert texts("csv", file=write("z.csv", "a\n" + "x" * 200_000), fields={"text": "a"}) == ["x" * 200_000]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("content", "message"),
     [
         ('text,label\n"a\nb",1\nc\n', "x.csv:4: 1 columns, but the first row has 2"),
@@ -402,7 +404,7 @@ def test_every_part_is_tried_here() -> None:
     assert set(OPTIONS) <= set(REGISTRY.names("corpus"))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@looped("name", OPTIONS)
 def test_spelled_options_load_to_the_same(name: str) -> None:
     config = REGISTRY.get("corpus", name).Config.model_validate(OPTIONS[name])
     spelled = json.loads(json.dumps(config.spelled()))
@@ -410,8 +412,8 @@ def test_spelled_options_load_to_the_same(name: str) -> None:
     assert type(config).model_validate(spelled) == config
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": "3"}, {"fiel": "x"}])
+@looped("name", OPTIONS)
+@looped("wrong", [{"limit": 0}, {"limit": "3"}, {"fiel": "x"}])
 def test_wrong_options_are_refused(name: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         REGISTRY.get("corpus", name).Config.model_validate({**OPTIONS[name], **wrong})
@@ -429,7 +431,7 @@ def test_data_needs_no_torch() -> None:
 # where an example stands
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "content", "options", "places"),
     [
         ("text", "a\n\nb\nc\n", {}, ["a.txt:1", "a.txt:3", "a.txt:4"]),

@@ -23,7 +23,7 @@ from tfkit.data.phrases import _shares as shares
 from tfkit.data.phrases import _year as year_words
 from tfkit.data.words import Noun, number_in_english, number_in_german, ordinal_in_english, ordinal_in_german
 
-from ..sampling import some
+from ..sampling import looped, some
 
 NUMBERS = [*range(1_000), *random.Random(0).sample(range(1_000, 1_000_000), 2_000), 999_999]
 CROWD = 20_000
@@ -419,7 +419,7 @@ def test_too_many_phrases_are_refused_when_the_recipe_is_read(more: int) -> None
         Slot("corpus").validate({"type": "phrases", "train": MOST + more - 20, "valid": 10, "test": 10})
 
 
-@pytest.mark.parametrize("rest", range(len(KINDS)))
+@looped("rest", range(len(KINDS)))
 def test_as_many_as_are_promised_can_be_drawn(rest: int) -> None:
     """However the three are rounded."""
     sizes = (MOST - 2 * (600 + rest), 600 + rest, 600 + rest)

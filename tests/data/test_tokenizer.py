@@ -23,6 +23,8 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 
+from ..sampling import looped
+
 TEXTS = [
     "Ein Mann, der (schnell) läuft.",
     "Two young, White males aren't outside near 12 many bushes!",
@@ -58,8 +60,8 @@ def test_every_part_is_registered() -> None:
     assert {"bpe", "character", "file", "word", "wordpiece"} <= set(REGISTRY.names("tokenizer"))
 
 
-@pytest.mark.parametrize("name", [*EXACT, "word"])
-@pytest.mark.parametrize("text", TEXTS)
+@looped("name", [*EXACT, "word"])
+@looped("text", TEXTS)
 def test_trained_text_comes_back_exactly(name: str, text: str) -> None:
     tokenizer = fitted(name)
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -144,7 +146,7 @@ def test_unigram_names_what_does_not_fit() -> None:
     assert max(map(len, fitted("unigram", longest=3).backend.get_vocab())) <= len("</s>") + 1
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@looped("name", LEARNED)
 def test_two_fits_give_the_same_file(name: str) -> None:
     assert fitted(name).to_json() == fitted(name).to_json()
 
@@ -181,7 +183,7 @@ def test_special_ids_are_given_in_order_from_zero() -> None:
     assert tokenizer.special_ids == {"pad": 0, "end": 1, "unknown": 2, "mask": 3}
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@looped("name", LEARNED)
 def test_special_tokens_in_a_text_are_text(name: str) -> None:
     tokenizer = fitted(name, [*TEXTS, "<s> </s> <pad>"])
     special = set(tokenizer.special_ids.values()) - {tokenizer.special_ids.get("unknown")}
@@ -275,8 +277,8 @@ def test_more_characters_than_vocabulary_are_refused(name: str) -> None:
         fitted(name, vocab_size=20)
 
 
-@pytest.mark.parametrize("name", LEARNED)
-@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+@looped("name", LEARNED)
+@looped("texts", [[], [""], ["", ""]])
 def test_no_text_is_refused(name: str, texts: list[str]) -> None:
     with pytest.raises(DataError, match="no text to learn from"):
         fitted(name, texts)
@@ -298,7 +300,7 @@ def test_what_is_no_text_is_refused() -> None:
         fitted("character").encode_batch(["a", None])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "options", "message"),
     [
         ("character", {"special_tokens": {"pad": "</s>"}}, "pad and end are both '</s>'"),
@@ -327,7 +329,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any], message: 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@looped("name", LEARNED)
 def test_spelled_options_load_to_the_same(name: str) -> None:
     config = REGISTRY.get("tokenizer", PARTS.get(name, name)).Config.model_validate(LEARNED[name])
     spelled = config.spelled()

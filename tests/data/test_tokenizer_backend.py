@@ -17,6 +17,8 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.backend import GROWTH, read_backend
 from tfkit.data.tokenizer.frame import Frame
 
+from ..sampling import looped
+
 VOCABULARY = {"<unk>": 0, "a": 1, "b": 2}
 ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 A, B = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
@@ -54,7 +56,7 @@ def split(regex: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("changes", "message"),
     [
         ({"added_tokens": [token("<x>", 10**9)]}, "the token '<x>' has id 1,000,000,000; with 4 tokens"),
@@ -98,7 +100,7 @@ def test_what_would_take_the_program_down_is_refused(changes: dict[str, Any], me
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "message"),
     [
         ('{"normalizer":' + '{"normalizers":[' * 9999 + "]}" * 9999 + "}", "nested too deeply"),
@@ -143,7 +145,7 @@ def test_roles_that_name_no_token_are_none() -> None:
     assert read(post_processor=template([A], **marks)).special_ids == {}
 
 
-@pytest.mark.parametrize(
+@looped(
     "changes",
     [
         {"added_tokens": [token("<x>", 60_000)]},  # a gap, as files have that reserve ids

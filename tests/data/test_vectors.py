@@ -19,6 +19,8 @@ from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Example
 from tfkit.data.vectors import Vectors, as_vectors
 
+from ..sampling import looped
+
 
 def examples(type_: str, **options: Any) -> list[Example]:
     config = REGISTRY.get("corpus", type_).Config.model_validate(options)
@@ -256,7 +258,7 @@ def test_a_named_array_survives_pickling_and_says_its_range() -> None:
     assert one == "a" and one.array.tolist() == [[1, 2.5]] and one.described() == "a [1 2], 1 to 2.5"
 
 
-@pytest.mark.parametrize("given", ["text", ["text"], 3, [np.array([np.inf])], np.array([[1j]]), [[1, [2]]]])
+@looped("given", ["text", ["text"], 3, [np.array([np.inf])], np.array([[1j]]), [[1, [2]]]])
 def test_inputs_that_are_no_arrays_are_refused(given: Any) -> None:
     with pytest.raises(UsageError):
         as_vectors(given)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
 from tfkit.core.context import Span, Visibility
 from tfkit.functional.attend import Scores, attend, reference
+
+from ..sampling import looped
 
 ROWS, HEADS, DIM = 3, 12, 8
 
@@ -16,10 +17,10 @@ def states(heads: int, time: int, seed: int, dim: int = DIM) -> Tensor:
     return torch.randn(ROWS, heads, time, dim, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("kv_heads", [1, 3, 4, 6, 12])
-@pytest.mark.parametrize("keys", [1, 2, 19])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("biased", ["", "heads", "rows"])
+@looped("kv_heads", [1, 3, 4, 6, 12])
+@looped("keys", [1, 2, 19])
+@looped("padded", [False, True])
+@looped("biased", ["", "heads", "rows"])
 def test_one_query_of_heads_that_share_keys(kv_heads: int, keys: int, padded: bool, biased: str) -> None:
     query, key, value = states(HEADS, 1, 1), states(kv_heads, keys, 2), states(kv_heads, keys, 3, 5)
     real = None if not padded else torch.arange(keys)[None] >= torch.tensor([[0], [1], [keys - 1]]).clamp(max=keys - 1)

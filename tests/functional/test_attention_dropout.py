@@ -9,6 +9,8 @@ from torch import Tensor
 from tfkit.functional import attend
 from tfkit.functional.dropout import Draws, drawing
 
+from ..sampling import looped
+
 SCORES = attend.Scores(scale=0.4, dropout=0.25)
 
 
@@ -37,8 +39,8 @@ def allowed_of(kind: str, batch: int, heads: int, query: int, key: int) -> Tenso
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["all", "causal", "mask", "padding", "shared mask", "bias", "bias and mask"])
-@pytest.mark.parametrize(("query", "key", "kv_heads"), [(150, 150, 4), (64, 64, 2), (131, 77, 1), (3, 5, 4)])
+@looped("kind", ["all", "causal", "mask", "padding", "shared mask", "bias", "bias and mask"])
+@looped(("query", "key", "kv_heads"), [(150, 150, 4), (64, 64, 2), (131, 77, 1), (3, 5, 4)])
 def test_blocks_are_the_plain_steps(kind: str, query: int, key: int, kv_heads: int) -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(2, heads, time, 8, requires_grad=True) for heads, time in ((4, query), (kv_heads, key))]

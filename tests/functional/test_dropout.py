@@ -9,6 +9,8 @@ import torch
 
 from tfkit.functional.dropout import Draws, Dropout, drawing, dropout, is_drawing
 
+from ..sampling import looped
+
 
 @pytest.fixture(params=[None, (7, 3)], ids=["torch's generator", "a key"], autouse=True)
 def draws(request):
@@ -17,7 +19,7 @@ def draws(request):
         yield request.param
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@looped("rate", [0.1, 0.5, 0.9])
 def test_share_and_mean(rate):
     torch.manual_seed(0)
     out = dropout(torch.ones(501, 1003), rate)  # an odd number of elements

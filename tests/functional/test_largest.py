@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
 from tfkit.functional.largest import BLOCK, WIDE, argmax, topk
+
+from ..sampling import looped
 
 
 def different(rows: int, width: int) -> Tensor:
@@ -15,9 +16,9 @@ def different(rows: int, width: int) -> Tensor:
     return torch.stack([torch.randperm(width, generator=generator) for _ in range(rows)]).float()
 
 
-@pytest.mark.parametrize("width", [1, 50, WIDE - 1, WIDE, WIDE + 1, WIDE + BLOCK - 1, 3 * WIDE])
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("count", [1, 7, 120, WIDE // BLOCK + 1])
+@looped("width", [1, 50, WIDE - 1, WIDE, WIDE + 1, WIDE + BLOCK - 1, 3 * WIDE])
+@looped("rows", [1, 3])
+@looped("count", [1, 7, 120, WIDE // BLOCK + 1])
 def test_it_finds_what_torch_finds(width: int, rows: int, count: int) -> None:
     x, count = different(rows, width), min(count, width)
     (values, places), expected = topk(x, count), x.topk(count)
@@ -25,7 +26,7 @@ def test_it_finds_what_torch_finds(width: int, rows: int, count: int) -> None:
     assert torch.equal(argmax(x), x.argmax(dim=1))
 
 
-@pytest.mark.parametrize("place", [0, BLOCK, WIDE - 1, WIDE + 4])
+@looped("place", [0, BLOCK, WIDE - 1, WIDE + 4])
 def test_one_number_among_impossible_ones_is_found(place: int) -> None:
     x = torch.full((2, WIDE + 5), float("-inf"))
     x[1, place] = -3.0
@@ -35,7 +36,7 @@ def test_one_number_among_impossible_ones_is_found(place: int) -> None:
     assert argmax(x).tolist() == [0, place]
 
 
-@pytest.mark.parametrize("equals", [(3, 900), (63, 64), (WIDE - 1, WIDE), (WIDE + 1, WIDE + 2)])
+@looped("equals", [(3, 900), (63, 64), (WIDE - 1, WIDE), (WIDE + 1, WIDE + 2)])
 def test_the_first_of_equals_is_the_largest(equals: tuple[int, int]) -> None:
     x = torch.zeros(1, WIDE + 5)
     x[0, list(equals)] = 1.0

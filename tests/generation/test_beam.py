@@ -17,6 +17,7 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.recipe.architecture.prepare import parts_of
 
+from ..sampling import looped
 from .searching import best, small
 from .test_greedy import PROMPTS, SOURCES, ending, model
 
@@ -226,7 +227,7 @@ def test_the_first_draw_of_sampled_beams_follows_the_model() -> None:
     assert float(((found - 1000 * likely)[seen] ** 2 / (1000 * likely[seen])).sum()) < 18.5  # 4 degrees, 0.1 %
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"num_beams": 0}, "num_beams: must be at least 1, got 0"),

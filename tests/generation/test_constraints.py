@@ -25,7 +25,7 @@ from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
 
-from ..sampling import some, some_rows
+from ..sampling import looped, some, some_rows
 
 LINES = ["the cat sees a small house, isn't it?", "Ünïcödé ßtraße 漢字 🙂 two  spaces", "a dog: yes! 123 4567"] * 5
 KINDS: dict[str, Any] = {
@@ -86,7 +86,7 @@ def written(
 # --- what tokens write
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@looped("kind", KINDS)
 def test_the_texts_of_tokens_are_those_that_decode_gives(kind: str) -> None:
     tokenizer, chance = made(kind), random.Random(4)
     texts = token_texts(tokenizer)
@@ -405,7 +405,7 @@ def refusals() -> Iterator[tuple[str, list[Any], str]]:
     )
 
 
-@pytest.mark.parametrize(("kind", "parts", "message"), list(refusals()))
+@looped(("kind", "parts", "message"), list(refusals()))
 def test_what_cannot_be_is_refused_before_anything_is_computed(kind: str, parts: list[Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         bound(made(kind), *parts)
@@ -428,7 +428,7 @@ def test_a_space_that_is_missing_is_told(part: dict[str, Any], message: str) -> 
     assert set(written(tokenizer, bound(tokenizer, {"type": "choices", "choices": "the"}), pair=True)) == {"the"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "message"),
     [
         ("{type: regex, pattern: '(a)\\1'}", r"generate.logits\[0\].pattern: '\\1' at character 4 refers back"),

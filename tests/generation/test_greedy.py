@@ -14,6 +14,7 @@ from tfkit.generation.stop import EndToken
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 
+from ..sampling import looped
 from .searching import best, small
 
 LAYER = {
@@ -139,7 +140,7 @@ def test_learned_positions_end_the_text() -> None:
     assert best(net, many, 20) == [best(net, [prompt], 20)[0] for prompt in many]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("prompts", "message"),
     [
         ([[1], [2] * 25], "prompt 2 has 25 tokens, but this model reads at most 24"),

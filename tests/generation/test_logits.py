@@ -16,6 +16,8 @@ from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits.base import PADDING, LogitsRule
 
+from ..sampling import looped
+
 LETTERS = "abcdefgh"
 # what stands in each row, and how many of the last ones were written
 ROWS = [
@@ -121,7 +123,7 @@ def test_every_rule_is_tested() -> None:
     assert {name for name, _, _ in CASES} == set(REGISTRY.names("logits")) - elsewhere
 
 
-@pytest.mark.parametrize(("name", "options", "naive"), CASES)
+@looped(("name", "options", "naive"), CASES)
 def test_a_rule_does_what_it_says_to_each_row_alone(
     tokenizer: Tokenizer, name: str, options: dict[str, Any], naive: Naive
 ) -> None:
@@ -143,7 +145,7 @@ def test_an_ngram_longer_than_the_text_forbids_nothing(tokenizer: Tokenizer) -> 
     assert torch.equal(built(tokenizer, "no_repeat_ngram", size=99).forward(logits, ids, new), logits)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "options", "message"),
     [
         ("banned", {"tokens": ["z"]}, "'z' is not in the vocabulary of 12 tokens$"),
@@ -166,7 +168,7 @@ def test_there_must_be_an_end_to_hold_back() -> None:
     built(endless, "min_length", tokens=3, ends="h")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("part", "message"),
     [
         ({"type": "banned", "tokens": []}, "the list is empty"),

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tfkit.generation.constraint.automaton import START, automaton_of, automaton_of_texts
 from tfkit.generation.constraint.syntax import PatternError, parse
 
+from ..sampling import looped
+
 ATOMS = (
     "a", "b", "é", "漢", "🙂", " ", "-", "{", "}", "a{,2}", "b{2}", "c{1,3}", "{}", "[a-c]", "[^a]", "[]a]", "[^]a-]",
     "[\\d_]", "[^\\W\\d]", "[a\\]b]", ".", "\\d", "\\D", "\\w", "\\W", "\\s", "\\S", "\\.", "\\n", "\\x61", "\\u00e9",
@@ -49,7 +51,7 @@ def test_an_automaton_matches_what_re_matches(pattern: str, texts: list[str]) ->
         assert matches(pattern, text) == bool(made.fullmatch(text)), text
 
 
-@pytest.mark.parametrize(
+@looped(
     ("pattern", "yes", "no"),
     [
         ("", [""], ["a", "\n"]),
@@ -80,7 +82,7 @@ def test_equal_ends_are_no_more_states_than_they_need() -> None:
     assert len(automaton_of("(?:\\w|\\d|a)*").table) <= 4
 
 
-@pytest.mark.parametrize(
+@looped(
     ("pattern", "message"),
     [
         ("x(?=a)", r"^'\(\?=' at character 2 is lookahead or lookbehind"),

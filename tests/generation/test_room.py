@@ -20,6 +20,8 @@ from tfkit.generation.writer import Writer, make_writer
 from tfkit.models import Model
 from tfkit.recipe.settings.sections import Generate
 
+from ..sampling import looped
+
 LONG = 12  # max_length
 POSITIONS = ["sinusoidal", "rotary", "alibi", "t5_bias", None]
 
@@ -61,7 +63,7 @@ def told(writer: Writer, length: int) -> list[str]:
     return [str(one.message) for one in found if issubclass(one.category, LengthWarning)]
 
 
-@pytest.mark.parametrize("position", POSITIONS, ids=str)
+@looped("position", POSITIONS)
 def test_texts_beyond_max_length_are_told_of_whatever_the_position(position: str | None) -> None:
     assert told(writer(position, LONG - 3), 4) == []  # the last token that is written is never read
     (grown,) = told(writer(position, LONG - 2), 4)

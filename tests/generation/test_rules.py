@@ -25,6 +25,7 @@ from tfkit.generation.texts import find
 from tfkit.models import Model, build_model
 from tfkit.run import Run
 
+from ..sampling import looped
 from .searching import best
 
 PROMPTS = [[4, 5, 6], [7], [8, 9, 10, 11, 4, 5], [6, 6]]
@@ -251,7 +252,7 @@ def test_the_resolved_recipe_keeps_the_rules(tmp_path: Path) -> None:
     assert tfkit.load_recipe(file).generate == recipe.generate
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "message"),
     [
         ("generate.logits=[{type: baned, tokens: a}]", r"unknown logits 'baned'. Did you mean 'banned'\?"),
@@ -285,7 +286,7 @@ def test_a_run_takes_names_mappings_and_configs(run: Run) -> None:
     assert run.generate("a", 8, logits=forced, stop={"type": "strings", "strings": "c"}) == ["ab"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("rules", "error", "message"),
     [
         ({"logits": ["baned"]}, RecipeError, r"<logits>: logits\[0\]: unknown logits 'baned'. Did you mean 'banned'\?"),

@@ -17,7 +17,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.logits.base import NEVER
 from tfkit.generation.rules import Rules, bound_rules
 
-from ..sampling import each
+from ..sampling import each, looped
 
 VOCABULARY = 300
 # each rule with the class of transformers and its argument
@@ -119,7 +119,7 @@ MODEL = {
 }
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "message"),
     [
         ("{type: temperature, temperature: 0}", r"must be at least .*, got 0; .* use generate.strategy: greedy"),

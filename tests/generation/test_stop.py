@@ -13,6 +13,8 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.stop import WrittenRow
 
+from ..sampling import looped
+
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
@@ -28,7 +30,7 @@ def ends(tokenizer: Tokenizer, part: Any, text: str, seconds: float = 0.0) -> bo
     return rules(tokenizer, part).done([], tokenizer.encode(text, special=True), seconds)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("part", "text", "done"),
     [
         ("end_token", "abc</s>", True),
@@ -105,7 +107,7 @@ def test_a_tokenizer_without_an_end_never_ends_a_text_by_it() -> None:
     assert not any(rules(plain, "end_token").done([], [token], 0) for token in range(plain.vocab_size))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("part", "message"),
     [
         ({"type": "strings", "strings": []}, "the list is empty"),

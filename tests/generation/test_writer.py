@@ -16,6 +16,7 @@ from tfkit.generation.writer import CutWarning
 from tfkit.models import build_model
 from tfkit.run import Run
 
+from ..sampling import looped
 from .test_rules import RECIPE
 
 SAMPLE = {"strategy": "sample", "seed": 3}
@@ -55,7 +56,7 @@ def test_prompts_are_texts_or_ids_one_or_many(run: Run) -> None:
     assert run.generate([]) == [] == run.candidates([])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("prompts", "message"),
     [
         (["a", []], "prompt 2 is empty; generation starts from at least one token"),
@@ -104,7 +105,7 @@ def test_a_text_that_is_cut_says_so(run: Run) -> None:
 # --- options
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"max_new_tokens": -1}, "max_new_tokens must be a whole number from 0 to 2,147,483,648, got -1"),
@@ -143,7 +144,7 @@ def test_the_short_options_are_those_of_the_command(run: Run) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"num_beams": 1_000_000}, "num_beams=1000000: generate.strategy.num_beams: must be at most 4,096"),
@@ -153,7 +154,6 @@ def test_the_short_options_are_those_of_the_command(run: Run) -> None:
         ({"top_n": 2}, "did you mean 'top_p'"),
         ({"max_new_tokens": 2**70}, "max_new_tokens must be a whole number from 0 to 2,147,483,648"),
     ],
-    ids=str,
 )
 def test_a_wrong_short_option_is_refused(run: Run, options: Any, message: str) -> None:
     with pytest.raises((tfkit.UsageError, tfkit.RecipeError), match=message):
@@ -198,7 +198,7 @@ def test_the_pieces_of_a_stream_are_the_text(run: Run, options: dict[str, Any]) 
     assert list(run.stream("The ", 5, logits=forced, **options)) == list("to do")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("prompt", "options", "message"),
     [
         ("a", {"strategy": "beam"}, "beam cannot stream, because its text is only known at the end"),
@@ -246,7 +246,7 @@ def test_masks_are_filled_the_likeliest_first(filler: Run) -> None:
     assert found[0][0].text == f"The {first['token']} is {second['token']}"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("ask", "message"),
     [
         (lambda run: run.generate(["a [MASK]", "a"]), r"text 2 has no mask; replace a word with \[MASK\]"),

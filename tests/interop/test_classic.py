@@ -17,12 +17,13 @@ from tfkit.interop.huggingface.families.opt import OPT
 from tfkit.interop.huggingface.families.t5 import MT5, T5
 from tfkit.interop.huggingface.family import Family
 
+from ..sampling import looped
 from .parity import families, sized
 
 TINY_T5 = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2, "model_type": "t5"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("family", "config", "message"),
     [
         (GPTJ, {"rotary_dim": None}, "rotary_dim"),
@@ -45,7 +46,7 @@ def test_what_cannot_be_brought_in_is_named(family: type[Family], config: dict[s
         family.recipe(sized(family, config))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "output"),
     [
         ({}, {"tied": True, "scale": "1/sqrt_d_model"}),
@@ -65,7 +66,7 @@ def test_which_t5_has_an_output_of_its_own(said: dict[str, Any], output: dict[st
     assert MT5.recipe({**TINY_T5, **said})["head"] == {"type": "language_model", **tied}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("said", "part", "activation"),
     [
         ({}, "mlp", "relu"),
@@ -96,7 +97,7 @@ def test_every_class_is_one_of_theirs(family: type[Family]) -> None:
     assert all(hasattr(transformers, name) for other in related for name in other.heads)
 
 
-@pytest.mark.parametrize("turned", [2, 6, 14, 58])
+@looped("turned", [2, 6, 14, 58])
 def test_as_many_channels_turn_as_gptj_says(turned: int) -> None:
     """A share of the head that, rounded down, returns the number again."""
     fraction = GPTJ.recipe(sized(GPTJ, {"n_embd": 400, "n_head": 2, "rotary_dim": turned}))["position"]["fraction"]

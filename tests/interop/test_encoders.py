@@ -19,7 +19,7 @@ from tfkit.interop.huggingface.matching import matching_family
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
-from ..sampling import some
+from ..sampling import looped, some
 from .parity import Row, described, families, ids, randomise, sized
 from .rows_encoders import ROWS
 
@@ -81,7 +81,7 @@ def test_minilm_gives_what_was_computed_elsewhere(minilm: tfkit.Run) -> None:
         torch.testing.assert_close((vector / vector.norm())[:8], wanted, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "config", "message"),
     [
         ("bert", {"is_decoder": True}, "is_decoder: only False"),

@@ -24,6 +24,8 @@ from tfkit.storage.locks import FolderLock
 from tfkit.training.claim import Claim
 from tfkit.training.folder import RunFolder
 
+from ..sampling import looped
+
 LAYER: dict[str, Any] = {**RECIPE["model"]["layer"], "residual": "pre_norm"}
 GPT2 = {"model.position": "learned", "model.layer": LAYER, "train.steps": 1, "train.metrics": []}
 
@@ -204,7 +206,7 @@ def test_what_cannot_be_replaced_is_told(
     assert content(goal) == before and os.listdir(tmp_path) == ["goal"]
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\0b"])
+@looped("name", ["", " ", "a\0b"])
 def test_what_is_no_name_is_refused(write: Callable[..., object], name: str) -> None:
     with pytest.raises(UsageError, match="not a valid folder name"):
         write(1, name)

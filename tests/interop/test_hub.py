@@ -11,6 +11,7 @@ import pytest
 from tfkit.core.errors import DataError, UsageError
 from tfkit.interop.huggingface.files import folder_of
 
+from ..sampling import looped
 from .made import command, model_folder
 
 hub = pytest.importorskip("huggingface_hub", reason="names on the hub need huggingface_hub, which the extra hf brings")
@@ -25,7 +26,7 @@ def test_a_name_that_the_hub_does_not_give() -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["a/b/c", "./nowhere", "/nowhere", "~/nowhere", "two words", "-/x", "a//b"])
+@looped("name", ["a/b/c", "./nowhere", "/nowhere", "~/nowhere", "two words", "-/x", "a//b"])
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(DataError, match=r"no such folder|download from the hub failed"):
         folder_of(name)

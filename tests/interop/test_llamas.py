@@ -16,6 +16,7 @@ from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.settings import NEEDED, look, put
 from tfkit.recipe.model import blueprint_of
 
+from ..sampling import looped
 from .parity import Row, described, far, ids, randomise
 from .rows_llamas import ROWS, TINY
 
@@ -89,7 +90,7 @@ OLD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OLD)
+@looped("name", OLD)
 def test_older_files_mean_the_same(name: str) -> None:
     old = {**TINY, "num_hidden_layers": 4, "vocab_size": 61, **OLD[name]}
     new = getattr(transformers, name)(**copy.deepcopy(old)).to_dict()
@@ -103,7 +104,7 @@ def test_older_files_mean_the_same(name: str) -> None:
 OTHERWISE = {"T5GemmaConfig", "HyperCLOVAXConfig"}
 
 
-@pytest.mark.parametrize("name", sorted({row.config for row in ROWS} - OTHERWISE))
+@looped("name", sorted({row.config for row in ROWS} - OTHERWISE))
 def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
     spelled = getattr(transformers, name)().to_dict()
     family = family_of(spelled)
@@ -115,7 +116,7 @@ def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
     assert blueprint_of(family.recipe(said)) == blueprint_of(family.recipe(whole))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("scaling", "message"),
     [
         ({"rope_type": "proportional"}, "rope_type: 'proportional' is not supported; expected default, linear"),

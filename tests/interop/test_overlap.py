@@ -21,6 +21,7 @@ from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 from tfkit.models.build import build_model
 from tfkit.recipe.model import blueprint_of
 
+from ..sampling import looped
 from .made import command
 from .parity import weights
 from .rows import ROWS
@@ -40,7 +41,7 @@ def entered(*rules: Rule, base: type[Family] = Family, **heads: tuple[Rule, ...]
         return made
 
 
-@pytest.mark.parametrize(
+@looped(
     "rules",
     [
         (*Bart.rules, ENCODER),  # the maps of both sides, then what an encoder calls its own
@@ -50,7 +51,6 @@ def entered(*rules: Rule, base: type[Family] = Family, **heads: tuple[Rule, ...]
         (Rule("x", "{side}.final_norm.weight"), Rule("y", "decoder.final_norm.{kind}")),
         (Rule("x", "decoder.layers.{layer}.norm.weight"), Rule("y", "decoder.layers.0.norm.weight")),
     ],
-    ids=["sides", "tokens", "fused last", "twice", "partly", "a number"],
 )
 def test_a_rule_that_another_hides_is_refused(rules: tuple[Rule, ...]) -> None:
     with pytest.raises(UsageError, match=r"family 'mine': two rules cover .* comes first, so .* is never"):
@@ -71,7 +71,7 @@ def test_two_tensors_of_one_name_are_refused(rules: tuple[Rule, ...], heads: dic
         entered(*rules, **heads)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("rules", "heads"),
     [
         ((ENCODER, *Bart.rules), {}),
@@ -81,7 +81,6 @@ def test_two_tensors_of_one_name_are_refused(rules: tuple[Rule, ...], heads: dic
         ((Rule("lm_head.{kind}", "head.output.{kind}"),), {"span": (Rule("qa.{kind}", "head.output.{kind}"),)}),
         ((Rule("h.1.w", "decoder.layers.1.norm.weight"), Rule("h.12.w", "decoder.layers.12.norm.weight")), {}),
     ],
-    ids=["narrower", "more", "bias", "read only", "of a head", "numbers"],
 )
 def test_what_has_an_order_is_taken(rules: tuple[Rule, ...], heads: dict[str, Any]) -> None:
     assert entered(*rules, **heads).rules == rules

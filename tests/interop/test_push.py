@@ -16,6 +16,7 @@ from tfkit.core.errors import DataError, RunError, UsageError
 from tfkit.run import Run
 from tfkit.storage.hub import repository
 
+from ..sampling import looped
 from .made import command
 
 hub = pytest.importorskip("huggingface_hub", reason="the hub needs huggingface_hub, which the extra hf brings")
@@ -192,9 +193,7 @@ def test_what_the_hub_refuses_is_told_in_words(case: str, place: Hub, run: Run) 
         assert len(str(told.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["small", "a/b/c", "", "a/", "/b", "a/b.git", "a/../b", "a/b--c", "a/ b", "-a/b", "a/b\n"]
-)
+@looped("name", ["small", "a/b/c", "", "a/", "/b", "a/b.git", "a/../b", "a/b--c", "a/ b", "-a/b", "a/b\n"])
 def test_a_malformed_address_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"is not the address of a repository on the hub; use hf://user/name"):
         repository(f"hf://{name}")

@@ -13,6 +13,7 @@ from tfkit.interop.huggingface.convert import to_own
 from tfkit.interop.huggingface.known import families
 from tfkit.interop.huggingface.matching import matching_family
 
+from ..sampling import looped
 from .parity import Row, described, far, ids, make, randomise, weights
 from .rows_experts import ROWS
 
@@ -79,7 +80,7 @@ def test_what_published_files_say_otherwise_or_not_at_all(
     assert family.recipe(written | said | head) == family.recipe(spelled | head)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("family", "said", "message"),
     [
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),

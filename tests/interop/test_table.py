@@ -8,6 +8,8 @@ import pytest
 
 from tests.interop.table import Proof, families_table, heading, size
 
+from ..sampling import looped
+
 HEADER = """# One, 2B: a decoder.
 # Somebody et al. 2024, "A Paper".
 # New in it (since Zero): windows | caps, after Another et al. 2021, arXiv 2101.00001. Sizes are those of its config.
@@ -17,7 +19,7 @@ tfkit: 1
 """
 
 
-@pytest.mark.parametrize(
+@looped(
     ("parameters", "said"),
     [
         (2_340_160, "2.34M"),

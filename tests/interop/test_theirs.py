@@ -20,6 +20,7 @@ from tfkit.interop.huggingface.settings import Factor, Setting
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 
+from ..sampling import looped
 from .rows import ROWS
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
@@ -100,7 +101,7 @@ def test_part_of_a_head_turns_only_where_theirs_can(fraction: float) -> None:
     assert (Rope().read(said)["fraction"], Rope(partial=True).read(said)["fraction"]) == (1.0, fraction)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("setting", "value"),
     [
         (Setting("attention_bias", "x", False), ["query"]),

@@ -12,6 +12,8 @@ import tfkit
 from tfkit.models import build as module
 from tfkit.models.sample import weights_of
 
+from ..sampling import looped
+
 
 def test_a_model_beyond_memory_is_refused_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tfkit.load_recipe("gpt2", overrides={"model.vocab_size": 2**28, "model.num_layers": 10_000})
@@ -61,7 +63,7 @@ OTHERS: list[tuple[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), OTHERS)
+@looped(("key", "value"), OTHERS)
 def test_models_of_one_seed_share_what_they_have_in_common(key: str, value: object) -> None:
     heads = {} if key == "model.layer.attention" else HEADS
     one = tfkit.load_recipe("gpt2", overrides={**SMALL, **HEADS})

@@ -12,6 +12,8 @@ from torch import Tensor
 import tfkit
 from tfkit.models import Model
 
+from ..sampling import looped
+
 
 @cache
 def model(kind: str = "decoder") -> Model:
@@ -93,7 +95,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "inputs", "message"), WRONG, ids=[message for _, _, message in WRONG])
+@looped(("kind", "inputs", "message"), WRONG)
 def test_a_wrong_input_is_refused_in_words(kind: str, inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(tfkit.UsageError, match=message):
         model(kind)(**inputs)

@@ -21,6 +21,8 @@ from tfkit.models import Model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.diff import diff_architectures
 
+from ..sampling import looped
+
 D_MODEL, VOCABULARY = 8, 11
 MIXERS = ("lstm", "gru", "rnn")
 
@@ -248,7 +250,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "path", "text"), WRONG)
+@looped(("data", "path", "text"), WRONG)
 def test_what_does_not_fit_is_refused_with_its_place(data, path, text):
     found = [fault for fault in faults(data) if re.search(rf"^{re.escape(path)}: .*{text}", fault)]
     assert len(found) == 1, faults(data)

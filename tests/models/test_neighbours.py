@@ -15,6 +15,8 @@ from tfkit.models.call import Call
 from tfkit.models.stack import text_lengths
 from tfkit.recipe.load import load_recipe
 
+from ..sampling import looped
+
 ATTENTION: dict[str, Any] = {"type": "multi_head", "num_heads": 2}
 LATENT: dict[str, Any] = {"type": "latent", "num_heads": 2, "kv_rank": 8, "head_dim": 4, "rotary_head_dim": 4}
 ORIGINAL = {"original_length": 4}
@@ -117,7 +119,7 @@ def check(position: str, way: str, attention: dict[str, Any], kind: str) -> None
         WAYS[way](model(position, attention, kind))
 
 
-@pytest.mark.parametrize(("position", "way"), QUICK)
+@looped(("position", "way"), QUICK)
 def test_a_text_is_as_it_is_alone(position: str, way: str) -> None:
     check(position, way, ATTENTION, "decoder")
 

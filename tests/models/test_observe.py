@@ -13,6 +13,8 @@ from tfkit.contracts.options import required
 from tfkit.core.registry import REGISTRY
 from tfkit.models import Model
 
+from ..sampling import looped
+
 ROWS, TIME, SOURCE, HEADS = 2, 6, 4, 4
 IDS = torch.randint(1, 23, (ROWS, TIME), generator=torch.Generator().manual_seed(0))
 TEXT = torch.randint(1, 23, (ROWS, SOURCE), generator=torch.Generator().manual_seed(1))
@@ -114,7 +116,7 @@ def test_a_decode_step_observes_its_row_of_the_whole(type: str) -> None:
         assert torch.allclose(weights, whole[place][:, :, -1:], atol=1e-12)
 
 
-@pytest.mark.parametrize(
+@looped(
     "part",
     [
         (slot, name)
@@ -122,7 +124,6 @@ def test_a_decode_step_observes_its_row_of_the_whole(type: str) -> None:
         for name in REGISTRY.names(slot)
         if "weights" in REGISTRY.get(slot, name).capabilities
     ],
-    ids=lambda part: part[1],
 )
 def test_every_part_with_weights_is_observed_and_computes_the_same(part: tuple[str, str]) -> None:
     slot, name = part

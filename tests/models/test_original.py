@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +12,8 @@ from tfkit.components.position import Sinusoidal
 from tfkit.core.shape import Shape
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
+
+from ..sampling import looped
 
 D_MODEL, HEADS, D_FF, LAYERS, VOCAB = 32, 4, 48, 3, 50
 SOURCE, TARGET = 7, 5
@@ -91,8 +92,8 @@ def padding(*lengths: int, width: int) -> Tensor:
     return (torch.arange(width)[None] < torch.tensor(lengths)[:, None]).long()
 
 
-@pytest.mark.parametrize("pre_norm", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
+@looped("pre_norm", [False, True])
+@looped("padded", [False, True])
 def test_layers_equal_torch_transformer(pre_norm, padded):
     recipe = original(embedding=None, position=None, head=None)
     ours = build(recipe, **{"model.layer.residual": "pre_norm" if pre_norm else "post_norm"})
@@ -190,7 +191,7 @@ def test_a_head_is_tied_to_its_own_stack():
     assert model.head.output.weight is not model.stack("encoder").embedding.tokens.weight
 
 
-@pytest.mark.parametrize(
+@looped(
     ("residual", "ends"),
     [
         ("post_norm", False),

@@ -20,6 +20,7 @@ from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup
 
 from ..recipe.fuzz.grown import difference, groups
+from ..sampling import looped
 
 MODEL: dict[str, Any] = {
     "type": "decoder",
@@ -167,7 +168,7 @@ def test_layers_that_differ_only_in_the_base_have_their_own_rates() -> None:
     assert rates == [1 / 8, 1 / 16] * 2
 
 
-@pytest.mark.parametrize(
+@looped(
     ("parametrization", "message"),
     [
         ("mup", "unknown parametrization; the only one is {type: mup, base: {d_model: 64}}"),
@@ -186,7 +187,7 @@ def test_what_is_wrong_is_told(parametrization: Any, message: str) -> None:
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("model", "base", "message"),
     [
         ({"layer": {**MODEL["layer"], "attention": {"type": "linear", "num_heads": 4}}, "position": "learned"}, BASE,

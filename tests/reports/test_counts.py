@@ -17,6 +17,8 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import Counts, count, count_parameters
 
+from ..sampling import looped
+
 LAYER = {
     "residual": "pre_norm",
     "norm": "layer_norm",
@@ -93,7 +95,7 @@ def test_parameters_equal_those_of_the_built_model(name: str) -> None:
     assert sum(row.cost.parameters for row in counts.rows) == counts.total.parameters
 
 
-@pytest.mark.parametrize("name", ["tied", "kinds", "shared_layers", "memory", "paired", "prefix"])
+@looped("name", ["tied", "kinds", "shared_layers", "memory", "paired", "prefix"])
 def test_cache_equals_a_real_decode_state(name: str) -> None:
     plan = blueprint(MODELS[name])
     model = build_model(plan).eval()
@@ -132,7 +134,7 @@ def kept_by_a_real_forward(plan: Blueprint, ids: Tensor) -> int:
     return sum(tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in weights)
 
 
-@pytest.mark.parametrize("name", ["tied", "encoder", "post_norm", "shared_layers", "kinds", "paired"])
+@looped("name", ["tied", "encoder", "post_norm", "shared_layers", "kinds", "paired"])
 def test_activations_equal_those_of_a_real_forward(name: str) -> None:
     plan = blueprint(fused_on_cpu(MODELS[name]))
     assert count(plan, 16, 2).total.activation_bytes == kept_by_a_real_forward(plan, torch.randint(100, (2, 16)))

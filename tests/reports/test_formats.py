@@ -13,6 +13,8 @@ from tfkit.core.errors import TfkitWarning
 from tfkit.core.figures import drawn, finished, label, matplotlib_figure, svg
 from tfkit.reports.formats import csv_text, html_page, latex, markdown, markdown_table
 
+from ..sampling import looped
+
 EVIL = "<img src=x onerror=alert(1)> \x1b[2J\u202e [a](javascript:b) `c` $d$ *e* \ud800"
 
 
@@ -33,7 +35,7 @@ def test_formulas_are_text_and_numbers_numbers() -> None:
     assert "\x1b" not in csv_text([EVIL], [[EVIL]]) and "\\x1b[2J" in csv_text([EVIL], [])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "expected"),
     [
         ("norm=rms_norm+depth=18 < baseline", "norm=rms_norm+depth=18 < baseline"),

@@ -11,6 +11,8 @@ from tfkit.cli.main import WRONG, main
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count, default_length
 
+from ..sampling import looped
+
 TEXT = """\
 tfkit: 1
 model:
@@ -44,7 +46,7 @@ def test_show_counts_at_the_length_that_a_position_holds():
     assert (longer.exit_code, longer.stderr) == (WRONG, "tfkit: length 25 exceeds the decoder's max_length 24\n")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("position", "max_length", "length"),
     [
         ("{type: learned, max_length: 24}", "none", 24),

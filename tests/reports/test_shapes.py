@@ -7,6 +7,8 @@ import torch
 
 from tfkit.reports.shapes import stand_in
 
+from ..sampling import looped
+
 aten = torch.ops.aten
 
 
@@ -40,7 +42,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("function", "args", "options"), CASES, ids=lambda value: str(value)[:40])
+@looped(("function", "args", "options"), CASES)
 def test_equals_what_torch_computes(function, args, options):
     known, computed = stand_in(function, args, options), function(*args, **options)
     pairs = zip(known, computed, strict=True) if isinstance(computed, tuple) else [(known, computed)]

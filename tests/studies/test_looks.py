@@ -23,12 +23,14 @@ from tfkit.studies.planning import make_plan
 from tfkit.studies.results import study_results
 from tfkit.studies.statistics import LEVEL, PRIOR, anytime_p, anytime_reach, least_pairs
 
+from ..sampling import looped
+
 LOOKS: dict[str, Any] = {"up_to": 20, "worth": 0.05}
 MOST = 20
 EQUAL = "wide+norm=rms_norm"
 
 
-@pytest.mark.parametrize(("t", "pairs"), [(2.5, 2), (3.0, 5), (-4.0, 12), (7.0, 4)])
+@looped(("t", "pairs"), [(2.5, 2), (3.0, 5), (-4.0, 12), (7.0, 4)])
 def test_p_is_the_inverse_of_a_mixture_of_likelihoods(t: float, pairs: int) -> None:
     """Of Student's t over differences in standard deviations, integrated."""
 

@@ -22,6 +22,8 @@ from tfkit.studies.trial import Timing
 from tfkit.training.history import History
 from tfkit.training.run_name import value_word
 
+from ..sampling import looped
+
 D_FF = "model.layer.feedforward.d_ff"
 
 
@@ -188,7 +190,7 @@ def test_a_tuned_value_that_cannot_be_is_told_at_its_place(tmp_path: Path) -> No
         plan(tmp_path, compare=["wide"], tune={"train.schedule.lr": ["a"]})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("first", "second"),
     [(-1, 1), (False, None), ("x/train.txt", "train.txt"), (0.1, 1), ([1], [2]), ({"type": "a"}, "a")],
 )

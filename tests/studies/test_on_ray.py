@@ -20,8 +20,10 @@ from tfkit.studies.plan_file import keep_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.runner import Runner, StudyProgress
 
+from ..sampling import looped
 
-@pytest.mark.parametrize(
+
+@looped(
     ("cpus", "jobs", "each"),
     [([16, 8], 1, 8), ([16, 8], 2, 8), ([8, 8], 4, 4), ([2, 2], 16, 1), ([0, 4], 1, 4), ([], 3, 1)],
 )

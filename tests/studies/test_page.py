@@ -30,6 +30,8 @@ from tfkit.studies.report import StudyReport
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
 from tfkit.studies.tradeoffs import Tradeoffs
 
+from ..sampling import looped
+
 LOOK = """
 import json, sys
 from PySide6.QtCore import QTimer, QUrl
@@ -181,7 +183,7 @@ def test_a_forest_points_to_what_is_far_away() -> None:
     assert 'class="dot"' not in far and "+7" in far
 
 
-@pytest.mark.parametrize(
+@looped(
     ("low", "high", "labels"),
     [
         (1.81, 1.97, ["1.85", "1.90", "1.95"]),

@@ -15,6 +15,8 @@ from tfkit.studies.provenance import PrintedNumber
 from tfkit.studies.study import StudyRun
 from tfkit.studies.study import study as run_study
 
+from ..sampling import looped
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
@@ -40,7 +42,7 @@ def test_a_number_leads_to_its_run_and_a_mean_to_its_variant(done: StudyRun) -> 
     assert printed.exit_code == 0 and "mean of" not in printed.stdout
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "value", "expected"),
     [
         ("valid.loss=1.865", 1.86549, True),
@@ -58,7 +60,7 @@ def test_a_number_stands_for_what_rounds_to_it(text: str, value: Any, expected: 
     assert PrintedNumber.of(text).matches(value) is expected
 
 
-@pytest.mark.parametrize("text", ["valid.loss", "=1", "valid.loss=", "valid.loss=x", "valid.loss=1=2"])
+@looped("text", ["valid.loss", "=1", "valid.loss=", "valid.loss=x", "valid.loss=1=2"])
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--produced .*: write a measure and a number: valid.loss=1.865"):
         PrintedNumber.of(text)

@@ -16,6 +16,8 @@ from tfkit.recipe.schema import language_schema
 from tfkit.studies.arms import StudySource, arms_of, slug, study_of
 from tfkit.studies.planning import check_study, make_plan
 
+from ..sampling import looped
+
 
 def names(folder: Path, **keys: Any) -> list[str]:
     source = StudySource(str(study(folder, **keys)))
@@ -200,7 +202,7 @@ def test_blanks_around_plus_and_paths_with_plus(tmp_path: Path) -> None:
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("first", ["a b", "a/b", ".", "x" * 300, "日本" * 60])
+@looped("first", ["a b", "a/b", ".", "x" * 300, "日本" * 60])
 def test_every_arm_has_a_folder_of_its_own(first: str) -> None:
     found = slug(first)
     assert found != slug("a_b")

@@ -28,6 +28,8 @@ from tfkit.studies.statistics import (
 )
 from tfkit.training.folder import RunFolder
 
+from ..sampling import looped
+
 
 def comparison(*differences: float, measure: str = "valid.loss", diverged: int = 0) -> Comparison:
     ours: dict[int, float | None] = {seed: 5.0 + value for seed, value in enumerate(differences)}
@@ -72,7 +74,7 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
-@pytest.mark.parametrize(
+@looped(
     ("differences", "rising", "verdict"),
     [
         ((-1.0, -1.1, -0.9, -1.05, -0.95), (), "better"),
@@ -112,7 +114,7 @@ def test_the_spread_is_at_least_a_step() -> None:
     assert printed.p == pytest.approx(2 * stats.t(1).sf(0.0100005 / (0.0005 / math.sqrt(2))))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("scores", "examples", "step"),
     [
         ((100 * 298 / 300, 100 * 297 / 300, 100.0), 300, 100 / 300),

@@ -7,6 +7,8 @@ import pytest
 
 from tfkit.training.baseline import KneserNey, _discounts, evenly, ngram_baseline, unigram_baseline
 
+from ..sampling import looped
+
 VOCAB = 6
 
 
@@ -54,7 +56,7 @@ class Naive:
         return chance
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 5])
+@looped("order", [1, 2, 3, 5])
 def test_equals_the_textbook(order):
     train, valid = rows(1, 12, 40), rows(2, 3, 15)
     naive = Naive(train, VOCAB, order, _discounts)
@@ -66,8 +68,8 @@ def test_equals_the_textbook(order):
     assert KneserNey(VOCAB, order).fit(train).nats(valid) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("order", [1, 2, 4, 5])
-@pytest.mark.parametrize("context", [[0], [3, 3, 3, 3, 3], [1, 2], [5, 4, 3, 2, 1, 0], [6, 6]])
+@looped("order", [1, 2, 4, 5])
+@looped("context", [[0], [3, 3, 3, 3, 3], [1, 2], [5, 4, 3, 2, 1, 0], [6, 6]])
 def test_probabilities_sum_to_one(order, context):
     vocab = 7  # token 6 is never seen
     model = KneserNey(vocab, order).fit(rows(3, 4, 200))
@@ -76,7 +78,7 @@ def test_probabilities_sum_to_one(order, context):
     assert (nats > 0).all() and np.isfinite(nats).all()
 
 
-@pytest.mark.parametrize("train", [[[0, 1]], [[0, 1, 1, 1, 1, 1, 1, 1]], [[0, 1, 2, 3, 4, 5]], [[2], [0, 1, 0, 1]]])
+@looped("train", [[[0, 1]], [[0, 1, 1, 1, 1, 1, 1, 1]], [[0, 1, 2, 3, 4, 5]], [[2], [0, 1, 0, 1]]])
 def test_tiny_corpora(train):
     model = KneserNey(VOCAB, 5).fit([np.asarray(row) for row in train])
     nats = np.asarray([model.nats([np.asarray([0, token])])[-1] for token in range(VOCAB)])

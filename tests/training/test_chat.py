@@ -24,6 +24,8 @@ from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run
 from tfkit.training.objective import Chat
 
+from ..sampling import looped
+
 TASKS = Path(__file__).resolve().parents[2] / "recipes" / "tasks"
 
 
@@ -76,7 +78,7 @@ def test_only_replies_have_a_loss_and_prompts_are_those_of_training() -> None:
     assert inputs[batch["predicted"][0]] == learned[0][-1]  # the end of the prompt predicts the first token
 
 
-@pytest.mark.parametrize(
+@looped(
     ("template", "said"),
     [
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "ends a reply without the end token </s>"),

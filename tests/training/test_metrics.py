@@ -11,6 +11,8 @@ from tfkit.core.registry import REGISTRY
 from tfkit.training.metric import LossMetric, TextMetric
 from tfkit.training.metric.labels import entities
 
+from ..sampling import looped
+
 OUTPUTS = ["the cat sat on the mat .", "Hello there , general Kenobi !", "it rains"]
 REFERENCES = ["the cat sat on a mat .", "hello there , General Kenobi !", "it is raining"]
 
@@ -19,7 +21,7 @@ def make(name, **options):
     return REGISTRY.get("metric", name).Config.model_validate(options).build()
 
 
-@pytest.mark.parametrize("name", REGISTRY.names("metric"))
+@looped("name", REGISTRY.names("metric"))
 def test_contract(name):
     kind = REGISTRY.get("metric", name)
     assert issubclass(kind, LossMetric if kind.reads == "loss" else TextMetric)
@@ -85,7 +87,7 @@ def test_accuracy_and_macro_f1():
     assert make("macro_f1").score([" ".join(outputs)], [" ".join(references)]) == pytest.approx(100 * (0.8 + 0.5) / 3)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("tags", "found"),
     [
         ("B-a I-a O B-b", {("a", 0, 1), ("b", 3, 3)}),

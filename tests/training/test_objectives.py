@@ -19,6 +19,8 @@ from tfkit.training.objective import CausalLm, MaskedLm, Objective, Seq2Seq
 from tfkit.training.objective.base import token_loss
 from tfkit.training.objective.causal_lm import blocks, rejoined
 
+from ..sampling import looped
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 PAIRS = [{"source": "hello", "target": "world wide"}, {"source": "a", "target": "bc"}, {"source": "abc", "target": "z"}]
 TEXTS = [{"text": "the quick brown fox"}, {"text": "jumps"}, {"text": "over it all"}]
@@ -420,7 +422,7 @@ def _set_by(kind: type) -> set[str]:
 SET_UP = {"config", "rows", "answers", "module", "tokens", "labels", "template", "maskable", "objective"}
 
 
-@pytest.mark.parametrize("name", REGISTRY.names("objective"))
+@looped("name", REGISTRY.names("objective"))
 def test_an_objective_is_three_small_things(name):
     kind = REGISTRY.get("objective", name)
     # rows are made of texts and of vectors

@@ -9,6 +9,7 @@ from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
+from ..sampling import looped
 from .small import RECIPE
 
 SMALL = {**RECIPE["model"], "vocab_size": 32, "num_layers": 2, "head": {"type": "language_model", "tied": False}}
@@ -33,7 +34,7 @@ def names(net, group):
     return {name for name, p in net.named_parameters() if id(p) in ids}
 
 
-@pytest.mark.parametrize(("name", "options"), [("adam", {}), ("adamw", {}), ("muon", {}), ("torch", {"name": "SGD"})])
+@looped(("name", "options"), [("adam", {}), ("adamw", {}), ("muon", {}), ("torch", {"name": "SGD"})])
 def test_contract(name, options):
     kind = REGISTRY.get("optimizer", name)
     config = kind.Config.model_validate(options)
@@ -111,7 +112,7 @@ def test_on_meta_it_is_not_fused():
     assert not make("adamw", Net().to("meta")).param_groups[0]["fused"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"name": "SDG"}, "no optimizer 'SDG'. Did you mean 'SGD'"),
@@ -132,7 +133,7 @@ def test_what_torch_refuses(options, message):
         REGISTRY.get("optimizer", "torch").Config.model_validate(options)
 
 
-@pytest.mark.parametrize("options", [{"betas": [0.9]}, {"betas": [0.9, 1.0]}, {"eps": 0}, {"eps": "1e-8"}, {"lr": 0.1}])
+@looped("options", [{"betas": [0.9]}, {"betas": [0.9, 1.0]}, {"eps": 0}, {"eps": "1e-8"}, {"lr": 0.1}])
 def test_what_adam_refuses(options):
     with pytest.raises(ValidationError):
         REGISTRY.get("optimizer", "adamw").Config.model_validate(options)

@@ -30,6 +30,8 @@ from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
 from tfkit.training.step import scale_gradients
 
+from ..sampling import looped
+
 pytestmark = pytest.mark.timeout(300)
 WORDS = ["one", "two", "three", "four", "five", "six"]
 LINES = [" ".join(WORDS[(3 * line + place * place) % 6] for place in range(2 + line % 7)) for line in range(40)]
@@ -252,8 +254,8 @@ def test_pieces_draw_what_the_batch_draws(shape: tuple[int, ...]) -> None:
     assert abs(float((whole == 0).float().mean()) - 0.4) < 0.1
 
 
-@pytest.mark.parametrize("time", [8, 150])
-@pytest.mark.parametrize("attention", ["longformer", "multi_head"])
+@looped("time", [8, 150])
+@looped("attention", ["longformer", "multi_head"])
 def test_pieces_draw_for_marked_tokens_what_the_batch_draws(attention: str, time: int) -> None:
     layer = {**RECIPE["model"]["layer"], "attention": {"type": attention, "num_heads": 2, "dropout": 0.3}}
     layer["mask"] = [{"type": "window", "size": 4}, "global_tokens"]

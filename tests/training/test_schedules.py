@@ -5,12 +5,14 @@ from pydantic import ValidationError
 
 from tfkit.core.registry import REGISTRY
 
+from ..sampling import looped
+
 
 def make(name, **options):
     return REGISTRY.get("schedule", name).Config.model_validate(options).build()
 
 
-@pytest.mark.parametrize("name", REGISTRY.names("schedule"))
+@looped("name", REGISTRY.names("schedule"))
 def test_contract(name):
     kind = REGISTRY.get("schedule", name)
     config = kind.Config.model_validate({} if name == "inverse_square_root" else {"lr": 1e-3})
@@ -74,9 +76,7 @@ def test_what_does_not_fit_together(name):
     assert [short.lr(step, 20, 8) for step in (1, 20)] == pytest.approx([0.001, 0.02])
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"lr": 0}, {"lr": -1.0}, {"lr": "1e-3"}, {"lr": 0.1, "warmup": -1}, {"lr": 1, "peek": 2}]
-)
+@looped("options", [{}, {"lr": 0}, {"lr": -1.0}, {"lr": "1e-3"}, {"lr": 0.1, "warmup": -1}, {"lr": 1, "peek": 2}])
 def test_wrong_options(options):
     for name in ("constant", "linear", "cosine"):
         with pytest.raises(ValidationError):

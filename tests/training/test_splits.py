@@ -16,6 +16,7 @@ from tfkit.recipe.load import load_recipe
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
 
+from ..sampling import looped
 from .whole.draws import base, put
 from .whole.material import write
 
@@ -146,7 +147,7 @@ SAID: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "said"), SAID, ids=lambda value: value[:40] if isinstance(value, str) else "")
+@looped(("source", "said"), SAID)
 def test_data_are_refused_at_their_file_and_line(here: Path, source: dict[str, Any], said: str) -> None:
     message = refused(source)
     assert said in message and str(here) in message, message
@@ -180,9 +181,7 @@ OF_TOKENIZERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("source", "said"), OF_TOKENIZERS, ids=lambda value: value[:40] if isinstance(value, str) else ""
-)
+@looped(("source", "said"), OF_TOKENIZERS)
 def test_what_the_learned_tokens_decide_names_the_recipe_and_the_corpus(
     here: Path, source: dict[str, Any], said: str
 ) -> None:
