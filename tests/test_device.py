@@ -36,6 +36,8 @@ from tfkit.training.loop import Trainer
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.setup import prepare
 
+pytestmark = pytest.mark.full
+
 QUICK = ("gpt2", "bert-base", "transformer-base", "mixtral-8x7b")
 STEPS, TOKENS = 3, 12
 # files that wait more than once a step or token

@@ -20,6 +20,8 @@ from .documents import DOCUMENTS, KINDS, ROOT, Block, between, blocks, words_of,
 from .interop import proofs
 from .sampling import looped
 
+pytestmark = pytest.mark.full
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXTEND = ROOT / "tfkit" / "README.md"
 PARTS = ROOT / "tfkit" / "components" / "README.md"

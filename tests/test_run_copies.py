@@ -18,6 +18,8 @@ from tfkit.run import Run, train
 from .sampling import some
 from .test_run import TRANSLATION, language, recipe
 
+pytestmark = pytest.mark.full
+
 WAYS: dict[str, Callable[[Any], Any]] = {
     "pickled": lambda thing: pickle.loads(pickle.dumps(thing)),
     "copied": copy.deepcopy,

@@ -26,6 +26,8 @@ from .versions import (
     Trial,
 )
 
+pytestmark = pytest.mark.full
+
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 

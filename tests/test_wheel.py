@@ -12,6 +12,8 @@ import pytest
 
 import tfkit
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = ("train.steps=2", "train.evaluate_every=2", "train.checkpoint_every=2", "train.metrics=[]")
 

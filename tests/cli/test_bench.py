@@ -50,6 +50,8 @@ from tfkit.reports.bench import (
 from tfkit.reports.bench_decoding import LENGTH, PROMPT, Size, Work, build, decoding, recipe, step_bytes
 from tfkit.reports.bench_products import ProductShape
 
+pytestmark = pytest.mark.full
+
 SMALL = ["--d-model", "16", "--heads", "2", "--window", "16"]
 
 

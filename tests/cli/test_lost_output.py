@@ -19,6 +19,8 @@ from tfkit.core.console import Console
 from .forked import Ended, Setup, command
 from .test_streams import RECIPE, close_output, lose_reader
 
+pytestmark = pytest.mark.full
+
 LOSSES: dict[str, tuple[str | None, Setup | None, str]] = {
     "no reader": (None, lose_reader, "Broken pipe"),
     "closed": (None, close_output, "the stream is closed"),

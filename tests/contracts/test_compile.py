@@ -29,6 +29,8 @@ from tfkit.recipe.load import load_recipe
 
 from .broken import Register
 
+pytestmark = pytest.mark.full
+
 # what masks and positions ask of an attention; one that does not declare it stands in a layer by itself
 ASKED = {"masks", "rotation", "bias", "temperature"}
 

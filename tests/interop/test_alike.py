@@ -23,6 +23,8 @@ from tfkit.training.labels import save_labels
 from .made import SIZE, theirs_of, tokens, with_tokenizer
 from .parity import randomise
 
+pytestmark = pytest.mark.full
+
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 TASKS = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "tasks")
 QUICK = ("bert-docstrings", "trec")

@@ -22,6 +22,8 @@ from tfkit.run import Run
 from .made import command
 from .parity import randomise
 
+pytestmark = pytest.mark.full
+
 for name in ("ctranslate2", "transformers"):
     pytest.importorskip(name, reason="CTranslate2's converter needs the extras engines and hf")
 

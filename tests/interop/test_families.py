@@ -56,6 +56,7 @@ def near(pair: Pair, found: dict[str, tuple[Tensor, Tensor]], real: Tensor | Non
         assert distance <= pair.row.tolerance, f"{name} is off by {distance:.1e}"
 
 
+@pytest.mark.whole
 def test_the_same_numbers(pair: Pair) -> None:
     row, tokens = pair.row, ids(2, pair.row.length)
     tokens = ended(row, tokens, torch.ones_like(tokens))
@@ -152,6 +153,7 @@ def test_every_tensor_is_read(pair: Pair) -> None:
     assert sorted(set(silent) - set(inert)) == [], "these change nothing"
 
 
+@pytest.mark.whole
 def test_the_way_back_is_the_same_to_the_bit(pair: Pair, tmp_path: Path) -> None:
     from tfkit.interop.huggingface.convert import to_checkpoint
     from tfkit.interop.huggingface.files import open_checkpoint

@@ -17,6 +17,8 @@ from tfkit.run import Run
 
 from .made import model_folder, with_tokenizer
 
+pytestmark = pytest.mark.full
+
 transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
 SMALL = {
     "chat_template.jinja": b"{% for one in messages %}{{ one.content }}{% endfor %}",

@@ -24,7 +24,7 @@ pytest.importorskip("lm_eval", reason="the adapter needs the extra eval")
 from tfkit.interop.lm_eval.__main__ import main
 from tfkit.interop.lm_eval.adapter import TfkitLM
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of lm-eval's libraries
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore")]  # of lm-eval's libraries
 TEXT = "return the first value"
 LIKE_GPT2 = {
     "position": "learned",

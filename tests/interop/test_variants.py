@@ -26,6 +26,8 @@ from tfkit.training.folder import ENVIRONMENT
 from .parity import Row, described, randomise
 from .rows import ROWS
 
+pytestmark = pytest.mark.full
+
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 ROTARY: dict[str, Any] = {"type": "rotary"}
 # places of a model, and what else may stand there

@@ -18,6 +18,8 @@ from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.gallery import gallery, page
 from tfkit.reports.picture import compared, picture
 
+pytestmark = pytest.mark.full
+
 MODELS = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "models")
 # two of the cards are chosen, and the numbers of marked boxes and of rows of differences are asked for
 CHOOSE = """(() => { const cards = [...document.querySelectorAll("article")];

@@ -11,6 +11,8 @@ import pytest
 from tfkit.studies.advantage import LossPair, advantage_of
 from tfkit.studies.law import Point
 
+pytestmark = pytest.mark.full
+
 LARGEST = (1e6, 1e6)
 
 

@@ -18,6 +18,8 @@ from tfkit.studies.keeping import reduce
 from tfkit.training import environment
 from tfkit.training.folder import RunFolder
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,6 +17,8 @@ from tfkit.core.errors import UsageError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.studies.coordinates import PartChange, coordinate_changes, growth, picture
 
+pytestmark = pytest.mark.full
+
 BASE = {"type": "mup", "base": {"d_model": 32, "layer.feedforward.d_ff": 64}}
 TRAIN = {"steps": 100, "schedule": {"type": "constant", "lr": 0.002}}
 

@@ -22,6 +22,8 @@ from tfkit.studies.run_list import runs_in
 from tfkit.training.card import is_ours
 from tfkit.training.folder import CARD, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
 
+pytestmark = pytest.mark.full
+
 
 def here(patch: pytest.MonkeyPatch) -> None:
     """Runs are trained in this process, and keep their losses."""

@@ -19,7 +19,7 @@ from tfkit.studies.board import measured
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import History
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture

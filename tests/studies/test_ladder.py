@@ -25,6 +25,8 @@ from tfkit.cli.main import main
 from tfkit.storage import checksums
 from tfkit.studies.sizes import LadderSize, shape_notes
 
+pytestmark = pytest.mark.full
+
 FILES = ("ladder.html", "ladder.md", "ladder.csv", "ladder.json", "prediction.json")
 LARGEST = "16x2-8"
 

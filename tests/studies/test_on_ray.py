@@ -22,6 +22,8 @@ from tfkit.studies.runner import Runner, StudyProgress
 
 from ..sampling import looped
 
+pytestmark = pytest.mark.full
+
 
 @looped(
     ("cpus", "jobs", "each"),

@@ -32,6 +32,8 @@ from tfkit.studies.tradeoffs import Tradeoffs
 
 from ..sampling import looped
 
+pytestmark = pytest.mark.full
+
 LOOK = """
 import json, sys
 from PySide6.QtCore import QTimer, QUrl

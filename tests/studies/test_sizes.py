@@ -20,6 +20,8 @@ from tfkit.studies.sizes import SizeRule, sizes_of
 
 from ..sampling import some
 
+pytestmark = pytest.mark.full
+
 
 class Counted(StudySource):
     """Recipes whose corpora are not there: with 100 tokens and 3 classes."""

@@ -15,7 +15,7 @@ from tests.studies.small import study
 from tfkit import __version__
 from tfkit.studies.process import ForkedJob, ForkServer, Here, LocalJob, can_fork, started
 
-pytestmark = pytest.mark.skipif(not can_fork(), reason="trainings are forked on Linux only")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(not can_fork(), reason="trainings are forked on Linux only")]
 SERVE = """
 import time
 from tfkit.studies.warm import WarmParent, train

@@ -16,6 +16,8 @@ from tests.training.test_processes import ENCODER, EXPERTS, PAIR, differences, r
 from tfkit.core.errors import RecipeError, RunError
 from tfkit.functional.dropout import Draws, Dropout, drawing, draws_here, number_calls
 
+pytestmark = pytest.mark.full
+
 RECURRENT = {
     "model.position": "none",
     "model.layer": {"mixer": "lstm", "attention": "none", "sublayers": ["mixer", "feedforward"]},

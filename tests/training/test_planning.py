@@ -19,6 +19,8 @@ from tfkit.training.division import side_of
 from tfkit.training.planning import TrainingPlan, plan_training
 from tfkit.training.setup import Task
 
+pytestmark = pytest.mark.full
+
 KINDS: dict[str, dict[str, Any]] = {
     "decoder": {"objective.join": True, "model.vocab_size": 9},
     "plain": {"objective.join": True, "model.vocab_size": 9, "model.layer.attention.dropout": 0},

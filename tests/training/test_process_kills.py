@@ -17,6 +17,8 @@ from tfkit.core.errors import RunError
 from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.loop import Trainer
 
+pytestmark = pytest.mark.full
+
 STEPS, EVERY, KILLS = 8, 2, 20
 STEP = Trainer._step
 

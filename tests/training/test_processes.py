@@ -32,7 +32,7 @@ from tfkit.training.step import scale_gradients
 
 from ..sampling import looped
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 WORDS = ["one", "two", "three", "four", "five", "six"]
 LINES = [" ".join(WORDS[(3 * line + place * place) % 6] for place in range(2 + line % 7)) for line in range(40)]
 PACKED = {

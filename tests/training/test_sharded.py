@@ -20,7 +20,7 @@ from tfkit.training.setup import prepare
 from tfkit.training.sharded import local
 from tfkit.training.weights import Weights
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 SHARD = {"train.parallel.shard": True}
 DEEP = {"model.num_layers": 2}
 SHORT = {"steps": 6, "evaluate_every": 3, "checkpoint_every": 2}

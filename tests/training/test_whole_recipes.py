@@ -29,7 +29,7 @@ SEED = int(os.environ.get("WHOLE_SEED", 0))
 ENTITIES = {"type": "tagged_text", "file": "text.txt", "tags": "tags.txt"}
 NUMBERS = {"type": "labelled_text", "file": "numbered.txt"}
 
-pytestmark = pytest.mark.filterwarnings("ignore::tfkit.core.errors.TfkitWarning")
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::tfkit.core.errors.TfkitWarning")]
 
 
 @pytest.fixture(scope="module")
