@@ -141,126 +141,126 @@ def test_faults_are_data_too(here):
 # -------------------------------------------------------------------------------------------------------- one by one
 
 
-@looped(
-    ("old", "new", "expected"),
-    [
-        # versions and sections
-        ("tfkit: 1\n", "", "1:1: tfkit: needs the version of the recipe language; add tfkit: 1"),
-        (
-            "tfkit: 1",
-            "tfkit: 2",
-            "1:8: tfkit: version 2 of the recipe language is newer than this tfkit, which supports version 1; "
-            "install a newer tfkit",
-        ),
-        ("tfkit: 1", "tfkit: 1.0", "1:8: tfkit: expected the version of the recipe language, 1, got 1.0"),
-        ("tfkit: 1", "tfkit: true", "1:8: tfkit: expected the version of the recipe language, 1, got true"),
-        # wrong types
-        (
-            "num_heads: 2",
-            "num_heads: true",
-            "13:46: model.layer.attention.num_heads: expected a whole number, got true",
-        ),
-        ("num_heads: 2", 'num_heads: "8"', "13:46: model.layer.attention.num_heads: expected a whole number, got '8'"),
-        ("num_heads: 2", "num_heads: 8.0", "13:46: model.layer.attention.num_heads: expected a whole number, got 8.0"),
-        ("num_heads: 2", "num_heads: [2]", "13:46: model.layer.attention.num_heads: expected a whole number, got [2]"),
-        (
-            "tied: true",
-            "tied: off",
-            "16:38: model.head.tied: 'off' is ambiguous in YAML; write true or false, or quote it if it is text",
-        ),
-        ("dropout: 0.1}", "dropout: true}", "8:38: model.embedding.dropout: expected a number, got true"),
-        (
-            "    dropout: 0.1",
-            "    dropout: true",
-            "15:14: model.layer.dropout: expected a rate from 0 to below 1, got true",
-        ),
-        (
-            "norm: layer_norm",
-            "norm: true",
-            "12:11: model.layer.norm: expected the name of a norm, or a mapping with its type, got true",
-        ),
-        (
-            "attention: {type: multi_head, num_heads: 2}",
-            "attention: 8",
-            "13:16: model.layer.attention: expected the name of an attention, or a mapping with its type, got 8",
-        ),
-        (
-            "norm: layer_norm",
-            f"norm: [{', '.join(['rms_norm'] * 5000)}]",
-            "12:11: model.layer.norm: expected the name of a norm, or a mapping with its type, "
-            "got ['rms_norm', 'rms_norm', 'rms_norm', 'rms_norm', 'rms_nor...",
-        ),
-        (
-            "num_layers: 4",
-            "num_layers:",
-            "7:3: model.num_layers: an empty value; write a value, none, or {} for no change",
-        ),
-        # missing
-        ("  num_layers: 4\n", "", "3:3: model: needs num_layers"),
-        ("  type: decoder\n", "", "3:3: model: needs a type: encoder, decoder or encoder_decoder"),
-        (", d_ff: 16", "", "14:18: model.layer.feedforward: needs the option 'd_ff'"),
-        (
-            "    norm: layer_norm\n",
-            "",
-            "11:15: model.layer.residual: the layout 'pre_norm' needs a norm; set norm in the layer, or norm: none",
-        ),
-        # sizes that cannot be
-        (
-            "num_heads: 2",
-            "num_heads: 3",
-            "13:46: model.layer.attention.num_heads: 3 heads do not divide d_model 8; use a divisor, or set "
-            "head_dim",
-        ),
-        (
-            "num_heads: 2",
-            "num_heads: 4, num_kv_heads: 3",
-            "13:63: model.layer.attention.num_kv_heads: 3 key-value heads do not divide 4 heads; use a divisor",
-        ),
-        (
-            "position: rotary",
-            "position: sinusoidal\n  mask: {type: window}",
-            "10:9: model.mask: a window needs size, or before or after",
-        ),
-        (
-            "num_layers: 4",
-            "num_layers: 0",
-            "7:15: model.num_layers: expected a whole number from 1 to 10,000, got 0",
-        ),
-        (
-            "num_layers: 4",
-            "num_layers: 10001",
-            "7:15: model.num_layers: expected a whole number from 1 to 10,000, got 10001",
-        ),
-        (
-            "d_ff: 16",
-            "d_ff: 1000000000000",
-            "14:36: model.layer.feedforward.d_ff: must be at most 268,435,456, got 1000000000000",
-        ),
-        (
-            "position: rotary",
-            "position: learned\n  # none of a kind\n  mask: {type: window, size: 2, before: 1}",
-            "11:30: model.mask.size: cannot be combined with before and after; remove size, or both of them",
-        ),
-        # contradictions
-        (
-            "    dropout: 0.1",
-            "    mask: reverse_causal",
-            "15:11: model.layer.mask: with both causal and reverse_causal in a layer, each token sees only itself",
-        ),
-        (
-            "    dropout: 0.1",
-            "    mask: global_tokens",
-            "15:11: model.layer.mask: would show the future to a causal layer; use it in an encoder",
-        ),
-        ("tied: true", "reads: encoder", "16:39: model.head.reads: reads the encoder, which this model does not have"),
-        ("type: decoder", "type: decodr", "3:9: model.type: unknown model 'decodr'. Did you mean 'decoder'?"),
-        (
-            "vocab_size: 20",
-            "vocab_size: tokenizer",
-            "5:15: model.vocab_size: needs a data.tokenizer to take the size from; add one, or set a number",
-        ),
-    ],
-)  # fmt: skip
+MESSAGES = [
+    # versions and sections
+    ("tfkit: 1\n", "", "1:1: tfkit: needs the version of the recipe language; add tfkit: 1"),
+    (
+        "tfkit: 1",
+        "tfkit: 2",
+        "1:8: tfkit: version 2 of the recipe language is newer than this tfkit, which supports version 1; "
+        "install a newer tfkit",
+    ),
+    ("tfkit: 1", "tfkit: 1.0", "1:8: tfkit: expected the version of the recipe language, 1, got 1.0"),
+    ("tfkit: 1", "tfkit: true", "1:8: tfkit: expected the version of the recipe language, 1, got true"),
+    # wrong types
+    (
+        "num_heads: 2",
+        "num_heads: true",
+        "13:46: model.layer.attention.num_heads: expected a whole number, got true",
+    ),
+    ("num_heads: 2", 'num_heads: "8"', "13:46: model.layer.attention.num_heads: expected a whole number, got '8'"),
+    ("num_heads: 2", "num_heads: 8.0", "13:46: model.layer.attention.num_heads: expected a whole number, got 8.0"),
+    ("num_heads: 2", "num_heads: [2]", "13:46: model.layer.attention.num_heads: expected a whole number, got [2]"),
+    (
+        "tied: true",
+        "tied: off",
+        "16:38: model.head.tied: 'off' is ambiguous in YAML; write true or false, or quote it if it is text",
+    ),
+    ("dropout: 0.1}", "dropout: true}", "8:38: model.embedding.dropout: expected a number, got true"),
+    (
+        "    dropout: 0.1",
+        "    dropout: true",
+        "15:14: model.layer.dropout: expected a rate from 0 to below 1, got true",
+    ),
+    (
+        "norm: layer_norm",
+        "norm: true",
+        "12:11: model.layer.norm: expected the name of a norm, or a mapping with its type, got true",
+    ),
+    (
+        "attention: {type: multi_head, num_heads: 2}",
+        "attention: 8",
+        "13:16: model.layer.attention: expected the name of an attention, or a mapping with its type, got 8",
+    ),
+    (
+        "norm: layer_norm",
+        f"norm: [{', '.join(['rms_norm'] * 5000)}]",
+        "12:11: model.layer.norm: expected the name of a norm, or a mapping with its type, "
+        "got ['rms_norm', 'rms_norm', 'rms_norm', 'rms_norm', 'rms_nor...",
+    ),
+    (
+        "num_layers: 4",
+        "num_layers:",
+        "7:3: model.num_layers: an empty value; write a value, none, or {} for no change",
+    ),
+    # missing
+    ("  num_layers: 4\n", "", "3:3: model: needs num_layers"),
+    ("  type: decoder\n", "", "3:3: model: needs a type: encoder, decoder or encoder_decoder"),
+    (", d_ff: 16", "", "14:18: model.layer.feedforward: needs the option 'd_ff'"),
+    (
+        "    norm: layer_norm\n",
+        "",
+        "11:15: model.layer.residual: the layout 'pre_norm' needs a norm; set norm in the layer, or norm: none",
+    ),
+    # sizes that cannot be
+    (
+        "num_heads: 2",
+        "num_heads: 3",
+        "13:46: model.layer.attention.num_heads: 3 heads do not divide d_model 8; use a divisor, or set "
+        "head_dim",
+    ),
+    (
+        "num_heads: 2",
+        "num_heads: 4, num_kv_heads: 3",
+        "13:63: model.layer.attention.num_kv_heads: 3 key-value heads do not divide 4 heads; use a divisor",
+    ),
+    (
+        "position: rotary",
+        "position: sinusoidal\n  mask: {type: window}",
+        "10:9: model.mask: a window needs size, or before or after",
+    ),
+    (
+        "num_layers: 4",
+        "num_layers: 0",
+        "7:15: model.num_layers: expected a whole number from 1 to 10,000, got 0",
+    ),
+    (
+        "num_layers: 4",
+        "num_layers: 10001",
+        "7:15: model.num_layers: expected a whole number from 1 to 10,000, got 10001",
+    ),
+    (
+        "d_ff: 16",
+        "d_ff: 1000000000000",
+        "14:36: model.layer.feedforward.d_ff: must be at most 268,435,456, got 1000000000000",
+    ),
+    (
+        "position: rotary",
+        "position: learned\n  # none of a kind\n  mask: {type: window, size: 2, before: 1}",
+        "11:30: model.mask.size: cannot be combined with before and after; remove size, or both of them",
+    ),
+    # contradictions
+    (
+        "    dropout: 0.1",
+        "    mask: reverse_causal",
+        "15:11: model.layer.mask: with both causal and reverse_causal in a layer, each token sees only itself",
+    ),
+    (
+        "    dropout: 0.1",
+        "    mask: global_tokens",
+        "15:11: model.layer.mask: would show the future to a causal layer; use it in an encoder",
+    ),
+    ("tied: true", "reads: encoder", "16:39: model.head.reads: reads the encoder, which this model does not have"),
+    ("type: decoder", "type: decodr", "3:9: model.type: unknown model 'decodr'. Did you mean 'decoder'?"),
+    (
+        "vocab_size: 20",
+        "vocab_size: tokenizer",
+        "5:15: model.vocab_size: needs a data.tokenizer to take the size from; add one, or set a number",
+    ),
+]  # fmt: skip
+
+
+@looped(("old", "new", "expected"), MESSAGES)
 def test_messages(here, old, new, expected):
     assert GOOD.count(old) == 1
     assert said(here, GOOD.replace(old, new)) == [f"mine.yaml:{expected}"]

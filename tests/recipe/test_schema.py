@@ -347,7 +347,7 @@ BEYOND = {
     "reads the encoder, which this model does not have": "a contradiction",
     "needs a data.tokenizer to take the size from": "a contradiction between sections",
 }  # fmt: skip
-(BROKEN,) = (mark.args[1] for mark in test_errors.test_messages.pytestmark if mark.name == "parametrize")
+BROKEN = test_errors.MESSAGES
 
 
 def test_what_it_cannot_know_is_listed_once(validator: Draft7Validator) -> None:
