@@ -24,16 +24,18 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def shares(every: int, slow: int = 1) -> Any:
-    """Parametrizes `share`: every so many events in the quick suite, and `slow` in the slow one."""
-    some = pytest.param(every, id="some")
+    """Parametrize `share`: one in `every` events is full, a third of these quick, and one in `slow` slow."""
+    few = pytest.param(3 * every, id="few")
+    some = pytest.param(every, id="some", marks=pytest.mark.full)
     whole = pytest.param(slow, id="all" if slow == 1 else "more", marks=pytest.mark.slow)
-    return pytest.mark.parametrize("share", [some, whole])
+    return pytest.mark.parametrize("share", [few, some, whole])
 
 
 def ways(name: str, quick: str, every: int, **slow: int) -> Any:
-    """Parametrizes `name` and `share`: the way `quick` at every so many events, in the slow suite those of `slow`."""
+    """Parametrize `name` and `share` like `shares`; other ways than `quick` are in the slow tier."""
     rest = [pytest.param(way, share, marks=pytest.mark.slow) for way, share in slow.items()]
-    return pytest.mark.parametrize((name, "share"), [(quick, every), *rest])
+    full = pytest.param(quick, every, marks=pytest.mark.full)
+    return pytest.mark.parametrize((name, "share"), [(quick, 3 * every), full, *rest])
 
 
 def forked(work: Callable[[], object], event: int | None = None) -> int:

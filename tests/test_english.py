@@ -35,6 +35,7 @@ USUAL = re.compile(r"(ahead or behind|left behind|leaves behind|by chance|where 
 EXEMPT = {"skeletons"}  # a class in each of its files is to be renamed by whoever writes it out
 
 
+@pytest.mark.full
 def test_no_two_classes_have_one_name() -> None:
     found = defaultdict(list)
     for file in SOURCES:
@@ -49,6 +50,7 @@ def test_no_two_classes_have_one_name() -> None:
 BEGINNINGS = re.compile(r"(What|Whether|How|Of|The same|Where|Who|Those)\b")
 
 
+@pytest.mark.full
 def test_a_docstring_begins_with_a_noun_or_a_verb() -> None:
     nodes = [(file, node) for file in SOURCES for node in ast.walk(ast.parse(file.read_text("utf-8")))]
     texts = [(file, ast.get_docstring(node) or "") for file, node in nodes if isinstance(node, DOCUMENTED)]
@@ -97,6 +99,7 @@ def identifiers(file: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+@pytest.mark.full
 def test_no_name_is_a_verb_of_speech() -> None:
     """A variable says what it holds (`parameters`, `message`), not that somebody wrote it."""
     found = [

@@ -69,11 +69,13 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.full
 def test_a_file_is_a_page() -> None:
     lines = {str(file.relative_to(ROOT)): len(text.splitlines()) for file, text, _ in sources().values()}
     assert not {file: count for file, count in lines.items() if count > FILE}
 
 
+@pytest.mark.full
 def test_functions_are_short() -> None:
     long = {
         f"{file.name}:{node.name}": count
@@ -93,6 +95,7 @@ def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
+@pytest.mark.full
 def test_types_have_few_escapes() -> None:
     names = [node for _, _, tree in sources().values() for node in ast.walk(tree) if isinstance(node, ast.Name)]
     assert sum(node.id == "Any" for node in names) <= ANY

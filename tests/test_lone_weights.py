@@ -53,6 +53,7 @@ def test_the_model_comes_from_the_file_alone(tmp_path: Path) -> None:
     assert list(file.parent.iterdir()) == [file]
 
 
+@pytest.mark.full
 def test_the_commands_take_it(tmp_path: Path) -> None:
     _, file = alone(tmp_path)
     assert "mine: decoder" in command("show", file).output
@@ -67,6 +68,7 @@ def test_the_commands_take_it(tmp_path: Path) -> None:
     assert not (tmp_path / "small").exists()
 
 
+@pytest.mark.full
 def test_every_file_of_weights_holds_it(tmp_path: Path) -> None:
     run = tfkit.train(small(tmp_path), tmp_path / "run", progress=False)
     files = sorted((tmp_path / "run").glob("checkpoints/*/model.safetensors"))

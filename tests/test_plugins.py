@@ -144,6 +144,7 @@ def needs(run: Path) -> list[dict[str, Any]]:
 # --- doors
 
 
+@pytest.mark.full
 def test_every_slot_takes_a_part_of_ones_own_through_every_command(tmp_path: Path) -> None:
     assert set(BASES) | {"model", "mixer"} == set(CATALOGUES)
     file, recipe, run = tmp_path / "my_parts.py", tmp_path / "mine.yaml", tmp_path / "run"
@@ -205,6 +206,7 @@ def test_a_broken_plugin_is_told_on_standard_error(tmp_path: Path, monkeypatch: 
 # --- saved runs
 
 
+@pytest.mark.full
 def test_a_run_records_the_file_and_its_parts(tmp_path: Path) -> None:
     run = trained(tmp_path)
     (need,) = needs(run)
@@ -220,6 +222,7 @@ def test_a_run_records_the_file_and_its_parts(tmp_path: Path) -> None:
     assert f'imports: ["{file}"]' in (run / "resolved.yaml").read_text()
 
 
+@pytest.mark.full
 def test_a_run_says_what_it_needs_and_takes_it(tmp_path: Path) -> None:
     run = trained(tmp_path)
     file = tmp_path / "my_parts.py"
@@ -236,6 +239,7 @@ def test_a_run_says_what_it_needs_and_takes_it(tmp_path: Path) -> None:
     assert tfkit.load_run(run).generate("The ") == expected  # imported by now
 
 
+@pytest.mark.full
 def test_nothing_of_a_run_is_imported_unless_it_is_trusted(tmp_path: Path) -> None:
     run = trained(tmp_path)
     (tmp_path / "my_parts.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
@@ -245,6 +249,7 @@ def test_nothing_of_a_run_is_imported_unless_it_is_trusted(tmp_path: Path) -> No
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.full
 def test_a_changed_file_is_a_warning(tmp_path: Path) -> None:
     run = trained(tmp_path)
     file = tmp_path / "my_parts.py"
@@ -256,6 +261,7 @@ def test_a_changed_file_is_a_warning(tmp_path: Path) -> None:
     assert result.exit_code == 0 and f"tfkit: {run}: {file} has changed since this run was created" in result.stderr
 
 
+@pytest.mark.full
 def test_a_run_and_its_file_can_be_moved(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     run = trained(tmp_path / "here")
@@ -282,6 +288,7 @@ def test_a_run_and_its_file_can_be_moved(tmp_path: Path) -> None:
     assert command("show", alone, "--import", new).exit_code == 0
 
 
+@pytest.mark.full
 def test_another_file_does_not_do(tmp_path: Path) -> None:
     run = trained(tmp_path)
     other = tmp_path / "other.py"
@@ -299,6 +306,7 @@ def test_another_file_does_not_do(tmp_path: Path) -> None:
         tfkit.load_run(run, imports=["gone.py"])
 
 
+@pytest.mark.full
 def test_a_run_goes_on_with_the_code_it_needs(tmp_path: Path) -> None:
     run = trained(tmp_path)
     new = tmp_path / "elsewhere.py"
@@ -314,6 +322,7 @@ def test_a_run_goes_on_with_the_code_it_needs(tmp_path: Path) -> None:
     assert tfkit.load_run(run, trust=True).recipe.train.steps == 3
 
 
+@pytest.mark.full
 def test_a_run_without_records_asks_as_a_recipe_does(tmp_path: Path) -> None:
     run = trained(tmp_path)
     known = json.loads((run / "environment.json").read_text())
@@ -324,6 +333,7 @@ def test_a_run_without_records_asks_as_a_recipe_does(tmp_path: Path) -> None:
     assert tfkit.load_run(run, trust=True).recipe.imports == (str(tmp_path / "my_parts.py"),)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("said", ["nonsense", [3], [{"door": "import"}], [{"door": "back", "name": "x"}]])
 def test_records_that_cannot_be_read_are_named(tmp_path: Path, said: Any) -> None:
     run = trained(tmp_path)
@@ -333,6 +343,7 @@ def test_records_that_cannot_be_read_are_named(tmp_path: Path, said: Any) -> Non
         tfkit.load_run(run)
 
 
+@pytest.mark.full
 def test_parts_registered_in_python_are_recorded_too(tmp_path: Path) -> None:
     from tfkit.components.norm import RMSNorm
 
@@ -353,6 +364,7 @@ def test_parts_registered_in_python_are_recorded_too(tmp_path: Path) -> None:
         assert tfkit.load_run(run, imports=[file]).generate("a")
 
 
+@pytest.mark.full
 def test_a_plugin_is_recorded_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(REGISTRY, "_plugins_loaded", False)

@@ -61,6 +61,7 @@ def test_each_recipe_resolves_and_its_resolved_text_is_equal(paths: list[Path], 
     each(paths, check)
 
 
+@pytest.mark.full
 def test_each_model_is_whole_and_short_and_a_line_for_each_setting() -> None:
     def check(path: Path) -> None:
         text = path.read_text(encoding="utf-8")
@@ -122,6 +123,7 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
     return {**SHORT, **sizes, "data.tokenizer.vocab_size": 120, "generate.max_new_tokens": 5}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", some(TASKS), ids=lambda path: path.stem)
 def test_a_task_trains_evaluates_and_generates(path, tmp_path):
     recipe = tfkit.load_recipe(path.stem, overrides=overrides(path.stem, tmp_path))

@@ -146,6 +146,7 @@ def test_nothing_in_the_folder_is_pickled(trained: Run) -> None:
         assert path.is_dir() or known, path
 
 
+@pytest.mark.full
 def test_the_recipe_is_kept_as_written(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("# a comment\n" + (silent(recipe(), tmp_path / "first").folder / "recipe.yaml").read_text())
@@ -186,6 +187,7 @@ def test_broken_weights_are_named(trained: Run, tmp_path: Path) -> None:
         _ = load_run(tmp_path).model
 
 
+@pytest.mark.full
 def test_the_default_folder_takes_the_next_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     loaded = recipe(train__steps=1)
@@ -211,6 +213,7 @@ def test_a_folder_in_use_is_refused_and_left_alone(trained: Run, tmp_path: Path)
     assert weights(trained) == before and [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.full
 def test_force_puts_a_run_in_place_of_another_which_is_kept_whole(tmp_path: Path) -> None:
     run = silent(recipe(train__steps=2), tmp_path / "run")
     run.evaluate(limit=2)
@@ -228,6 +231,7 @@ def test_a_wrong_recipe_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 def test_the_same_line_can_be_repeated(tmp_path: Path) -> None:
     first = silent(recipe(), tmp_path / "run", resume=True)
     before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
@@ -236,6 +240,7 @@ def test_the_same_line_can_be_repeated(tmp_path: Path) -> None:
     assert again.generate("one") == first.generate("one")
 
 
+@pytest.mark.full
 def test_more_steps_continue_a_finished_run(trained: Run, tmp_path: Path) -> None:
     silent(recipe(train__steps=3, train__keep="last"), tmp_path / "run")
     run = silent(recipe(train__keep="last", train__evaluate_every=2), tmp_path / "run", resume=True)
@@ -243,6 +248,7 @@ def test_more_steps_continue_a_finished_run(trained: Run, tmp_path: Path) -> Non
     assert json.loads((run.folder / "environment.json").read_text())["finished"]["step"] == 6
 
 
+@pytest.mark.full
 def test_another_recipe_cannot_resume(tmp_path: Path) -> None:
     silent(recipe(train__steps=1), tmp_path)
     changed = {"model__layer": {**TRANSLATION["model"]["layer"], "dropout": 0.2}}
@@ -278,6 +284,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
         )
 
 
+@pytest.mark.full
 def test_the_advice_after_an_interrupt_holds(tmp_path: Path, stop_at: Any) -> None:
     """With --set the recipe's file alone would be another recipe."""
     file = tmp_path / "mine.yaml"
@@ -342,6 +349,7 @@ def test_a_language_model_continues(writer: Run) -> None:
     assert writer.evaluate().keys() == {"loss", "perplexity"}  # valid, where there is no test
 
 
+@pytest.mark.full
 def test_a_run_keeps_a_decoder_for_each_way_to_quantize(writer: Run) -> None:
     plain, small = writer.decoder(), writer.decoder("int8")
     assert writer.decoder() is plain and writer.decoder("int8") is small is not plain
@@ -391,6 +399,7 @@ def test_sources_too_long_to_be_read_count_as_failures(tmp_path: Path) -> None:
     assert outputs[0] == "" and references == ["x", "y"]
 
 
+@pytest.mark.full
 def test_samples_stand_beside_their_references(
     trained: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -402,6 +411,7 @@ def test_samples_stand_beside_their_references(
     assert "reference" in shown and "next: tfkit generate" in shown and "\r" not in shown
 
 
+@pytest.mark.full
 def test_an_objective_of_ones_own_translates_with_a_decoder(tmp_path: Path) -> None:
     """The target after its source: there is no encoder to ask how much it reads."""
 
@@ -442,6 +452,7 @@ def test_a_model_says_what_stack_it_lacks(kind: str) -> None:
         tfkit.build({"tfkit": 1, "model": model}).stack(other)
 
 
+@pytest.mark.full
 def test_relative_paths_in_a_recipe_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
@@ -466,6 +477,7 @@ def test_progress_can_go_to_any_stream() -> None:
     assert len(cut("x" * 500)) == 160
 
 
+@pytest.mark.full
 def test_a_run_within_its_time_is_returned_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = silent(recipe(), tmp_path / "straight")
     limited = recipe(train__max_time="2 h")

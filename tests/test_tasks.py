@@ -80,6 +80,7 @@ def command(*arguments: Any, **options: Any) -> str:
 
 
 class TestLabels:
+    @pytest.mark.full
     def test_they_are_saved_and_move_with_the_run(self, classifier: Run, tmp_path: Path) -> None:
         assert json.loads((classifier.folder / "labels.json").read_text()) == ["against", "for"]
         assert "num_classes: 2" in (classifier.folder / "resolved.yaml").read_text()
@@ -88,6 +89,7 @@ class TestLabels:
         assert moved.predict("a great film") == classifier.predict("a great film")
         assert moved.blueprint == classifier.blueprint and moved.labels == ("against", "for")
 
+    @pytest.mark.full
     def test_a_run_is_resumed_with_its_labels(self, classifier: Run, tmp_path: Path) -> None:
         shutil.copytree(classifier.folder, tmp_path / "run")
         (tmp_path / "run" / "labels.json").write_text('["for", "against"]')
@@ -157,6 +159,7 @@ class TestPredict:
         scores = classifier.evaluate("valid")
         assert set(scores) == {"loss", "accuracy", "macro_f1"} and scores["accuracy"] == 100
 
+    @pytest.mark.full
     def test_tags(self, tagger: Run) -> None:
         said = tagger.predict("play some rock")[0]
         assert said["words"] == ["play", "some", "rock"] and said["tags"][0] == "O"
@@ -273,6 +276,7 @@ class TestInitFrom:
             train(source, out=tmp_path / "run", progress=False)
 
 
+@pytest.mark.full
 def test_a_generator_is_resumed_with_the_model(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a great film\na poor film\nit was dull\n" * 4)
     generator = {

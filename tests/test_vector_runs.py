@@ -59,6 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(recipe(folder), out=folder / "run", progress=False)
 
 
+@pytest.mark.full
 def test_a_run_of_pictures_learns_loads_and_predicts(run: Run) -> None:
     loaded, pictures = load_run(run.folder), np.load(run.folder.parent / "x.npy")
     assert not (run.folder / "tokenizer.json").exists()
@@ -69,6 +70,7 @@ def test_a_run_of_pictures_learns_loads_and_predicts(run: Run) -> None:
     assert [line.split("\t")[0] for line in out] == ["dark", "light"] * 12
 
 
+@pytest.mark.full
 def test_a_run_is_resumed_exactly_and_not_with_other_data(tmp_path: Path) -> None:
     whole = train(recipe(tmp_path), out=tmp_path / "whole", progress=False)
     half = recipe(tmp_path, train={**TRAIN, "steps": 15})
@@ -153,6 +155,7 @@ def test_data_that_do_not_fit_are_refused(name: str, value: Any, said: str, tmp_
 # --- a decoder that writes what the encoder has seen
 
 
+@pytest.mark.full
 def test_captions_are_written_of_arrays_and_files(tmp_path: Path) -> None:
     (tmp_path / "y.txt").write_text("it is dark\nit is light\n" * 12)
     given = recipe(tmp_path)
@@ -176,6 +179,7 @@ def test_captions_are_written_of_arrays_and_files(tmp_path: Path) -> None:
     assert lines == want * 12
 
 
+@pytest.mark.full
 def test_check_shows_shapes_and_ranges(tmp_path: Path) -> None:
     out = command("check", "digits")
     assert "[8 8 1], 0 to 1" in out and 'label "' in out

@@ -212,6 +212,7 @@ def test_show_of_a_length_the_model_cannot_take() -> None:
 # runs
 
 
+@pytest.mark.full
 def test_train_then_show_evaluate_and_generate(run: Path) -> None:
     assert "model.safetensors" in {path.name for path in run.iterdir()}
     shown = tfkit_command("show", run)

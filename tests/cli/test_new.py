@@ -80,6 +80,7 @@ def files(recipe: tfkit.Recipe) -> list[str]:
     return [] if recipe.data is None else [os.path.normpath(path) for path in path_values(recipe.data)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", shares(NAMES))
 def test_from_every_shipped_recipe(here: Path, names: list[str]) -> None:
     def check(name: str) -> None:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ("torch", "pydantic", "rich", "yaml", "einops", "numpy")
 
 
@@ -16,6 +18,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stderr.strip() == "[]"
 
 
+@pytest.mark.full
 def test_a_closed_pipe_ends_quietly() -> None:
     command = [sys.executable, "-u", "-m", "tfkit", "show", "gpt2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -28,6 +28,7 @@ def together(slot: str, name: str, other: str, partner: str) -> Iterator[Case]:
         yield case.with_layer(**{other: options})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("slot", "name", "other", "partner", "why"), some_rows((row for row in TABLE if row[4] is None), every=9)
 )

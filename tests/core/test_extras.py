@@ -59,12 +59,14 @@ def calls() -> Iterator[tuple[str, str, str]]:
                 yield f"{file}:{node.lineno}", node.func.id, str(extra.value)
 
 
+@pytest.mark.full
 def test_every_message_names_an_extra_that_is_declared() -> None:
     found = list(calls())
     assert len(found) >= 10
     assert [call for call in found if call[2] not in EXTRAS] == []
 
 
+@pytest.mark.full
 def test_no_message_and_no_document_installs_another_project() -> None:
     for file in ROOT.rglob("*.py"):
         if file == ROOT / "core" / "extras.py":

@@ -52,6 +52,7 @@ def guesses(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, str(node.args[1].value)
 
 
+@pytest.mark.full
 def test_no_fact_of_a_part_is_read_with_a_default() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {name}"

@@ -138,6 +138,7 @@ def test_a_template_neither_loops_nor_grows_without_end(text: str, said: str) ->
         ChatTemplate(text).render([ASKED], SPECIAL)
 
 
+@pytest.mark.full
 def test_the_limits_are_those_of_one_rendering() -> None:
     template = ChatTemplate("{% for x in range(60000) %}{{ 'a' if loop.last }}{% endfor %}{{ '%5d' % 7 ~ 1 }}")
     assert [template.render([ASKED], SPECIAL) for _ in range(3)] == ["a    71"] * 3

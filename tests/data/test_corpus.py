@@ -332,6 +332,7 @@ def test_docstrings_part_without_overlap_and_are_the_same_again() -> None:
     assert texts("docstrings", characters=300_000, limit=3) == train[:3]
 
 
+@pytest.mark.full
 def test_summaries_are_first_sentences_parted_by_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'def f():\n    """Return the first value.  It is e.g. 3.5 of\n    a list.\n\n    Raise if empty.\n    """\n'
     (tmp_path / "abc.py").write_text(text)
@@ -419,6 +420,7 @@ def test_wrong_options_are_refused(name: str, wrong: dict[str, Any]) -> None:
         REGISTRY.get("corpus", name).Config.model_validate({**OPTIONS[name], **wrong})
 
 
+@pytest.mark.full
 def test_data_needs_no_torch() -> None:
     code = (
         "import sys, tfkit.core.registry as r, tfkit.data.batches, tfkit.data.tokenizer.base, tfkit.data.corpus.base\n"

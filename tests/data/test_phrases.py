@@ -333,6 +333,7 @@ def test_phrases_are_distinct_with_one_translation(crowd: list[Phrase]) -> None:
     assert len(crowd) == len({phrase.english for phrase in crowd}) == CROWD
 
 
+@pytest.mark.full
 def test_small_families_of_a_kind_never_share_a_phrase() -> None:
     for families in FAMILIES.values():
         small = [family for family in families if family.size <= 30_000]
@@ -405,6 +406,7 @@ def test_nothing_of_nothing() -> None:
     assert split(0, 0, 0, seed=0) == ([], [], [])
 
 
+@pytest.mark.full
 def test_too_many_phrases_are_refused_with_the_bound() -> None:
     bound = min(KIND_SIZES.values())
     with pytest.raises(ValueError, match=str(bound)):

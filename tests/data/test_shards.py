@@ -77,6 +77,7 @@ def test_a_damaged_shard_is_reported_and_made_again(
     assert file.read_bytes() == data and listed(shard("key", unread())["text"]) == before
 
 
+@pytest.mark.full
 @shares(5)
 def test_a_killed_process_leaves_nothing_that_is_taken_as_whole(cache: Path, share: int) -> None:
     wanted, ended = letters().encode_batch(LINES), 0
@@ -89,6 +90,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_as_whole(cache: Path, sha
     assert ended > 2
 
 
+@pytest.mark.full
 def test_processes_encode_as_one_does() -> None:
     batches = [[f"{chr(97 + number)}{line}" for line in LINES] for number in range(12)]
     alone = [listed(texts) for texts in encoded(batches, letters(), 1)]
@@ -120,6 +122,7 @@ print(listed(shard("key", ShardSource("a.txt", 100, slow, {"text": letters()}))[
 """
 
 
+@pytest.mark.full
 def test_one_of_several_processes_makes_it() -> None:
     started = [subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     found = [process.communicate(timeout=120)[0].splitlines() for process in started]
@@ -127,6 +130,7 @@ def test_one_of_several_processes_makes_it() -> None:
     assert {lines[-1] for lines in found} == {str(letters().encode_batch(LINES))}
 
 
+@pytest.mark.full
 def test_the_next_process_goes_on_for_one_that_is_killed(cache: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "made\n"

@@ -83,6 +83,7 @@ def test_any_text_of_trained_characters_comes_back(name: str, text: str) -> None
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.full
 @settings(max_examples=30)
 @given(text=st.text())
 def test_bytes_know_every_text(text: str) -> None:
@@ -111,6 +112,7 @@ def test_wordpiece_agrees_with_the_library_on_merges() -> None:
     assert set(ours.backend.get_vocab()) == set(backend.get_vocab())
 
 
+@pytest.mark.full
 def test_unigram_encodes_as_the_library_does() -> None:
     """Rounded probabilities and sorted pieces encode unseen text as those of the library's own trainer do."""
     words = sorted({word for text in summaries_text() for word in text.split()})
@@ -151,6 +153,7 @@ def test_two_fits_give_the_same_file(name: str) -> None:
     assert fitted(name).to_json() == fitted(name).to_json()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["WordPiece", "Unigram"])
 def test_a_vocabulary_is_the_same_in_another_process(kind: str) -> None:
     code = (

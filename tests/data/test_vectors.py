@@ -233,6 +233,7 @@ def test_a_sound_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 # --- drawn ones
 
 
+@pytest.mark.full
 def test_splits_share_no_digit_and_no_sentence() -> None:
     pytest.importorskip("sklearn", reason="the digits are in scikit-learn")
     digits = {

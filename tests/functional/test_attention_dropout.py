@@ -39,6 +39,7 @@ def allowed_of(kind: str, batch: int, heads: int, query: int, key: int) -> Tenso
     }[kind]
 
 
+@pytest.mark.full
 @looped("kind", ["all", "causal", "mask", "padding", "shared mask", "bias", "bias and mask"])
 @looped(("query", "key", "kv_heads"), [(150, 150, 4), (64, 64, 2), (131, 77, 1), (3, 5, 4)])
 def test_blocks_are_the_plain_steps(kind: str, query: int, key: int, kv_heads: int) -> None:

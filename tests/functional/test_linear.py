@@ -141,6 +141,7 @@ def test_a_layer_is_traced_by_fx() -> None:
     torch.testing.assert_close(torch.fx.symbolic_trace(nn.Sequential(own, nn.ReLU()))(x), plain(x).relu())
 
 
+@pytest.mark.full
 def test_onednn_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps compiled code for each of them."""
     kernel, seen = ways.ONEDNN, set()

@@ -57,6 +57,7 @@ def test_with_beams_enough_it_is_exhaustive(alpha: float) -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
 @pytest.mark.parametrize(
     "options",

@@ -38,6 +38,7 @@ def matches(pattern: str, text: str) -> bool:
     return bool(automaton.accepts[automaton.next(START, text)])
 
 
+@pytest.mark.full
 @settings(max_examples=100, deadline=None)
 @given(PATTERNS, TEXTS)
 def test_an_automaton_matches_what_re_matches(pattern: str, texts: list[str]) -> None:
@@ -82,6 +83,7 @@ def test_equal_ends_are_no_more_states_than_they_need() -> None:
     assert len(automaton_of("(?:\\w|\\d|a)*").table) <= 4
 
 
+@pytest.mark.full
 @looped(
     ("pattern", "message"),
     [

@@ -67,6 +67,7 @@ def moving(scaling: str) -> dict[str, Any]:
     return {"type": "rotary", "scaling": {"type": scaling, "original_length": 9, **options}}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scaling", ["dynamic", "longrope"])
 def test_it_writes_what_greedy_search_writes_where_positions_move(scaling: str, letters: Tokenizer) -> None:
     net = small(position=moving(scaling), init={"type": "normal", "std": 1.0})

@@ -66,6 +66,7 @@ def far(model: Model) -> float:
     return worst
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]
@@ -112,6 +113,7 @@ def test_states_of_other_parts_are_of_one_size(layer: dict[str, Any]) -> None:
     assert best(model, prompts, 25, step=decode_step) == best(model, prompts, 25)
 
 
+@pytest.mark.full
 def test_a_common_prefix_and_the_last_position() -> None:
     """Padding is after a prefix that was read once; rows that have ended stay at the last position."""
     prefixed = [[1] * 10 + [2] * 30 + [n] for n in range(5)] + [[4]]
@@ -155,6 +157,7 @@ def test_a_missing_compiler_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -
     assert end == " generate.compile: false works without a compiler"
 
 
+@pytest.mark.full
 def test_the_recipe_chooses_the_cache(tmp_path: Path, graphs: CompileCounter) -> None:
     texts = {}
     for cache, compile_ in (("growing", False), ("static", False), ("static", True)):

@@ -41,6 +41,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Run:
 # --- prompts
 
 
+@pytest.mark.full
 def test_prompts_are_texts_or_ids_one_or_many(run: Run) -> None:
     texts = ["The ", "a", "The ", "an"]
     expected = run.generate(texts, 6)
@@ -133,6 +134,7 @@ def test_what_the_recipe_says_holds_until_a_call_says_otherwise(run: Run) -> Non
     assert drawing.generate("The ", strategy="greedy") == run.generate("The ", 5, stop=[])
 
 
+@pytest.mark.full
 def test_the_short_options_are_those_of_the_command(run: Run) -> None:
     sampled = {"strategy": "sample", "logits": [{"type": "top_k", "k": 3}], "seed": 1}
     assert run.generate("three", top_k=3, seed=1) == run.generate("three", **sampled)  # type: ignore[arg-type]

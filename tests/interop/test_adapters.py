@@ -43,6 +43,7 @@ def adapted(tmp_path: Path) -> Run:
     return run(tmp_path, "run", "llama-2-7b", adapter=adapter, init_from=str(base.folder), keep="last")
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft of transformers
 def test_peft_loads_the_adapter_and_computes_the_same(adapted: Run, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
@@ -62,6 +63,7 @@ def test_peft_loads_the_adapter_and_computes_the_same(adapted: Run, tmp_path: Pa
     assert len(config["target_modules"]) == 6 and "model.layers.1.mlp.down_proj" in config["target_modules"]
 
 
+@pytest.mark.full
 def test_the_merged_export_computes_the_same(adapted: Run, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     export_model(adapted, tmp_path / "merged")
@@ -71,6 +73,7 @@ def test_the_merged_export_computes_the_same(adapted: Run, tmp_path: Path) -> No
         torch.testing.assert_close(theirs, adapted.model(ids).logits, rtol=0, atol=2e-5)
 
 
+@pytest.mark.full
 def test_what_peft_cannot_hold_is_refused(tmp_path: Path) -> None:
     base = run(tmp_path, "base", "gpt2")
     with pytest.raises(UsageError, match=r"base: has no low-rank adapter"):

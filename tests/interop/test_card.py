@@ -26,6 +26,7 @@ def small_run(folder: Path) -> Run:
     return tfkit.save(tfkit.build(recipe), recipe, None, folder)
 
 
+@pytest.mark.full
 def test_a_card_says_the_architecture_its_scores_and_how_to_load_it(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     (tmp_path / "run" / "evaluation.json").write_text(json.dumps({"test": {"loss": 1.25, "bleu": 30, "odd": "x"}}))
@@ -50,6 +51,7 @@ def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:
     assert not any("\x1b" in line or line.lstrip("- ").startswith("<script") for line in lines)
 
 
+@pytest.mark.full
 def test_a_card_of_ones_own_stays(tmp_path: Path) -> None:
     run, readme = small_run(tmp_path / "run"), tmp_path / "out" / "README.md"
     export_model(run, tmp_path / "out")
@@ -59,6 +61,7 @@ def test_a_card_of_ones_own_stays(tmp_path: Path) -> None:
     assert (tmp_path / "out.old" / "README.md").read_text() == "mine" != readme.read_text()
 
 
+@pytest.mark.full
 def test_an_imported_run_says_where_it_came_from_and_what_it_lost(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="a model is made with transformers, which the extra test brings")
     source = model_folder(tmp_path / "home" / "tiny", "gpt2")

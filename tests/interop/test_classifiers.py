@@ -90,6 +90,7 @@ def class_of(folder: Path) -> str:
     return str(json.loads((folder / "config.json").read_text())["architectures"][0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SOME_ENCODERS)
 def test_the_labels_and_probabilities_of_their_pipeline(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForSequenceClassification", ENCODERS[name], MOODS)
@@ -108,6 +109,7 @@ def test_the_labels_and_probabilities_of_their_pipeline(name: str, tmp_path: Pat
     assert config["label2id"] == {label: number for number, label in MOODS.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SOME_ENCODERS)
 def test_the_tags_of_their_pipeline(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForTokenClassification", ENCODERS[name], TAGS)
@@ -121,6 +123,7 @@ def test_the_tags_of_their_pipeline(name: str, tmp_path: Path) -> None:
     back_to_the_bit(run, folder, tmp_path / "back")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SOME_ENCODERS)
 def test_the_answers_of_their_model(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForQuestionAnswering", ENCODERS[name], {0: "a", 1: "b"})
@@ -141,6 +144,7 @@ def test_the_answers_of_their_model(name: str, tmp_path: Path) -> None:
     back_to_the_bit(run, folder, tmp_path / "back")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SOME_PAIRED)
 def test_an_encoder_decoder_reads_the_text_twice(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, "ForSequenceClassification", PAIRED[name], MOODS)
@@ -164,6 +168,7 @@ def test_an_encoder_decoder_reads_the_text_twice(name: str, tmp_path: Path) -> N
     assert compared(run, folder) == "logits"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "end"), [("T5", "ForTokenClassification"), ("MT5", "ForTokenClassification")])
 def test_the_encoder_of_a_pair_tags_tokens(name: str, end: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", name, end, T5, TAGS)
@@ -211,6 +216,7 @@ def test_classes_that_nobody_named_are_called_as_theirs_calls_them(tmp_path: Pat
     assert [one["label"] for one in run.predict(TEXTS)] == [one[0]["label"] for one in says(TEXTS)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("labels", "problem"),
     [(MOODS, "multi_label_classification"), ({0: "LABEL_0"}, None), ({0: "score"}, "regression")],
@@ -254,6 +260,7 @@ def test_the_command_names_the_labels(tmp_path: Path) -> None:
     assert {word.partition("/")[2] for word in words} <= {"noun", "verb"}
 
 
+@pytest.mark.full
 def test_what_was_trained_here_takes_its_labels_along(tmp_path: Path) -> None:
     (tmp_path / "data.tsv").write_text("good w1 w2\nbad w3\ngood w2 w1\nbad w3 w4\n")
     corpus = {"type": "labelled_text", "file": str(tmp_path / "data.tsv")}
@@ -284,6 +291,7 @@ def test_what_was_trained_here_takes_its_labels_along(tmp_path: Path) -> None:
 # what their files may leave out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", some(["Bert", "Roberta", "Albert", "MPNet"]))
 def test_a_base_model_without_a_pooler(name: str, tmp_path: Path) -> None:
     settings = ENCODERS.get(name, TINY)

@@ -62,6 +62,7 @@ def check(row: Row, count: int, folder: Path) -> None:
             ), said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", QUICK)
 def test_no_value_ends_in_a_traceback(family: str, tmp_path: Path) -> None:
     check(FIRST[family], 8, tmp_path)
@@ -118,6 +119,7 @@ def test_a_config_without_a_size_is_refused(key: str, tmp_path: Path) -> None:
         Source.of(str(tmp_path)).model()
 
 
+@pytest.mark.full
 def test_each_saved_config_says_all_sizes(tmp_path: Path) -> None:
     def check(family: str) -> None:
         row = FIRST[family]

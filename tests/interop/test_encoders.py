@@ -30,6 +30,7 @@ MINILM = os.environ.get(
 VALUES = os.environ.get("TFKIT_MINILM_VALUES")  # what it gives for a few sentences, computed elsewhere
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("row", some(ROWS), ids=str)
 @torch.no_grad()
 def test_a_config_of_ours_makes_the_same_model_of_theirs(row: Row, tmp_path: Path) -> None:

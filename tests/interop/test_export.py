@@ -144,6 +144,7 @@ def test_there_and_back_is_the_same_to_the_bit(tmp_path: Path, family: str, load
         assert file.metadata() == {"format": "pt"}
 
 
+@pytest.mark.full
 def test_the_tokenizer_and_its_settings_stay(tmp_path: Path) -> None:
     folder = with_tokenizer(model_folder(tmp_path / "theirs", "llama"), model_max_length=33)
     (folder / "chat_template.jinja").write_text("{{ messages }}")
@@ -180,6 +181,7 @@ def test_a_run_that_was_trained_here(tmp_path: Path) -> None:
     assert reply == run.generate("return", max_new_tokens=5)[0]
 
 
+@pytest.mark.full
 def test_what_the_objective_puts_around_a_text_comes_along(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f"return it {number}\n" for number in range(8)))
     lines = {"type": "text", "files": str(tmp_path / "lines")}
@@ -190,6 +192,7 @@ def test_what_the_objective_puts_around_a_text_comes_along(tmp_path: Path) -> No
         assert tokenizer(text)["input_ids"] == run.read([text])[0]
 
 
+@pytest.mark.full
 def test_a_unigram_tokenizer_with_bytes_goes_out(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", decoder(), tokenizer={"type": "unigram", "vocab_size": 400, "byte_fallback": True})
     export_model(run, tmp_path / "out")
@@ -199,6 +202,7 @@ def test_a_unigram_tokenizer_with_bytes_goes_out(tmp_path: Path) -> None:
         assert tokenizer.decode(run.tokenizer.encode(text), skip_special_tokens=True) == text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "head_class"),
     [("gpt2", "GPT2LMHeadModel"), ("bert-base", "BertForMaskedLM"), ("transformer-base", None)],
@@ -208,6 +212,7 @@ def test_which_architectures_are_theirs(name: str, head_class: str | None) -> No
     assert (None if found is None else found.head_class) == head_class
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("row", some(ROWS), ids=str)
 def test_every_family_says_its_config_both_ways(row: Row) -> None:
     settings = getattr(transformers, row.config)(**{"vocab_size": VOCABULARY, **row.settings})
@@ -235,6 +240,7 @@ def test_every_family_goes_there_and_back(row: Row, tmp_path: Path) -> None:
     assert all(torch.equal(first[name], tensor) for name, tensor in second.items())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("key", "value"),
     some_rows(
@@ -253,6 +259,7 @@ def test_what_differs_in_one_thing_is_not_theirs(key: str, value: Any) -> None:
     assert found is None or found.head_class != "GPT2LMHeadModel"
 
 
+@pytest.mark.full
 def test_a_family_that_transformers_has_not_becomes_one_that_it_has(tmp_path: Path) -> None:
     @tfkit.register("family", "mine")
     class Mine(Llama):
@@ -269,6 +276,7 @@ def test_a_family_that_transformers_has_not_becomes_one_that_it_has(tmp_path: Pa
     same_logits(run, tmp_path / "out")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sizes", [{}, {"head_dim": 192}, {"num_kv_heads": 4}, {"head_dim": 192, "num_kv_heads": 4}])
 def test_a_size_that_is_derived_may_be_said(sizes: dict[str, int]) -> None:
     layer = {
@@ -288,6 +296,7 @@ def test_a_size_that_is_derived_may_be_said(sizes: dict[str, int]) -> None:
     assert found.head_class == "LlamaForCausalLM"
 
 
+@pytest.mark.full
 def test_dropout_and_initialisation_may_differ() -> None:
     recipe = load_recipe("gpt2", overrides={"model.init": "xavier", "model.final_dropout": 0.5})
     found = matching_family(recipe.blueprint())
@@ -298,6 +307,7 @@ def test_dropout_and_initialisation_may_differ() -> None:
 # the folder's own code
 
 
+@pytest.mark.full
 def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = command("export", own.folder, out)
@@ -321,6 +331,7 @@ def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> 
     torch.testing.assert_close(hidden, own.model(tokens()).hidden, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_the_code_it_brings_is_all_that_it_runs(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
     model = theirs_of(tmp_path / "out", trust_remote_code=True)
@@ -360,6 +371,7 @@ def test_its_generate_writes_what_the_run_writes_where_positions_change_with_the
     assert written[0].tolist()[-9:] == list(found[0].ids)
 
 
+@pytest.mark.full
 def test_its_generate_writes_what_the_run_writes(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
     model = theirs_of(tmp_path / "out", trust_remote_code=True)
@@ -381,6 +393,7 @@ def test_its_generate_writes_what_the_run_writes(own: Run, tmp_path: Path) -> No
     assert loss > 0
 
 
+@pytest.mark.full
 def test_its_classes_hand_out_attention_weights(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
     model = theirs_of(tmp_path / "out", trust_remote_code=True)
@@ -395,6 +408,7 @@ def test_its_classes_hand_out_attention_weights(own: Run, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.full
 def test_attention_without_an_output_projection_is_not_theirs() -> None:
     gpt2 = load_recipe("gpt2")
     assert matching_family(gpt2.blueprint()) is not None
@@ -402,6 +416,7 @@ def test_attention_without_an_output_projection_is_not_theirs() -> None:
     assert matching_family(changed.blueprint()) is None
 
 
+@pytest.mark.full
 def test_layers_that_differ(tmp_path: Path) -> None:
     layers = {"local": {"mask": {"type": "window", "size": 3}}, "global": {"position": "none"}}
     run = trained(tmp_path / "run", decoder(layers=layers, pattern=["local", "global"], num_layers=3))
@@ -463,6 +478,7 @@ def test_a_masked_model(tmp_path: Path) -> None:
     assert len(filled) == 5
 
 
+@pytest.mark.full
 def test_parts_of_ones_own_come_along(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -494,6 +510,7 @@ def test_parts_of_ones_own_come_along(tmp_path: Path) -> None:
     same_logits(run, tmp_path / "out", trust_remote_code=True)
 
 
+@pytest.mark.full
 def test_what_is_bundled_is_what_is_used(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
     sources = (tmp_path / "out" / "tfkit_sources.py").read_text("utf-8")
@@ -506,6 +523,7 @@ def test_what_is_bundled_is_what_is_used(own: Run, tmp_path: Path) -> None:
 # folders
 
 
+@pytest.mark.full
 def test_what_is_there_is_not_replaced_unasked(own: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_model(own, out)
@@ -525,6 +543,7 @@ def test_what_is_there_is_not_replaced_unasked(own: Run, tmp_path: Path) -> None
         export_model(own, foreign, force=True)
 
 
+@pytest.mark.full
 def test_nothing_is_left_of_what_fails(own: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any) -> None:
         raise UsageError("no room")

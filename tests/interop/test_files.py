@@ -98,6 +98,7 @@ def test_weights_of_other_libraries(tmp_path: Path, name: str) -> None:
         read(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("several", some([False, True]))
 def test_pickled_weights_are_refused_and_the_command_converts_them(
     tensors: dict[str, torch.Tensor], tmp_path: Path, several: bool

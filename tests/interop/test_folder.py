@@ -80,6 +80,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.full
 @shares(23)
 def test_killed_while_replacing(tmp_path: Path, write: Callable[..., object], share: int) -> None:
     goal, states = tmp_path / "goal", {}
@@ -153,6 +154,7 @@ def test_a_run_that_is_trained_is_not_replaced(tmp_path: Path, exports: Path) ->
     lock.release()
 
 
+@pytest.mark.full
 def test_the_users_files_and_links_stay(tmp_path: Path, exports: Path, write: Callable[..., object]) -> None:
     outside, goal = tmp_path / "outside", tmp_path / "goal"
     outside.mkdir()

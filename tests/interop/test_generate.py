@@ -122,6 +122,7 @@ def test_beams(two: Two, alpha: float, early: bool | str) -> None:
     agree(two, {**both, "num_return_sequences": 4}, {"type": "beam", **both, "n_best": 4})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "theirs",
     [

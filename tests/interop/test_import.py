@@ -63,6 +63,7 @@ def same_as_theirs(run: Path, folder: Path) -> None:
     torch.testing.assert_close(logits_of(run), theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_an_import_enters_few_functions(llama: Path, tmp_path: Path) -> None:
     """A budget, to be lowered with the code; families and parts that check more may raise it."""
     import_model(str(llama), tmp_path / "first")  # imports, and what is kept for each class
@@ -115,6 +116,7 @@ def test_every_command_takes_the_run(llama: Path, tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (2, f"tfkit: {run / 'resolved.yaml'}: the recipe has no data\n")
 
 
+@pytest.mark.full
 def test_it_writes_what_theirs_writes(llama: Path, tmp_path: Path) -> None:
     import transformers
 
@@ -151,6 +153,7 @@ def test_an_encoder_decoder_writes_what_theirs_writes(family: str, tmp_path: Pat
     assert mine == [text.strip() for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
 
 
+@pytest.mark.full
 def test_training_goes_on_from_an_import(gpt2: Path, tmp_path: Path) -> None:
     import_model(str(gpt2), tmp_path / "run")
     (tmp_path / "lines").write_text("w1 w2 w3 w4\n" * 4)
@@ -250,6 +253,7 @@ def test_tied_weights_stand_once_in_the_file(gpt2: Path, tmp_path: Path) -> None
     assert "head.output.weight" not in names
 
 
+@pytest.mark.full
 def test_what_is_there_is_not_replaced_unasked(llama: Path, gpt2: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     import_model(str(llama), run)
@@ -326,6 +330,7 @@ def test_both_spellings_of_rotary_positions(tmp_path: Path, spelling: str) -> No
     assert "theta: 500.0" in (tmp_path / "run" / "recipe.yaml").read_text()
 
 
+@pytest.mark.full
 def test_names_without_a_prefix_and_of_old(tmp_path: Path, bert: Path) -> None:
     gpt2 = model_folder(tmp_path / "gpt2", "gpt2")
     old = {"weight": "gamma", "bias": "beta"}
@@ -410,6 +415,7 @@ def with_tensor(folder: Path, name: str, change: Callable[[torch.Tensor], torch.
     save_file(load_file(file) | {name: change(load_file(file)[name])}, file, {"format": "pt"})
 
 
+@pytest.mark.full
 def test_an_import_is_on_record(llama: Path, tmp_path: Path) -> None:
     run = import_model(str(llama), tmp_path / "run").run
     listed = read_sums(run)

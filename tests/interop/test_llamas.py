@@ -23,6 +23,7 @@ from .rows_llamas import ROWS, TINY
 transformers = pytest.importorskip("transformers")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("row", ROWS, ids=str)
 @torch.no_grad()
 def test_a_config_of_ours_makes_the_same_model_of_theirs(row: Row, tmp_path: Path) -> None:
@@ -104,6 +105,7 @@ def test_older_files_mean_the_same(name: str) -> None:
 OTHERWISE = {"T5GemmaConfig", "HyperCLOVAXConfig"}
 
 
+@pytest.mark.full
 @looped("name", sorted({row.config for row in ROWS} - OTHERWISE))
 def test_what_a_file_leaves_out_is_what_theirs_takes_it_for(name: str) -> None:
     spelled = getattr(transformers, name)().to_dict()
@@ -141,6 +143,7 @@ def test_an_unknown_type_of_layer_is_named() -> None:
         family_of(config).recipe(config)
 
 
+@pytest.mark.full
 def test_a_model_that_no_config_of_theirs_says_is_not_written_as_theirs() -> None:
     text = {"type": "decoder", "d_model": 16, "num_layers": 2, "vocab_size": 61, "head": "language_model"}
     layer = {

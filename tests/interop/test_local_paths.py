@@ -68,6 +68,7 @@ def named_in(folder: Path, home: Path) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_a_pushed_run_names_no_folder_of_its_author(place: Hub, trained: Run, home: Path) -> None:
     assert {"recipe.yaml", "resolved.yaml", "environment.json", "model.safetensors"} <= {
         *named_in(trained.folder, home)
@@ -104,6 +105,7 @@ def test_a_part_that_did_not_come_along_is_asked_for(place: Hub, home: Path, tmp
         tfkit.load_run(HERE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["huggingface", "onnx"])
 def test_an_export_names_no_folder_of_its_author(form: str, trained: Run, home: Path, tmp_path: Path) -> None:
     if form == "onnx":
@@ -115,6 +117,7 @@ def test_an_export_names_no_folder_of_its_author(form: str, trained: Run, home: 
     assert f"{home / 'train' / 'texts.txt'} as train/texts.txt" in result.stdout
 
 
+@pytest.mark.full
 def test_settings_of_a_model_that_was_imported_from_a_folder(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="a model is made with transformers, which the extra test brings")
     from .made import model_folder, said

@@ -149,6 +149,7 @@ def test_a_part_that_cannot_leave_is_named() -> None:
         check_leaves(load_recipe({"tfkit": 1, "model": recipe}).blueprint())
 
 
+@pytest.mark.full
 def test_nothing_half_written_stays(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_onnx()
 

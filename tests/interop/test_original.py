@@ -143,6 +143,7 @@ def test_the_paper_s_formulas_one_token_at_a_time(model: Model) -> None:
     assert apart(torch.stack(steps), theirs) < 1e-9
 
 
+@pytest.mark.full
 def test_every_weight_is_read(model: Model) -> None:
     before = said(model, input_ids=SOURCE[:1], decoder_input_ids=TARGET[:1])
     for name, value in model.named_parameters():

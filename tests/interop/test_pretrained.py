@@ -97,6 +97,7 @@ def test_it_is_the_same_model_with_a_loss(name: str) -> None:
     torch.testing.assert_close(out.loss, cross_entropy(given.reshape(-1, given.shape[-1]), wanted.reshape(-1)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["decoder", *(pytest.param(name, marks=pytest.mark.slow) for name in [*MODELS][1:])])
 def test_it_saves_itself_and_its_code(name: str, tmp_path: Path) -> None:
     hf, batch, folder = tfkit.as_pretrained(built(name)).eval(), example(name), tmp_path / "saved"

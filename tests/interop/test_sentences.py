@@ -41,6 +41,7 @@ def test_vectors_are_those_of_embed(bert: Run, tmp_path: Path, pooling: str) -> 
     same_vectors(bert, tmp_path / "out", ["w1 w2", "w3", "w1 " * 90], pooling)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures(modules.__name__)
 @pytest.mark.filterwarnings("ignore")
 def test_vectors_of_an_architecture_that_transformers_lacks(tmp_path: Path) -> None:
@@ -51,6 +52,7 @@ def test_vectors_of_an_architecture_that_transformers_lacks(tmp_path: Path) -> N
     same_vectors(run, tmp_path / "out", ["return the value", "", "a list of " * 9, "the end"])
 
 
+@pytest.mark.full
 def test_an_export_replaces_all_of_an_earlier_one(bert: Run, tmp_path: Path) -> None:
     export_model(bert, tmp_path / "out")
     before = {path.name for path in (tmp_path / "out").iterdir()}

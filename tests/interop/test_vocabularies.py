@@ -35,6 +35,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return train(load_recipe(recipe(folder, **changed)), folder / "run", progress=False)
 
 
+@pytest.mark.full
 def test_it_goes_out_as_marian_and_comes_in_again(run: Run, tmp_path: Path) -> None:
     exported = export_model(run, tmp_path / "out")
     assert exported.family_config is not None and exported.family_config.family.part_name == "marian"

@@ -125,6 +125,7 @@ print(json.dumps([count, seconds, 1024 * (peak - begun)]))
 """
 
 
+@pytest.mark.full
 def test_seventy_billion_parameters_take_no_memory():
     done = subprocess.run(
         [sys.executable, "-c", BUILD, json.dumps(LLAMA_2_70B)], capture_output=True, text=True, check=True

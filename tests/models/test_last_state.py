@@ -149,6 +149,7 @@ def test_a_search_keeps_the_state_of_each_hypothesis(strategy):
     assert found[0][0] == found[0][2] != found[0][1]
 
 
+@pytest.mark.full
 def test_it_is_trained_continued_and_answers(tmp_path):
     corpus = {"type": "copying", "shortest": 1, "longest": 4, "symbols": 4, "count": 60}
     data = {"tokenizer": "word", "batch": {"size": 8}, "train": corpus, "valid": {**corpus, "split": "valid"}}

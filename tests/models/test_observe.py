@@ -169,6 +169,7 @@ def test_a_call_that_observes_nothing_makes_no_new_objects() -> None:
     assert len(set(contexts)) == 1  # equal layers share one context
 
 
+@pytest.mark.full
 def test_an_observed_model_compiles_whole() -> None:
     model = built()
     compiled: nn.Module = torch.compile(model, fullgraph=True, backend="eager")  # type: ignore[assignment]

@@ -59,6 +59,7 @@ def hold(broken: Mutant) -> None:
         raise AssertionError(f"{type(error).__name__}: {error}\n{broken}") from error
 
 
+@pytest.mark.full
 @examples(FEW)
 @given(randoms)
 def test_a_few_mutants(random):
@@ -117,6 +118,7 @@ model:
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks the system for its memory in a way of Linux")
 @pytest.mark.parametrize(
     ("text", "status"),

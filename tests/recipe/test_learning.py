@@ -70,6 +70,7 @@ def parts(blueprint: Blueprint) -> Iterator[Config]:
     yield from (config for config in (*ends, blueprint.head) if config is not None)
 
 
+@pytest.mark.full
 def test_in_a_few_drawn_recipes_every_parameter_can_learn():
     found = list(accepted(FEW))
     assert len(found) > FEW // 4

@@ -225,6 +225,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.full
 def test_bombs_are_refused():
     def check(name, text):
         root, faults = parse(text, "r.yaml")

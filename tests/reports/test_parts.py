@@ -71,6 +71,7 @@ def squeezed(text: str) -> str:
 # every registered part
 
 
+@pytest.mark.full
 def test_the_smallest_recipe_with_a_part_is_right_at_any_width() -> None:
     def check(slot: str, name: str) -> None:
         minimal = minimal_of(slot, name)
@@ -305,6 +306,7 @@ def test_a_list_is_wrapped_and_never_cut(width: int) -> None:
                 assert word in text or (len(word) > 20 and squeezed(word)[:18] in squeezed(text))
 
 
+@pytest.mark.full
 def test_a_part_is_wrapped_and_never_cut() -> None:
     def check(slot: str, name: str) -> None:
         for width in WIDTHS:

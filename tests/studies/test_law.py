@@ -82,6 +82,7 @@ def test_the_prediction_interval_is_student_s_where_the_law_is_nearly_linear() -
     assert math.log(found.value / found.low) == pytest.approx(reach, rel=0.05)
 
 
+@pytest.mark.full
 def test_the_prediction_interval_holds_nearly_always() -> None:
     """Of 20 draws; fewer than 16 within have a probability of 0.0003 where 95 % are."""
     assert covered(20, 0.004, seed=2) >= 16 / 20

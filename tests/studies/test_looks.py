@@ -159,6 +159,7 @@ def test_what_makes_no_looks_is_refused(keys: dict[str, Any], message: str, tmp_
     refused.match(message)
 
 
+@pytest.mark.full
 def test_a_study_with_looks_from_its_line_to_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a margin that everything is within, the least number of seeds is trained, and nothing twice."""
     replaced(monkeypatch)

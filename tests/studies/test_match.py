@@ -221,6 +221,7 @@ def test_tokens_and_seconds_are_matched_by_steps_and_stay(tmp_path: Path, monkey
     assert [again.steps_of(arm) for arm in again.arms] == [100, 50]
 
 
+@pytest.mark.full
 def test_a_study_that_was_moved_is_the_same_one(tmp_path: Path) -> None:
     for name in ("here", "there"):
         (tmp_path / name).mkdir()

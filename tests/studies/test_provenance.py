@@ -27,6 +27,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
         return run_study(study(folder, compare=["wide"]), out=folder / "study", progress=False)
 
 
+@pytest.mark.full
 def test_a_number_leads_to_its_run_and_a_mean_to_its_variant(done: StudyRun) -> None:
     arm = done.results.arms[1]
     loss = arm.cells[1].scores["valid.loss"]

@@ -71,6 +71,7 @@ def folder(done: tuple[Path, Result]) -> Path:
     return done[0] / "studies" / "small"
 
 
+@pytest.mark.full
 def test_it_says_what_it_does_and_what_came_of_it(done: tuple[Path, Result]) -> None:
     printed = done[1]
     assert printed.exit_code == 0, printed.output
@@ -283,6 +284,7 @@ def test_a_folder_holds_one_study(done: tuple[Path, Result], tmp_path: Path) -> 
     assert "holds the runs of another study: its baseline or its budget differs" in " ".join(found.stderr.split())
 
 
+@pytest.mark.full
 def test_an_occupied_folder_is_refused_before_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = StudySource(str(study(tmp_path, **KEYS)))
     (tmp_path / "taken").mkdir()
@@ -445,6 +447,7 @@ def test_a_run_json_that_is_gone_or_damaged_is_written_again(done: tuple[Path, R
         shutil.copytree(tmp_path / "copy", folder)
 
 
+@pytest.mark.full
 def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> None:
     source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
     plan = make_plan(source, out, timed=False)
@@ -565,6 +568,7 @@ time.sleep(1.0)
 """
 
 
+@pytest.mark.full
 def test_two_processes_never_get_one_stale_claim(tmp_path: Path) -> None:
     here = re.sub(r"[^\w.-]", "-", platform.node())
     folder = lock_of(tmp_path / "run.claim", 2**22 + 1, here)

@@ -34,6 +34,7 @@ def tensors(file: Path) -> dict[str, torch.Tensor]:
     return Weights.read(file).by_name()
 
 
+@pytest.mark.full
 def test_only_the_adapter_is_trained_and_the_run_has_both(base: Path) -> None:
     run = trained(lora(base, steps=6, keep="last"), base.parent / "run")
     before, after = tensors(base / "model.safetensors"), tensors(run.folder / "model.safetensors")
@@ -55,6 +56,7 @@ def test_only_the_adapter_is_trained_and_the_run_has_both(base: Path) -> None:
     assert "adapter lora: 64 parameters, " in log and "2 projections: decoder.layers.0.attention.query" in log
 
 
+@pytest.mark.full
 def test_validation_measures_what_is_published(base: Path) -> None:
     loaded = lora(base, steps=4, keep="last", validate={"metrics": ["perplexity"], "samples": 1})
     run = trained(loaded, base.parent / "run")
@@ -62,6 +64,7 @@ def test_validation_measures_what_is_published(base: Path) -> None:
     assert load_run(run.folder).evaluate("valid")["loss"] == pytest.approx(last["valid.loss"], abs=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("callbacks", [[], [{"type": "ema", "decay": 0.5}]])
 def test_an_adapter_goes_on_to_the_same_bits(base: Path, callbacks: list[Any]) -> None:
     folder = base.parent
@@ -72,12 +75,14 @@ def test_an_adapter_goes_on_to_the_same_bits(base: Path, callbacks: list[Any]) -
     assert (straight.folder / "adapter.safetensors").read_bytes() == (parts.folder / "adapter.safetensors").read_bytes()
 
 
+@pytest.mark.full
 def test_another_adapter_cannot_resume(base: Path) -> None:
     trained(lora(base, steps=2), base.parent / "run")
     with pytest.raises(tfkit.RunError, match=r"train\.adapter\.rank: 2 in the run, 4 in the recipe"):
         trained(lora(base, {"rank": 4}, steps=4), base.parent / "run", resume=True)
 
 
+@pytest.mark.full
 def test_more_parameters_may_be_trained(base: Path) -> None:
     run = trained(lora(base, {"also": ["*feedforward.up*"]}, steps=3, keep="last"), base.parent / "run")
     before, after = tensors(base / "model.safetensors"), tensors(run.folder / "model.safetensors")

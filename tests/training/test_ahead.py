@@ -88,6 +88,7 @@ def test_an_error_is_raised_in_its_place(
     assert len(done) == 4 and not threads()  # three batches of epoch 0, and one of epoch 1
 
 
+@pytest.mark.full
 def test_an_interrupt_ends_the_thread_and_resumption_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = outcome(trained(small(tmp_path, MASKED, steps=9), tmp_path / "whole").folder)
     loss = "tfkit.training.loop.scale_gradients"

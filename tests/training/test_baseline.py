@@ -68,6 +68,7 @@ def test_equals_the_textbook(order):
     assert KneserNey(VOCAB, order).fit(train).nats(valid) == pytest.approx(expected)
 
 
+@pytest.mark.full
 @looped("order", [1, 2, 4, 5])
 @looped("context", [[0], [3, 3, 3, 3, 3], [1, 2], [5, 4, 3, 2, 1, 0], [6, 6]])
 def test_probabilities_sum_to_one(order, context):
@@ -99,6 +100,7 @@ def test_longer_contexts_help_where_there_is_structure():
     assert losses[0] > 1.2 * losses[1] > 1.2 * losses[2] and losses[2] < 0.02
 
 
+@pytest.mark.full
 def test_a_chain_is_learnt():
     table = np.random.default_rng(0).dirichlet(np.full(VOCAB, 0.4), size=VOCAB)
     valid = rows(7, 5, 500)

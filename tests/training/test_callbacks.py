@@ -47,6 +47,7 @@ class Notes:
         self.said.append(("end", training.step, training.progress.finished))
 
 
+@pytest.mark.full
 def test_events_come_in_their_order(tmp_path: Path) -> None:
     notes = Notes()
     loaded = small(tmp_path, evaluate_every=2, validate={"metrics": ["perplexity"]})
@@ -66,6 +67,7 @@ def test_events_come_in_their_order(tmp_path: Path) -> None:
     assert outcome(run.folder) == outcome(trained(loaded, tmp_path / "without").folder)
 
 
+@pytest.mark.full
 def test_a_function_sees_each_step_and_stops_the_run(tmp_path: Path) -> None:
     losses = []
 
@@ -90,6 +92,7 @@ def test_a_function_sees_each_step_and_stops_the_run(tmp_path: Path) -> None:
     assert outcome(longer.folder) == outcome(straight.folder)
 
 
+@pytest.mark.full
 def test_a_run_that_was_killed_at_its_end_stays_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(training: Training, record: Any) -> None:
         training.stop("enough")
@@ -155,6 +158,7 @@ def ema(tmp_path: Path, decay: float = 0.3, **train: Any) -> tfkit.Recipe:
     return small(tmp_path, callbacks=[{"type": "ema", "decay": decay}], **train)
 
 
+@pytest.mark.full
 def test_the_average_is_evaluated_and_published(tmp_path: Path) -> None:
     average, seen = averaged(tmp_path, 0.3, steps=6)
     run = trained(ema(tmp_path, steps=6, keep="last", evaluate_every=6), tmp_path / "run")
@@ -169,6 +173,7 @@ def test_the_average_is_evaluated_and_published(tmp_path: Path) -> None:
     assert plain["loss"] == last["loss"] and plain["valid.loss"] != last["valid.loss"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep", ["best", "last"])
 def test_an_average_goes_on_to_the_same_bits(tmp_path: Path, keep: str) -> None:
     straight = trained(ema(tmp_path, decay=0.9, steps=8, keep=keep), tmp_path / "straight")
@@ -178,6 +183,7 @@ def test_an_average_goes_on_to_the_same_bits(tmp_path: Path, keep: str) -> None:
     assert (straight.folder / "checkpoints/step-00000008/callbacks.safetensors").is_file()
 
 
+@pytest.mark.full
 def test_the_best_of_another_average_is_forgotten(tmp_path: Path) -> None:
     trained(small(tmp_path, steps=3), tmp_path / "run")
     run = trained(ema(tmp_path, steps=4), tmp_path / "run", resume=True)
@@ -224,6 +230,7 @@ class FakeLibrary:
         self.finished += 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_trackers_get_what_is_in_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     library = FakeLibrary()
@@ -271,6 +278,7 @@ def test_tensorboard_reads_what_is_in_metrics(tmp_path: Path) -> None:
 # --- one's own
 
 
+@pytest.mark.full
 def test_the_callback_of_the_documentation_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(import tfkit\n[^`]*?@tfkit\.register\(\"callback\"[^`]*?)```", text)

@@ -32,6 +32,7 @@ def charted(text: str) -> list[list[float]]:
     return [json.loads(row) for row in re.findall(r'^    (?:x-axis "step"|line) (\[.*\])$', text, re.MULTILINE)]
 
 
+@pytest.mark.full
 def test_a_card_says_costs_data_scores_and_curve(run: Run) -> None:
     text = (run.folder / CARD).read_text()
     total = count(run.blueprint).total
@@ -54,6 +55,7 @@ def test_a_card_says_costs_data_scores_and_curve(run: Run) -> None:
     check(run.folder, CARD)
 
 
+@pytest.mark.full
 def test_a_long_curve_is_averaged(tmp_path: Path) -> None:
     loaded = small(tmp_path, steps=50, evaluate_every=50, metrics=[])
     text = (trained(loaded, tmp_path / "run").folder / CARD).read_text()
@@ -63,6 +65,7 @@ def test_a_long_curve_is_averaged(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(sum(record["loss"] for record in records[:2]) / 2, abs=1e-4)
 
 
+@pytest.mark.full
 def test_an_edited_card_stays(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     trained(small(tmp_path, steps=2), folder)

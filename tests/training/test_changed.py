@@ -30,6 +30,7 @@ def known(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "environment.json").read_text()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_a_changed_file_is_named_and_may_be_accepted(tmp_path: Path, run: Path, split: str) -> None:
     file = tmp_path / f"{split}.txt"
@@ -50,6 +51,7 @@ def test_a_changed_file_is_named_and_may_be_accepted(tmp_path: Path, run: Path, 
         assert checkpoint["best"] == min(line["valid.loss"] for line in best)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"steps": 2}, {"steps": None, "epochs": 1}])
 def test_a_run_beyond_the_last_step_is_refused_untouched(
     tmp_path: Path, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
@@ -66,6 +68,7 @@ def test_a_run_beyond_the_last_step_is_refused_untouched(
     assert "already finished" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_changed_keys_are_named_at_each_start(tmp_path: Path, run: Path) -> None:
     def log(**options: Any) -> str:
         text = (run / "train.log").read_text()
@@ -84,6 +87,7 @@ def test_changed_keys_are_named_at_each_start(tmp_path: Path, run: Path) -> None
     assert "last start: train.steps: 4 in the run, 5 in the recipe\n" in log(**{**many, "steps": 5}, **rate)
 
 
+@pytest.mark.full
 def test_a_start_without_a_step_says_so(tmp_path: Path, run: Path) -> None:
     trained(small(tmp_path, **TWO, keep="last"), run, resume=True)
     assert (
@@ -92,11 +96,13 @@ def test_a_start_without_a_step_says_so(tmp_path: Path, run: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_what_is_the_same_goes_on(tmp_path: Path, run: Path) -> None:
     (tmp_path / "train.txt").write_text((tmp_path / "train.txt").read_text())
     trained(small(tmp_path), run, resume=True)
 
 
+@pytest.mark.full
 def test_a_run_that_was_moved_with_its_data_goes_on(tmp_path: Path) -> None:
     """Its test split, too, of which training keeps no hash."""
     for name in ("here", "there"):
@@ -133,6 +139,7 @@ def test_a_file_in_two_splits_is_told_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_a_tokenizer_file_counts_too(tmp_path: Path, run: Path) -> None:
     shutil.copy(run / "tokenizer.json", tmp_path / "tokens.json")
     overrides = {"data.tokenizer": {"type": "file", "path": str(tmp_path / "tokens.json")}}
@@ -175,6 +182,7 @@ def own() -> Iterator[None]:
     del Own
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"folder": "."}])
 def test_what_no_file_holds_is_known_by_its_examples(
     tmp_path: Path, own: None, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -191,6 +199,7 @@ def test_what_no_file_holds_is_known_by_its_examples(
         trained(loaded(3), folder, resume=True)
 
 
+@pytest.mark.full
 def test_an_older_run_has_no_record_and_gets_one(tmp_path: Path, run: Path) -> None:
     for odd in (None, [], {"train": 5}, {"train": {"x": 1}}):
         (run / "SHA256SUMS").unlink(missing_ok=True)
@@ -205,6 +214,7 @@ def test_an_older_run_has_no_record_and_gets_one(tmp_path: Path, run: Path) -> N
     assert differences({}, known(run)["data"]) == {}
 
 
+@pytest.mark.full
 def test_a_resume_keeps_how_the_run_began(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = known(run)
     monkeypatch.setattr(environment, "PACKAGES", ("torch", "numpy"))
@@ -222,6 +232,7 @@ def test_a_resume_keeps_how_the_run_began(tmp_path: Path, run: Path, monkeypatch
     assert second == {"step": 3, "device": before["device"], "threads": threads}
 
 
+@pytest.mark.full
 def test_accepting_makes_no_other_recipe(tmp_path: Path, run: Path) -> None:
     loaded = small(tmp_path, changed_data="accept")
     straight = trained(small(tmp_path), tmp_path / "straight").folder

@@ -106,6 +106,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return trained(recipe(folder, {"train.samples": 0}, evaluate_every=3, metrics=["exact_match"]), folder / "run")
 
 
+@pytest.mark.full
 def test_the_template_goes_out_and_comes_in(run: Run, tmp_path: Path) -> None:
     export_model(run, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
@@ -127,6 +128,7 @@ def test_unknown_pieces_are_those_of_the_rendered_conversation(run: Run) -> None
     assert "unknown role 'robot'" in refused and "vocabulary" not in refused
 
 
+@pytest.mark.full
 def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path) -> None:
     layer = {"residual": "pre_norm", "feedforward": {"type": "mlp", "d_ff": 8, "activation": "gelu_tanh"}}
     changed = {f"model.layer.{name}": value for name, value in layer.items()} | {"model.position": "learned"}
@@ -143,6 +145,7 @@ def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path) -> None:
     assert printed.exit_code == 0 and printed.stdout == reply + "\n"
 
 
+@pytest.mark.full
 def test_a_run_without_a_template_says_so(tmp_path: Path) -> None:
     plain = trained(recipe(tmp_path, {"objective": "completion", "train.samples": 0}, steps=1), tmp_path / "run")
     with pytest.raises(UsageError, match="has no chat template; train with objective: chat, or import a model"):

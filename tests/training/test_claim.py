@@ -79,6 +79,7 @@ def paused(done: Run, tmp_path: Path) -> Iterator[Any]:
         os.close(handle)
 
 
+@pytest.mark.full
 def test_the_second_process_is_refused_and_the_first_goes_on(tmp_path: Path, paused: Any) -> None:
     child = paused(out=tmp_path / "run")
     before = content(tmp_path / "run")
@@ -88,6 +89,7 @@ def test_the_second_process_is_refused_and_the_first_goes_on(tmp_path: Path, pau
     assert content(tmp_path / "run") == before
 
 
+@pytest.mark.full
 def test_the_default_folder_of_a_living_process_is_taken(
     tmp_path: Path, paused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_what_a_kill_left_is_no_run(tmp_path: Path) -> None:
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.full
 def test_two_trainings_in_one_process_are_refused(tmp_path: Path) -> None:
     seen: list[BaseException] = []
 
@@ -200,6 +203,7 @@ def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: 
         trained(small(done.folder.parent), run, resume=True)  # is finished
 
 
+@pytest.mark.full
 def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
     """Without weights and the record of an end a run was stopped; its checkpoints are all there is."""
     for name in ("model.safetensors", "evaluation.json", "SHA256SUMS"):
@@ -213,6 +217,7 @@ def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
     assert outcome(trained(small(run.parent), run, resume=True).folder)  # nothing could be lost
 
 
+@pytest.mark.full
 def test_force_keeps_what_was_there_as_name_old(run: Path) -> None:
     old = run.with_name("run.old")
     for name in ("notes.txt", "mine/a", "checkpoints/copy/state.json", "x.damaged"):
@@ -232,6 +237,7 @@ def test_force_keeps_what_was_there_as_name_old(run: Path) -> None:
     assert content(run.parent) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["resume", "force", ""])
 def test_a_run_that_a_kill_left_as_name_old_comes_back(run: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, before = os.rename, content(run)
@@ -261,6 +267,7 @@ def test_a_run_that_a_kill_left_as_name_old_comes_back(run: Path, how: str, monk
 LINKED = ["checkpoints", "train.log", "metrics.jsonl", "environment.json", "model.safetensors", "evaluation.json"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*LINKED, "recipe.yaml", "checkpoints/step", "checkpoints/step/state.json"])
 def test_nothing_is_written_through_a_link(run: Path, name: str) -> None:
     outside = run.parent / "outside"
@@ -295,6 +302,7 @@ def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
     trained(small(run.parent, **SMALL), run, force=True)
 
 
+@pytest.mark.full
 def test_the_run_itself_may_be_a_link(run: Path) -> None:
     link = run.parent / "link"
     link.symlink_to("run")

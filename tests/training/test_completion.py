@@ -79,6 +79,7 @@ def recipe(**data: Any) -> Recipe:
     return load_recipe({**whole, "data": {"tokenizer": "word", "batch": {"size": 4}, **corpora, **data}})
 
 
+@pytest.mark.full
 def test_a_run_is_trained_measured_and_writes_what_comes_after_a_source(tmp_path: Path) -> None:
     run = trained(recipe(), tmp_path / "run")
     assert set(run.evaluate("test")) == {"loss", "exact_match"}

@@ -138,6 +138,7 @@ def scores(model: Any, batch: Batch) -> torch.Tensor:
     return logits[batch["predicted"]] if "predicted" in batch else logits
 
 
+@pytest.mark.full
 def test_soft_targets_are_those_of_the_formula(tmp_path: Path) -> None:
     task = ready(taught(tmp_path, teacher={"temperature": 3, "weight": 0.25}))
     loss, batch = loss_of(task)
@@ -148,6 +149,7 @@ def test_soft_targets_are_those_of_the_formula(tmp_path: Path) -> None:
     assert loss == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
+@pytest.mark.full
 def test_states_are_compared_as_the_formula_says(tmp_path: Path) -> None:
     settings = {
         "weight": 0,
@@ -207,6 +209,7 @@ def test_gradients_reach_only_the_student(objective: str, tmp_path: Path) -> Non
 # whole runs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("objective", some(ALL))
 def test_a_student_of_each_objective_is_trained(objective: str, tmp_path: Path) -> None:
     run = trained(taught(tmp_path, objective, {"cosine": 1}), tmp_path / "student")
@@ -218,12 +221,14 @@ def test_a_student_of_each_objective_is_trained(objective: str, tmp_path: Path) 
     assert lines[-1]["valid.loss"] == pytest.approx(valid, rel=1e-5)  # of the objective alone
 
 
+@pytest.mark.full
 def test_a_transformer_teaches_a_recurrent_student(tmp_path: Path) -> None:
     loaded = taught(tmp_path, "causal_lm", {"weight": 1})
     student = taught(tmp_path, "causal_lm", {"weight": 1}, model__layer=RECURRENT, model__position="none")
     assert trained(student, tmp_path / "student").model.state_dict().keys() != ready(loaded).model.state_dict().keys()
 
 
+@pytest.mark.full
 def test_a_resumed_student_equals_an_unbroken_one(tmp_path: Path) -> None:
     def student(steps: int) -> Recipe:
         settings = {"cosine": 1, "hidden": {0: 3}, "projection": True}
@@ -237,6 +242,7 @@ def test_a_resumed_student_equals_an_unbroken_one(tmp_path: Path) -> None:
     assert any("beside" in name for name in outcome(tmp_path / "whole"))
 
 
+@pytest.mark.full
 def test_resume_sees_a_changed_teacher(tmp_path: Path) -> None:
     trained(taught(tmp_path), tmp_path / "student")
     (tmp_path / "teacher").rename(tmp_path / "moved")
@@ -316,6 +322,7 @@ def test_objectives_that_no_teacher_serves(tmp_path: Path) -> None:
 # the teacher's own texts
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("objective", ["seq2seq", "completion"])
 def test_targets_are_written_once(objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"weight": 0, "sequences": {"type": "beam", "num_beams": 2}}

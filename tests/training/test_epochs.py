@@ -18,6 +18,7 @@ from tfkit.training.setup import steps_of
 TWO = {"steps": None, "epochs": 2}  # 6 texts in batches of 2
 
 
+@pytest.mark.full
 def test_epochs_train_as_their_steps_do(tmp_path: Path) -> None:
     by_steps = trained(small(tmp_path, steps=6), tmp_path / "steps")
     by_epochs = trained(small(tmp_path, **TWO), tmp_path / "epochs")
@@ -28,6 +29,7 @@ def test_epochs_train_as_their_steps_do(tmp_path: Path) -> None:
     assert load_run(by_epochs.folder).recipe.train.epochs == 2
 
 
+@pytest.mark.full
 def test_an_epoch_may_end_within_a_step(tmp_path: Path) -> None:
     recipe = small(tmp_path, **TWO, accumulate=4)
     assert steps_of(recipe) == 2
@@ -35,6 +37,7 @@ def test_an_epoch_may_end_within_a_step(tmp_path: Path) -> None:
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
+@pytest.mark.full
 def test_a_finished_run_is_finished_and_more_epochs_go_on(tmp_path: Path) -> None:
     run = trained(small(tmp_path, **TWO), tmp_path / "run")
     before = outcome(run.folder)
@@ -44,6 +47,7 @@ def test_a_finished_run_is_finished_and_more_epochs_go_on(tmp_path: Path) -> Non
     assert len((run.folder / "metrics.jsonl").read_text().splitlines()) == 9
 
 
+@pytest.mark.full
 def test_the_schedule_ends_with_the_epochs(tmp_path: Path) -> None:
     recipe = small(tmp_path, **TWO, schedule={"type": "linear", "lr": 0.1, "warmup": 0})
     lines = (trained(recipe, tmp_path / "run").folder / "metrics.jsonl").read_text().splitlines()

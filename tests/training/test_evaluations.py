@@ -21,6 +21,7 @@ def written(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "evaluation.json").read_text())
 
 
+@pytest.mark.full
 def test_an_evaluation_is_made_with_its_values_and_can_be_made_again(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("six five\n")
     corpus = {"type": "text", "files": str(tmp_path / "other.txt")}
@@ -34,6 +35,7 @@ def test_an_evaluation_is_made_with_its_values_and_can_be_made_again(tmp_path: P
     assert found.evaluate()["loss"] == scores["valid"]["loss"], "the run's own data is as before"
 
 
+@pytest.mark.full
 def test_a_file_is_found_from_the_recipe_and_from_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = yaml.safe_load(small(tmp_path).resolved())
     data["model"]["vocab_size"] = "tokenizer"
@@ -77,6 +79,7 @@ def test_what_a_trained_model_cannot_be_evaluated_with_is_refused(
     assert message in str(refused.value)
 
 
+@pytest.mark.full
 def test_set_does_not_change_what_the_weights_depend_on(tmp_path: Path) -> None:
     run = trained(small(tmp_path), tmp_path / "run")
     for text in ("data.tokenizer=byte", "objective=seq2seq", "train.steps=3"):
@@ -84,12 +87,14 @@ def test_set_does_not_change_what_the_weights_depend_on(tmp_path: Path) -> None:
             load_run(run.folder, sets=[text])
 
 
+@pytest.mark.full
 def test_the_generation_rate_is_measured_when_training_ends(tmp_path: Path) -> None:
     asked = {"batch": 2, "prompt": 4, "new": 3}
     run = trained(small(tmp_path, generation_rate=asked), tmp_path / "run")
     assert written(run.folder)["generation"]["tokens_per_second"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rate", "message"),
     [({"prompt": 17, "new": 1}, "need 17 positions"), ({"prompt": 2, "new": 16}, "need 17 positions")],
@@ -113,6 +118,7 @@ def test_a_rate_of_a_model_that_writes_no_text_is_refused(tmp_path: Path) -> Non
         small(tmp_path, encoder, generation_rate={"new": 2})
 
 
+@pytest.mark.full
 def test_evaluations_change_nothing_of_the_training(tmp_path: Path) -> None:
     plain = trained(small(tmp_path), tmp_path / "plain")
     more = trained(small(tmp_path, evaluations=SHORTER, generation_rate={"new": 2}), tmp_path / "more")

@@ -130,6 +130,7 @@ def test_the_factor_is_the_product_of_its_reasons(model: Model) -> None:
     assert rate_of(parameter, groups, 0.5, {"decoder": 3}) == 3.0 * 5.0 * 0.25
 
 
+@pytest.mark.full
 def test_a_run_with_groups_is_resumed_exactly(tmp_path: Path) -> None:
     options: dict[str, Any] = {"groups": [{"kind": "norm", "rate": 4.0}], "layer_decay": 0.5, "checkpoint_every": 2}
     whole = trained(small(tmp_path, steps=4, **options), tmp_path / "whole")
@@ -140,12 +141,14 @@ def test_a_run_with_groups_is_resumed_exactly(tmp_path: Path) -> None:
     assert outcome(whole.folder) != outcome(plain.folder)
 
 
+@pytest.mark.full
 def test_other_groups_make_another_run(tmp_path: Path) -> None:
     trained(small(tmp_path, layer_decay=0.5), tmp_path / "run")
     with pytest.raises(RunError, match=r"train\.layer_decay: 0\.5 in the run"):
         trained(small(tmp_path, steps=5, layer_decay=0.4), tmp_path / "run", resume=True)
 
 
+@pytest.mark.full
 def test_a_run_from_before_there_were_groups_goes_on(tmp_path: Path) -> None:
     run = trained(small(tmp_path), tmp_path / "run")
     file = run.folder / "resolved.yaml"

@@ -54,6 +54,7 @@ def test_a_run_says_what_it_is(tmp_path: Path) -> None:
     assert found["seconds"] == start["seconds"] > 0
 
 
+@pytest.mark.full
 def test_each_resume_is_a_start_and_time_adds_up(tmp_path: Path) -> None:
     trained(small(tmp_path), tmp_path / "run")
     trained(small(tmp_path, steps=5), tmp_path / "run", resume=True)
@@ -64,6 +65,7 @@ def test_each_resume_is_a_start_and_time_adds_up(tmp_path: Path) -> None:
     assert found.seconds == pytest.approx(sum(start.seconds for start in found.starts), abs=0.01)
 
 
+@pytest.mark.full
 def test_resuming_by_another_rule_of_products_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(small(tmp_path), tmp_path / "run")
     log = tmp_path / "run" / "train.log"
@@ -77,6 +79,7 @@ def test_resuming_by_another_rule_of_products_says_so(tmp_path: Path, monkeypatc
     assert f"products follow the rule TFKIT_PRODUCTS=transposed now, {own} before; results differ" in log.read_text()
 
 
+@pytest.mark.full
 def test_a_run_of_an_older_version_gets_its_history_when_it_goes_on(tmp_path: Path) -> None:
     run = trained(small(tmp_path), tmp_path / "run")
     (run.folder / RUN).unlink()
@@ -88,6 +91,7 @@ def test_a_run_of_an_older_version_gets_its_history_when_it_goes_on(tmp_path: Pa
     assert [start.step for start in found.starts] == [3]
 
 
+@pytest.mark.full
 def test_a_damaged_history_is_named(tmp_path: Path) -> None:
     run = trained(small(tmp_path), tmp_path / "run")
     (run.folder / RUN).write_text('{"recipe": "x", "seed": "three"}')
@@ -134,6 +138,7 @@ def test_a_name_is_never_long(tmp_path: Path) -> None:
     assert first != second
 
 
+@pytest.mark.full
 def test_runs_of_other_seeds_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in (1, 2, 2):

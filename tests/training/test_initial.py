@@ -181,6 +181,7 @@ def of_depth(folder: Path, layers: int, **train: Any) -> Recipe:
     return small(folder, overrides={"model.num_layers": layers}, steps=1, **train)
 
 
+@pytest.mark.full
 def test_layers_start_from_other_layers(tmp_path: Path) -> None:
     run = trained(of_depth(tmp_path, 3), tmp_path / "deep")
     deep = run.model.state_dict()
@@ -194,6 +195,7 @@ def test_layers_start_from_other_layers(tmp_path: Path) -> None:
         assert torch.equal(tensor, deep[there]), name
 
 
+@pytest.mark.full
 def test_a_layer_that_starts_from_none_is_named(tmp_path: Path) -> None:
     run = trained(of_depth(tmp_path, 2), tmp_path / "deep")
     settings: dict[str, Any] = {"run": str(run.folder), "layers": {0: 1}}
@@ -205,6 +207,7 @@ def test_a_layer_that_starts_from_none_is_named(tmp_path: Path) -> None:
     assert torch.equal(model[name], run.model.state_dict()[name.replace("0", "1")])
 
 
+@pytest.mark.full
 def test_layers_of_either_side_that_do_not_exist(tmp_path: Path) -> None:
     run = trained(of_depth(tmp_path, 2), tmp_path / "deep")
     for layers, said in (
@@ -220,6 +223,7 @@ def test_layers_of_either_side_that_do_not_exist(tmp_path: Path) -> None:
         assert said in str(error.value), layers
 
 
+@pytest.mark.full
 def test_a_saved_recipe_has_the_layers(tmp_path: Path) -> None:
     run = trained(of_depth(tmp_path, 2), tmp_path / "deep")
     settings = {"run": str(run.folder), "layers": {0: 1, 1: 0}}

@@ -62,6 +62,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path: Path) -> None:
         shutil.rmtree(folder)
 
 
+@pytest.mark.full
 @shares(47)
 def test_replacing_leaves_the_old_run_or_the_new_one(tmp_path: Path, share: int) -> None:
     """The old run is whole at any time, in its place or as run.old."""
@@ -96,6 +97,7 @@ def test_replacing_leaves_the_old_run_or_the_new_one(tmp_path: Path, share: int)
     assert share > 1 or seen == {"old", "between", "new"}
 
 
+@pytest.mark.full
 @ways("how", "force", 67, force=2, resume=2)
 def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, how: str, share: int) -> None:
     before, after, folder = small(tmp_path, seed=1), small(tmp_path, seed=2), tmp_path / "run"

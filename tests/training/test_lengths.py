@@ -58,6 +58,7 @@ def test_bounds_that_make_no_ranges_are_refused(bounds: list[int]) -> None:
         load_recipe({**RECIPE, "train": train})
 
 
+@pytest.mark.full
 def test_a_run_measures_longer_and_each_length_when_training_ends(tmp_path: Path) -> None:
     run = trained(recipe(), tmp_path / "run")
     written = json.loads((tmp_path / "run" / "evaluation.json").read_text())

@@ -146,6 +146,7 @@ def test_resuming_is_exact(tmp_path: Path, kind: str, stop: int) -> None:
     assert [line["step"] for line in lines(parts)] == list(range(1, 9))
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
     first, second = (train(tmp_path, name, recipe(tmp_path)) for name in ("a", "b"))
     assert same(weights(first), weights(second)) and lines(first) == lines(second)
@@ -258,6 +259,7 @@ def test_loss_that_is_no_number_stops_and_saves_nothing(tmp_path: Path) -> None:
     assert len(lines(trainer)) == 5
 
 
+@pytest.mark.full
 def test_best_last_and_mean(tmp_path: Path) -> None:
     losses = iter([3.0, 1.0, 2.0] * 3)
     patched = pytest.MonkeyPatch()
@@ -296,6 +298,7 @@ def test_the_best_weights_are_lost_in_words(tmp_path: Path, monkeypatch: pytest.
     assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
 
 
+@pytest.mark.full
 def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 2.0, 2.5, 2.0, 1.0, 1.0])
     monkeypatch.setattr("tfkit.training.loop.mean_loss", lambda *_: next(losses))
@@ -305,6 +308,7 @@ def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert more.progress.step == 6 and more.progress.best == 1.0
 
 
+@pytest.mark.full
 def test_resuming_with_another_keep(tmp_path: Path) -> None:
     train(tmp_path, "run", recipe(tmp_path, steps=3, keep="last"))
     trainer = train(tmp_path, "run", recipe(tmp_path, steps=6, keep="best", evaluate_every=6), resume=True)
@@ -561,6 +565,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     assert len(lines(trainer)) == 3
 
 
+@pytest.mark.full
 def test_a_signal_at_any_moment_leaves_a_checkpoint_of_the_last_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -589,6 +594,7 @@ def test_a_signal_at_any_moment_leaves_a_checkpoint_of_the_last_step(
 # --- the mean
 
 
+@pytest.mark.full
 def test_a_mean_that_is_worse_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"evaluate_every": 2, "checkpoint_every": 2, "keep": {"mean": 2}}
     for last, ending in ((2.5, ": train.keep: best would have kept it"), (0.5, "")):
@@ -681,6 +687,7 @@ def test_progress_names_both_rates_where_they_differ() -> None:
 # --- a limit of time, and steps without an update
 
 
+@pytest.mark.full
 def test_a_time_limit_stops_and_resuming_is_exact(tmp_path: Path) -> None:
     straight = train(tmp_path, "straight", recipe(tmp_path, steps=6, evaluate_every=2))
     with seeded(0):
@@ -722,6 +729,7 @@ def poisoned(trainer: Trainer, steps: set[int]) -> None:
     weight.register_hook(spoil)
 
 
+@pytest.mark.full
 def test_skipped_steps_change_nothing_and_are_counted(tmp_path: Path) -> None:
     loaded = recipe(tmp_path, steps=6, not_finite="skip", checkpoint_every=3, evaluate_every=6)
     stream = io.StringIO()
@@ -748,6 +756,7 @@ def test_skipped_steps_change_nothing_and_are_counted(tmp_path: Path) -> None:
     assert same(weights(resumed), weights(trainer)) and lines(resumed) == records
 
 
+@pytest.mark.full
 def test_a_run_that_only_skips_stops(tmp_path: Path) -> None:
     with seeded(0):
         trainer = make(tmp_path, "run", recipe(tmp_path, steps=80, not_finite="skip"))

@@ -82,6 +82,7 @@ def test_files_that_a_kill_left_unrecorded_are_believed(run: Path) -> None:
     assert list(mend(RunFolder(run))) == []
 
 
+@pytest.mark.full
 def test_a_resume_goes_on_and_tells(done: Run, run: Path, longer: Path) -> None:
     for name in ("resolved.yaml", "recipe.yaml", "evaluation.json", "train.log"):
         (run / name).write_bytes(b"\xff\x00")
@@ -100,6 +101,7 @@ def test_a_resume_goes_on_and_tells(done: Run, run: Path, longer: Path) -> None:
     assert json.loads((run / "evaluation.json").read_text()).keys() == {"valid"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["resolved.yaml", "recipe.yaml", "metrics.jsonl", "train.log"])
 def test_a_finished_run_is_mended_too(done: Run, run: Path, name: str) -> None:
     before = {file: (run / file).read_bytes() for file in (name, "model.safetensors")}
@@ -168,6 +170,7 @@ def test_a_log_that_is_a_link_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", ["a: " + "[" * 5000 + "]" * 5000, "a: [", "- 1", "a: 2026-99-99"])
 def test_the_resolved_recipe_of_a_run_from_elsewhere_is_data(text: str, tmp_path: Path) -> None:
     (tmp_path / "resolved.yaml").write_text(text)

@@ -56,6 +56,7 @@ def test_other_errors_are_left_alone() -> None:
     assert not any(map(is_out_of_memory, (RuntimeError("shapes differ"), ValueError("out of memory"))))
 
 
+@pytest.mark.full
 def test_a_batch_larger_than_the_machine_is_refused_beforehand(tmp_path: Path) -> None:
     """A real one: the scores of 2 x 65,536 x 65,536 alone are 32 GiB and more."""
     (tmp_path / "train.txt").write_text("one two three four five six\n" * 12_000)
@@ -66,6 +67,7 @@ def test_a_batch_larger_than_the_machine_is_refused_beforehand(tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 def test_what_fits_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = prepare(recipe(tmp_path, {"data.batch": {"size": 16}, "model.num_layers": 4}), Reporter())
     demand = Demand(task)

@@ -245,6 +245,7 @@ def test_capo_tells_each_fact_in_other_words_in_each_split() -> None:
     assert examples("capo", people=30, seed=2) != splits["train"]
 
 
+@pytest.mark.full
 def test_what_cannot_be_drawn_is_refused() -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         (

@@ -85,6 +85,7 @@ def test_each_layer_that_is_recomputed_keeps_less(tmp_path: Path) -> None:
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
 
 
+@pytest.mark.full
 def test_a_run_is_the_same_run(tmp_path: Path) -> None:
     runs = [trained(recipe(tmp_path, DEEP, steps=4, recompute=count), tmp_path / str(count)) for count in (0, 2)]
     one, other = (outcome(run.folder) for run in runs)

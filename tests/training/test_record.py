@@ -139,6 +139,7 @@ def check_flips_in_a_checkpoint(run: Path, flips: int) -> None:
     assert checkpoints.sound(said.append) == newest
 
 
+@pytest.mark.full
 def test_a_flipped_bit_in_a_run_is_noticed(run: Path) -> None:
     check_flips_in_a_run(run, 2)
 
@@ -169,6 +170,7 @@ def test_a_file_of_a_checkpoint_that_is_cut_or_gone_is_noticed(run: Path, name: 
     assert checkpoints.sound(said.append) == (newest if older else before)
 
 
+@pytest.mark.full
 def test_the_checkpoint_before_is_used(runs: Path, run: Path) -> None:
     newest = run / "checkpoints" / "step-00000004"
     cut(newest / "optimizer.safetensors")
@@ -200,6 +202,7 @@ def test_each_damage_of_a_checkpoint_is_told_once(run: Path) -> None:
     assert said == [f"{newest / SUMS}: truncated last line"]
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_the_same_step_is_replaced_by_the_one_trained_again(runs: Path, run: Path) -> None:
     flip(run / "checkpoints/step-00000004/model.safetensors", random.Random(0))
     resume(run, steps=4)  # finished: nothing reads it

@@ -71,6 +71,7 @@ def test_rules_are_about_the_tokens_that_are_written(run: Run) -> None:
         run.generate("a cat", logits=[{"type": "banned", "tokens": ["c"]}])
 
 
+@pytest.mark.full
 def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     whole = trained(recipe(tmp_path, **{"train.steps": 5}), tmp_path / "whole")
     parts = trained(recipe(tmp_path), tmp_path / "parts")

@@ -61,6 +61,7 @@ def test_a_checkpoint_is_that_of_its_step(tmp_path: Path, monkeypatch: pytest.Mo
     writes.close()
 
 
+@pytest.mark.full
 def test_the_end_waits_and_every_bit_is_that_of_writing_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
