@@ -31,11 +31,11 @@ def shares(every: int, slow: int = 1) -> Any:
     return pytest.mark.parametrize("share", [few, some, whole])
 
 
-def ways(name: str, quick: str, every: int, **slow: int) -> Any:
-    """Parametrize `name` and `share` like `shares`; other ways than `quick` are in the slow tier."""
+def ways(name: str, quick: str, every: int, full: int, **slow: int) -> Any:
+    """Parametrize `name` and `share`: one way at every so many events, at more in the full suite, all in the slow."""
+    more = pytest.param(quick, full, marks=pytest.mark.full)
     rest = [pytest.param(way, share, marks=pytest.mark.slow) for way, share in slow.items()]
-    full = pytest.param(quick, every, marks=pytest.mark.full)
-    return pytest.mark.parametrize((name, "share"), [(quick, 3 * every), full, *rest])
+    return pytest.mark.parametrize((name, "share"), [(quick, every), more, *rest])
 
 
 def forked(work: Callable[[], object], event: int | None = None) -> int:

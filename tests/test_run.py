@@ -381,6 +381,7 @@ def test_evaluation(trained: Run) -> None:
     (trained.folder / "evaluation.json").unlink()
 
 
+@pytest.mark.full
 def test_metrics_of_the_recipe_are_measured_at_the_end(tmp_path: Path) -> None:
     run = silent(recipe(train__metrics=["exact_match"]), tmp_path / "run")
     assert json.loads((run.folder / "evaluation.json").read_text())["test"].keys() == {

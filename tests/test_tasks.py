@@ -248,6 +248,7 @@ class TestEmbed:
 
 
 class TestInitFrom:
+    @pytest.mark.full
     def test_another_head_is_new(self, classifier: Run, tmp_path: Path) -> None:
         head = {"type": "masked_lm", "activation": "tanh"}  # dense is as large as the classifier's
         source = base(tmp_path, head, "masked_lm", {"type": "text", "files": str(tmp_path / "text")})

@@ -83,6 +83,7 @@ def test_a_run_is_resumed_exactly_and_not_with_other_data(tmp_path: Path) -> Non
         train(recipe(tmp_path, train={**TRAIN, "steps": 40}), out=tmp_path / "part", resume=True, progress=False)
 
 
+@pytest.mark.full
 @looped(
     ("given", "said"),
     [
@@ -98,6 +99,7 @@ def test_wrong_inputs_are_refused(given: Any, said: str, run: Run) -> None:
         run.predict(given)
 
 
+@pytest.mark.full
 def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="reads arrays, but embed requires texts"):
         run.embed(["text"])

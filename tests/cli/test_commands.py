@@ -154,6 +154,7 @@ def test_show_is_a_table_of_80_columns(recipe: Path) -> None:
     assert "At length 16 on both sides, batch 1, float32" in result.stdout
 
 
+@pytest.mark.full
 def test_show_never_cuts_a_figure(recipe: Path) -> None:
     result = tfkit_command("show", recipe, "--set", "model.d_model=16777216", "--set", "model.layer.feedforward.d_ff=9")
     total = json.loads(

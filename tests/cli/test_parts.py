@@ -225,6 +225,7 @@ def test_shipped_parts_are_checked_by_name() -> None:
     assert "cosine" not in result.stdout
 
 
+@pytest.mark.full
 def test_help_imports_no_torch() -> None:
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom tfkit.cli.main import main\n"

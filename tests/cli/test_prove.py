@@ -109,6 +109,7 @@ def test_an_encoder_that_hides_tokens_at_random(tmp_path: Path) -> None:
     assert found["accumulated = one batch"].value is not None
 
 
+@pytest.mark.full
 def test_a_translator(tmp_path: Path) -> None:
     for side in ("source", "target"):
         (tmp_path / side).write_text("\n".join(LINES) + "\n")

@@ -58,6 +58,7 @@ def test_learned_takes_a_packed_batch_longer_than_its_table() -> None:
     ).shape == (1, 9, 8)
 
 
+@pytest.mark.full
 def test_learned_compiles_whole() -> None:
     part = LearnedPosition(LearnedPosition.Config(), SHAPE)
     positions = torch.arange(5)[None]

@@ -70,6 +70,7 @@ def test_a_collision_names_both_places_and_the_first_stays(tmp_path: Path) -> No
     assert REGISTRY.get("norm", "same").__name__ == "First"
 
 
+@pytest.mark.full
 def test_a_shipped_name_taken_before_its_catalogue_is_imported_is_the_users_fault(tmp_path: Path) -> None:
     """In a process of its own, since here the catalogues are loaded already."""
     program = """
@@ -195,6 +196,7 @@ def test_a_plugin_may_ask_for_names_itself(install) -> None:
     assert "layer_norm" in sys.modules["plugin_curious"].NAMES
 
 
+@pytest.mark.full
 def test_help_looks_at_no_plugin() -> None:
     program = "import sys, tfkit.cli.main; print('importlib.metadata' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -20,6 +20,8 @@ from tfkit.training.card import is_ours
 
 from .made import model_folder, said
 
+pytestmark = pytest.mark.full
+
 
 def small_run(folder: Path) -> Run:
     recipe = tfkit.load_recipe({"tfkit": 1, "model": {**RECIPE["model"], "vocab_size": 20}})

@@ -120,6 +120,7 @@ def same_logits(run: Run, folder: Path, loader: str = "AutoModelForCausalLM", **
 # theirs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "loader"),
     some_rows([("gpt2", "AutoModelForCausalLM"), ("llama", "AutoModelForCausalLM"), ("bert", "AutoModelForMaskedLM")]),
@@ -438,7 +439,7 @@ def pair(folder: Path, changes: dict[str, Any]) -> Run:
     return trained(folder / "run", model, "seq2seq", train=pairs, valid=pairs)
 
 
-@pytest.mark.parametrize("joined", JOINED)
+@pytest.mark.parametrize("joined", some(JOINED, every=1))
 def test_an_encoder_decoder(tmp_path: Path, joined: str) -> None:
     run = pair(tmp_path, JOINED[joined])
     made = export_model(run, tmp_path / "out")
@@ -554,6 +555,7 @@ def test_nothing_is_left_of_what_fails(own: Run, tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_format_that_is_not_known(own: Run, tmp_path: Path) -> None:
     result = command("export", own.folder, tmp_path / "out", "--to", "onxx")
     assert result.exit_code == 2

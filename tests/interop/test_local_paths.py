@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import tfkit
 from tests.training.small import LINES, RECIPE
 from tfkit.core.errors import RunError, TfkitWarning
+from tfkit.core.registry import REGISTRY
 from tfkit.interop.local_paths import _named
 from tfkit.run import Run
 
@@ -45,7 +47,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(home: Path) -> Run:
+def trained(home: Path) -> Iterator[Run]:
     """A run whose recipe, record, weights and settings name files by absolute paths."""
     recipe = json.loads(json.dumps(RECIPE))
     recipe["imports"] = [str(home / "homely.py")]
@@ -57,7 +59,8 @@ def trained(home: Path) -> Run:
     file.write_text(f"# the texts are in {home}/train\n" + json.dumps(recipe))
     run = tfkit.train(tfkit.load_recipe(file, trust=True), home / "run", progress=False)
     run.evaluate("valid")
-    return run
+    yield run
+    REGISTRY.load("activation").pop("homely")
 
 
 def named_in(folder: Path, home: Path) -> list[str]:

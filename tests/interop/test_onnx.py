@@ -309,6 +309,7 @@ FORMS: dict[str, tuple[dict[str, Any], bool, list[str]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", FORMS)
 def test_the_example_writes_what_the_run_writes(form: str, tmp_path: Path) -> None:
     needs_onnx()

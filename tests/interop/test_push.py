@@ -122,6 +122,7 @@ def test_the_commands_take_the_address(place: Hub, run: Run, tmp_path: Path) -> 
     assert (result.exit_code, "on the hub, where no changes are recorded" in result.stderr) == (2, True)
 
 
+@pytest.mark.full
 def test_a_run_is_replaced_with_force_only_and_what_is_not_its_own_stays(place: Hub, run: Run) -> None:
     tfkit.push(run, HERE)
     there = place.root / "someone/small"

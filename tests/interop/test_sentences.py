@@ -17,6 +17,8 @@ from tfkit.run import Run
 from .made import command, model_folder, with_tokenizer
 from .test_export import MODEL, decoder, modules, trained
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Run:

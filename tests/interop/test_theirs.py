@@ -68,6 +68,7 @@ def test_a_model_of_another_family_needs_no_word_about_it(mine: type[Llama]) -> 
     assert found is not None and found.family is Llama
 
 
+@pytest.mark.full
 def test_what_the_family_of_an_import_cannot_say_is_named() -> None:
     model = llama(position={"type": "rotary", "fraction": 0.5})
     with pytest.warns(TfkitWarning, match=r"not written as 'gpt2': its config\.json cannot express .*position"):
@@ -90,6 +91,7 @@ def test_a_family_that_is_gone_is_told() -> None:
     assert found is not None and found.family is Llama
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fraction", [0.25, 0.5])
 def test_part_of_a_head_turns_only_where_theirs_can(fraction: float) -> None:
     """Llama's implementation takes no notice of partial_rotary_factor."""
@@ -162,6 +164,7 @@ def test_no_token_types_become_one_that_adds_nothing(name: str) -> None:
     assert zeros.shape == (1, 16 if name in ("bert", "roberta", "fnet") else 8) and not zeros.any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "ids", "why"),
     [

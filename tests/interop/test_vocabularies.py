@@ -16,6 +16,8 @@ from tfkit.interop.huggingface.verifying import verify
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run, train
 
+pytestmark = pytest.mark.full
+
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
 MARIAN = {

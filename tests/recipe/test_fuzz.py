@@ -74,6 +74,7 @@ def test_many_mutants(random):
     hold(mutant(random))
 
 
+@pytest.mark.full
 @examples(25)
 @given(randoms)
 def test_the_command_line_says_the_same(random):

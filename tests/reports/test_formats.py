@@ -89,6 +89,7 @@ def picture(name: str) -> str:
     return svg(figure, "test")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["$\\frac{$", "_hidden", "$x$ \\$", "a\x1b[2J<b>", "x" * 5000, "字", "\ud800"])
 def test_a_label_is_never_markup(name: str) -> None:
     drawing = picture(name)

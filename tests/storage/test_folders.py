@@ -148,6 +148,7 @@ def test_killed_at_any_file_event(target: Path, share: int) -> None:
     assert {"old", "new"} <= seen and (share > 1 or "between" in seen)
 
 
+@pytest.mark.full
 @shares(9)
 def test_what_the_user_does_after_a_kill_counts(target: Path, share: int) -> None:
     """A folder that he removed does not come back, and one that he made stays as it is."""
@@ -167,6 +168,7 @@ def test_what_the_user_does_after_a_kill_counts(target: Path, share: int) -> Non
         begin(target)
 
 
+@pytest.mark.full
 @shares(7)
 def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
     target = tmp_path / "goal"
@@ -177,6 +179,7 @@ def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
         shutil.rmtree(target, ignore_errors=True)
 
 
+@pytest.mark.full
 @shares(7)
 def test_killed_while_cleaning_up(target: Path, share: int) -> None:
     """A start that is killed too leaves nothing that the next one does not clean up."""

@@ -41,6 +41,8 @@ from tfkit.studies.planning import make_plan
 from tfkit.studies.runner import Runner, Worker
 from tfkit.studies.trial import Timing, _timing
 
+pytestmark = pytest.mark.full
+
 KEYS: dict[str, Any] = {
     "about": "Which norm is better?",
     "compare": ["norm"],

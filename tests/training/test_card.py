@@ -18,6 +18,8 @@ from tfkit.training.card import is_ours, signed
 
 from .small import small, trained
 
+pytestmark = pytest.mark.full
+
 CARD = "README.md"
 
 

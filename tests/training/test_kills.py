@@ -30,7 +30,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@ways("keep", "best", 37, best=1, last=5)
+@ways("keep", "best", 149, full=37, best=1, last=5)
 def test_the_same_line_goes_on_after_any_kill(tmp_path: Path, keep: str, share: int) -> None:
     loaded, folder = small(tmp_path, keep=keep), tmp_path / "run"
     unbroken = outcome(trained(loaded, tmp_path / "unbroken").folder)
@@ -97,8 +97,7 @@ def test_replacing_leaves_the_old_run_or_the_new_one(tmp_path: Path, share: int)
     assert share > 1 or seen == {"old", "between", "new"}
 
 
-@pytest.mark.full
-@ways("how", "force", 67, force=2, resume=2)
+@ways("how", "force", 307, full=67, force=2, resume=2)
 def test_what_the_disk_refuses_is_told_and_costs_nothing(tmp_path: Path, how: str, share: int) -> None:
     before, after, folder = small(tmp_path, seed=1), small(tmp_path, seed=2), tmp_path / "run"
     unbroken = outcome(trained(after, tmp_path / "new").folder)

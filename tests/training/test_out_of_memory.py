@@ -21,6 +21,7 @@ CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't 
 ERRORS = [RuntimeError(f"{CPU} 8 bytes"), torch.OutOfMemoryError("CUDA out of memory."), MemoryError()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_failed_allocation_says_what_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException

@@ -245,6 +245,7 @@ def test_incomplete_weights_are_never_recorded(run: Path, name: str, pickled: bo
     assert sums.read_bytes() == before
 
 
+@pytest.mark.full
 def test_a_checkpoint_with_the_weights_of_another_run_is_not_gone_on_from(runs: Path, run: Path) -> None:
     exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
     resume(run)
@@ -368,6 +369,7 @@ def test_only_a_run_is_recorded(tmp_path: Path) -> None:
 # --- what tfkit does itself
 
 
+@pytest.mark.full
 def test_the_record_is_right_after_everything_that_tfkit_does(run: Path) -> None:
     assert is_right(run)
     load_run(run).evaluate()

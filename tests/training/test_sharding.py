@@ -68,6 +68,7 @@ def test_a_run_from_shards_is_the_run_from_memory(
     assert outcome(trained(loaded, tmp_path / "again").folder) == memory
 
 
+@pytest.mark.full
 def test_large_files_are_read_from_shards_and_small_ones_from_memory(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ def test_large_files_are_read_from_shards_and_small_ones_from_memory(
     assert not cache.exists()
 
 
+@pytest.mark.full
 def test_other_texts_and_other_tokenizers_are_other_shards(tmp_path: Path, cache: Path) -> None:
     def made(**more: Any) -> int:
         trained(recipe(tmp_path, "joined", **{"data.shards": True}, **more), tmp_path / "run", force=True)
@@ -93,6 +95,7 @@ def test_other_texts_and_other_tokenizers_are_other_shards(tmp_path: Path, cache
     assert made(**{"data.valid.limit": 1}) == 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["joined", "mixture"])
 def test_a_run_goes_on_from_shards_or_from_memory(tmp_path: Path, kind: str) -> None:
     def at(steps: int, shards: bool) -> Recipe:

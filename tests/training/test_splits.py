@@ -217,6 +217,7 @@ class TestDrafts:
         prepare(load_recipe(source), Reporter(False))
 
 
+@pytest.mark.full
 def test_a_resumed_run_needs_its_corpora_alone(here: Path, tmp_path: Path) -> None:
     shutil.copy("tokenizer.json", tmp_path / "tokenizer.json")
     shutil.copytree("run", tmp_path / "first")

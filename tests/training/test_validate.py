@@ -52,6 +52,7 @@ def metrics(run: Run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", ["greedy", "sample"])
 def test_what_is_measured_changes_nothing_of_the_training(strategy: str, tmp_path: Path) -> None:
     how = f"generate.strategy={strategy}"
@@ -93,6 +94,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
     monkeypatch.setattr("tfkit.run.training._validation_scores", measure)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("by", "best"), [("chrf", 3), ("perplexity", 2)])
 def test_the_metric_says_whether_up_or_down_is_better(
     by: str, best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +110,7 @@ def test_the_metric_says_whether_up_or_down_is_better(
     assert progress.scores["loss"] == metrics(run)[best - 1]["valid.loss"]
 
 
+@pytest.mark.full
 def test_patience_goes_by_the_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, 5.0, 6.0, 6.0, 1.0, 9.0, 9.0)
     recipe = pairs(tmp_path, steps=6, patience=2, validate={"metrics": ["chrf"], "best": "chrf"})
@@ -123,6 +126,7 @@ def test_the_best_weights_are_those_of_the_metric(tmp_path: Path, monkeypatch: p
     assert (run.folder / "model.safetensors").read_bytes() == (one.folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.full
 def test_a_run_that_goes_on_by_another_metric_begins_to_compare_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

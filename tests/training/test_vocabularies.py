@@ -79,6 +79,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert outcome(parts.folder) == outcome(whole.folder)
 
 
+@pytest.mark.full
 def test_the_files_are_checked(tmp_path: Path) -> None:
     folder = trained(recipe(tmp_path), tmp_path / "run").folder
     file = folder / "tokenizer.source.json"
@@ -91,6 +92,7 @@ def test_the_files_are_checked(tmp_path: Path) -> None:
         load_run(folder)
 
 
+@pytest.mark.full
 def test_a_run_may_start_from_another_with_the_same_tokens(run: Run, tmp_path: Path) -> None:
     files = {side: {"type": "file", "path": str(run.folder / f"tokenizer.{side}.json")} for side in SIDES}
     took = {"data.tokenizer": files, "train.init_from": str(run.folder)}
@@ -100,6 +102,7 @@ def test_a_run_may_start_from_another_with_the_same_tokens(run: Run, tmp_path: P
         trained(recipe(tmp_path, **other), tmp_path / "other")
 
 
+@pytest.mark.full
 def test_sources_are_padded_with_a_token_of_theirs(tmp_path: Path) -> None:
     tokenizers = {"source": "character", "target": {"type": "word", "special_tokens": {"unknown": "<u>", "pad": None}}}
     swapped = {"source": tokenizers["target"], "target": {"type": "character"}}

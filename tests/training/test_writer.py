@@ -82,6 +82,7 @@ def test_the_end_waits_and_every_bit_is_that_of_writing_at_once(
     assert threads == {"MainThread"}
 
 
+@pytest.mark.full
 def test_a_full_disk_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(folder: Path, snapshot: Snapshot) -> None:
         if snapshot.step == 4:
