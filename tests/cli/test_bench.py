@@ -300,8 +300,11 @@ def test_what_a_process_refuses_or_its_end_is_said() -> None:
 
 def test_a_process_ends_in_order_or_by_a_kill() -> None:
     with rounds.measured_calls({"idle": partial(spun, 0), "busy": partial(spun, 60)}) as calls:
-        calls["busy"]._signal(signal.SIGCONT)
+        for call in calls.values():
+            call._signal(signal.SIGCONT)
         calls["busy"].pipe.send(rounds.timed)
+        calls["idle"].pipe.close()
+        calls["idle"].process.join(60)  # on a busy machine longer than it would be waited for
     assert [call.process.exitcode for call in calls.values()] == [0, -signal.SIGKILL]
 
 
