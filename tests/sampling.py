@@ -39,15 +39,19 @@ def shares(cases: Iterable[Any], every: int = EVERY) -> list[Any]:
 def each(cases: Iterable[Any], check: Callable[..., object]) -> None:
     """Call `check` with every case (a tuple is unpacked); raise one AssertionError that names each failed case.
 
-    Its cause is the first failure, with the traceback. A skip fails, as it would end the loop, and so does a loop
-    without cases.
+    Its cause is the first failure, with the traceback. A loop without cases fails. If every case is skipped, so is the
+    test.
     """
-    count, faults = 0, {}
+    count, faults, skips = 0, {}, []
     for count, case in enumerate(cases, 1):
         try:
             check(*case) if isinstance(case, tuple) else check(case)
-        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
+        except pytest.skip.Exception as error:
+            skips.append(error)
+        except (Exception, pytest.fail.Exception) as error:
             faults[f"{count}. {repr(case)[:300]}: {type(error).__name__}: {error}"] = error
+    if skips and len(skips) == count:
+        raise skips[0]
     if faults or not count:
         first = next(iter(faults.values()), None)
         raise AssertionError("\n".join([f"{len(faults)} of {count} cases failed", *faults])) from first
