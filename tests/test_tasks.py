@@ -166,6 +166,7 @@ class TestPredict:
         scores = tagger.evaluate("valid")
         assert scores["accuracy"] == 100 == scores["entity_f1"] and "macro_f1" in scores
 
+    @pytest.mark.full
     def test_command(self, classifier: Run, tagger: Run) -> None:
         lines = command("predict", classifier.folder, "a great film", "a dull film").splitlines()
         assert [line.split("\t")[0] for line in lines] == ["for", "against"]

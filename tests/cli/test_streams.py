@@ -136,6 +136,7 @@ def test_output_that_cannot_be_written_is_told_in_a_line(
     assert (closed.status, closed.err) == expected, closed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("setup", [close_output, lose_reader, close_all], ids=lambda setup: setup.__name__)
 def test_training_goes_on_into_its_log_when_nobody_reads(
     setup: Callable[[], None], recipe: Path, tmp_path: Path

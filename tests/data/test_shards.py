@@ -98,6 +98,7 @@ def test_processes_encode_as_one_does() -> None:
     assert alone[1] == letters().encode_batch(batches[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_text_that_cannot_be_encoded_is_named(processes: int, cache: Path) -> None:
     with pytest.raises(ExampleError) as caught:

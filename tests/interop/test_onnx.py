@@ -80,6 +80,7 @@ def small(name: str) -> Model:
 # graphs, untraced
 
 
+@pytest.mark.full
 @torch.no_grad()
 @pytest.mark.parametrize("call", CALLS, ids=str)
 @pytest.mark.parametrize("mask", [None, {"type": "window", "size": 3}], ids=["all", "window"])
@@ -167,6 +168,7 @@ def nonsense(graph: Graph, path: Path, opset: int) -> None:
     path.write_bytes(b"nonsense")
 
 
+@pytest.mark.full
 def test_an_interrupted_export_leaves_what_was_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_onnx()
     monkeypatch.setattr(exporting, "trace", nonsense)

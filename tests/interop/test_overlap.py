@@ -130,6 +130,7 @@ def test_no_shipped_map_contradicts_itself() -> None:
         check_rules(name, family.rules, family.head_rules)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted({row.family for row in ROWS})[::6])
 def test_a_model_is_written_with_each_name_once(name: str) -> None:
     written_once(name)

@@ -75,6 +75,7 @@ def test_what_the_family_of_an_import_cannot_say_is_named() -> None:
         matching_family(blueprint_of(model), ("gpt2", "GPT2LMHeadModel"))
 
 
+@pytest.mark.full
 def test_what_transformers_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**values: Any) -> None:
         raise ValueError("hidden_size\nis odd")

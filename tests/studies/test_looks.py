@@ -109,6 +109,7 @@ def losses(run: PlannedRun) -> float | None:
     return None if run.arm.startswith("norm") and run.seed == 3 else LOSSES[run.arm] + spread * noise
 
 
+@pytest.mark.full
 def test_a_variant_stops_when_it_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The baseline goes on as far as the last of them."""
     plan, done = planned(tmp_path), set[PlannedRun]()

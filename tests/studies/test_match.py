@@ -201,11 +201,13 @@ def test_other_values_have_other_words(first: Any, second: Any) -> None:
         assert value_word("k", first) != value_word("k", second)
 
 
+@pytest.mark.full
 def test_another_budget_is_another_study(tmp_path: Path) -> None:
     found = [plan(tmp_path, match={"flops": "train.steps"}), plan(tmp_path)]
     assert found[0].identity != found[1].identity
 
 
+@pytest.mark.full
 def test_tokens_and_seconds_are_matched_by_steps_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wider model takes twice as long; what was solved for stays when the study goes on."""
     times = {"baseline": Timing(0.01, 50.0), "wide": Timing(0.02, 50.0)}

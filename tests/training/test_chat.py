@@ -117,6 +117,7 @@ def test_the_template_goes_out_and_comes_in(run: Run, tmp_path: Path) -> None:
     assert run.chat(said, max_new_tokens=3) == run.generate([ids], max_new_tokens=3)[0]
 
 
+@pytest.mark.full
 def test_unknown_pieces_are_those_of_the_rendered_conversation(run: Run) -> None:
     def said(text: str) -> str:
         return CliRunner().invoke(main, ["generate", str(run.folder), text, "--max-new-tokens", "1"]).stderr
