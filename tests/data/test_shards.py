@@ -87,7 +87,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_as_whole(cache: Path, sha
         assert sorted(path.name for path in cache.iterdir()) == ["shard.json", "text.offsets", "text.tokens"]
         for path in cache.iterdir():
             path.unlink()
-    assert ended > 2
+    assert ended > 10 // share
 
 
 @pytest.mark.full
