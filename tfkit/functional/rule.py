@@ -5,7 +5,7 @@ Nothing is timed, so equal runs on equal processors have equal bits. The table w
 
 |                             | 1 row     | 2 to 64 rows         | more rows | gradient of the input |
 |-----------------------------|-----------|----------------------|-----------|-----------------------|
-| amd-avx2, wider output      | 1.4 - 2.5 | 1.2 - 4.0            | 1.0 - 2.0 | 1 (oneDNN 0.6 - 1.2)  |
+| amd-avx2, wider output      | 1.3 - 2.5 | 1.2 - 4.0            | 1.0 - 2.0 | 1 (oneDNN 0.6 - 1.2)  |
 | amd-avx2, other             | 0.8 - 1.3 | 1.0 - 2.7            | 1.0 - 1.3 | 1 (oneDNN 0.6 - 1.3)  |
 | amd-avx512                  | 1.0 - 2.0 | 1.6 - 4.0 (to 8)     | 1.0 - 2.1 | 1.1 - 1.5             |
 | mkl (Intel and others)      | 1.1 - 1.2 | 1.8 - 2.3 (to 16)    | 1         | 1                     |
