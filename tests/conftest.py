@@ -12,7 +12,8 @@ import pytest
 
 from tfkit.core.registry import REGISTRY
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each of the processes that share the tests
+# for any setting of the caller: processes share the cores, bits depend on the number, and a fork would wait for threads
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
