@@ -12,7 +12,7 @@ import pytest
 
 from tfkit.core.registry import REGISTRY
 
-# for any setting of the caller: processes share the cores, bits depend on the number, and a fork would wait for threads
+# worker processes share the cores, results depend on the number of threads, and forked children hang in OpenMP's pool
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Times that were measured while tests compete for the processor are not for the user's cache."""
+    """Keep token shards and learned tokenizers of tests out of the user's cache folder."""
     os.environ["TFKIT_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
 
 
