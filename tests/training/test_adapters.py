@@ -92,6 +92,28 @@ def test_more_parameters_may_be_trained(base: Path) -> None:
     assert changed == {"query", "value", "up"}
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("vocab_size", ["tokenizer", 12])
+@pytest.mark.parametrize(("on", "names"), [(["head.output"], 1), (["query", "head.output", "*.projection"], 3)])
+def test_an_update_of_a_layer_whose_product_is_fused_is_trained(
+    tmp_path: Path, vocab_size: str | int, on: list[str], names: int
+) -> None:
+    """The output layer, fused with the loss, and a router, which computes in float32."""
+    experts = {"type": "experts", "num_experts": 8, "num_active": 2, "expert": {"type": "mlp", "d_ff": 8}}
+    model = {"model.head.tied": False, "model.vocab_size": vocab_size, "model.layer.feedforward": experts}
+    trained(small(tmp_path, model, steps=1), tmp_path / "base")
+    adapter = {"type": "lora", "on": on, "rank": 8}
+    run = trained(
+        small(tmp_path, model, adapter=adapter, init_from=str(tmp_path / "base"), keep="last", steps=3),
+        tmp_path / "run",
+    )
+    before, after = (tensors(tmp_path / name / "model.safetensors") for name in ("base", "run"))
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert len(changed) == names and "head.output.weight" in changed
+    last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert load_run(run.folder).evaluate("valid")["loss"] == pytest.approx(last["valid.loss"], abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("adapter", "train", "message"),
     [
@@ -125,7 +147,7 @@ def test_adapting_random_weights_is_doubted(tmp_path: Path) -> None:
 
 def test_weights_that_compute_nothing_are_told() -> None:
     adaptation = LowRankAdaptation({"a.layers.0.query": nn.Linear(2, 2)}, 1, 1.0, 0.0, seed=0)
-    with pytest.raises(UsageError, match=r"train\.adapter: pairs\.0\.down, pairs\.0\.up: the model does not use"):
+    with pytest.raises(UsageError, match=r"train\.adapter: a\.layers\.0\.query\.down, a\.layers\.0\.query\.up: the model does not use"):
         adaptation.check_used()
 
 

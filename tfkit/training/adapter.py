@@ -83,7 +83,8 @@ class Adaptation(nn.Module):
 
     def check_used(self) -> None:
         """Raise UsageError if a weight has no gradient after a backward pass."""
-        idle = [name for name, value in self.named_parameters() if value.grad is None]
+        names = dict(zip((id(value) for value in self.parameters()), self.tensors(), strict=True))
+        idle = [names[id(value)] for value in self.parameters() if value.grad is None]
         if idle:
             raise UsageError(f"train.adapter: {some(idle)}: the model does not use these weights; check `on`")
 
@@ -207,7 +208,8 @@ class Lora(Adapter):
 
 
 def _width(linear: nn.Linear) -> int:
-    return min(linear.in_features, linear.out_features)
+    """Return the maximum useful rank; the input width if there is one output: its number may be unknown still."""
+    return linear.in_features if linear.out_features == 1 else min(linear.in_features, linear.out_features)
 
 
 def _tied(model: nn.Module, linears: Mapping[str, nn.Linear]) -> list[str]:

@@ -114,6 +114,13 @@ class Choice(NamedTuple):
     weights: Tensor
 
 
+class WideLinear(nn.Linear):
+    """A linear layer that computes in float32 or wider, whatever its weights are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(wide(x), wide(self.weight), None if self.bias is None else wide(self.bias))
+
+
 class Routing(nn.Module):
     """Choice of experts for tokens [tokens width]. Scores are in float32 or wider: rounding could change the choice."""
 
@@ -122,14 +129,13 @@ class Routing(nn.Module):
     def __init__(self, config: Router, width: int, num_experts: int, num_active: int) -> None:
         super().__init__()
         self.config, self.num_experts, self.num_active = config, num_experts, num_active
-        self.projection = nn.Linear(width, num_experts, bias=config.bias)
+        self.projection = WideLinear(width, num_experts, bias=config.bias)
         # a buffer: saved with the weights, not trained by the optimizer
         self.register_buffer("selection_bias", torch.zeros(num_experts) if config.selection_bias else None)
 
     def forward(self, x: Tensor, real: Tensor | None, collector: Collector) -> Choice:
         """Choose the experts of each token. `real` [tokens] is False for padding, which does not count as load."""
-        bias = None if self.projection.bias is None else wide(self.projection.bias)
-        logits = F.linear(wide(x), wide(self.projection.weight), bias)  # [tokens experts]
+        logits = self.projection(x)  # [tokens experts]
         scores = self._scores(logits)
         experts = self._open(scores).topk(self.num_active, dim=-1).indices  # [tokens active]
         if self.training:

@@ -75,10 +75,10 @@ class TokenHead(Head):
     def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Sum the cross-entropies (nats) at the given positions: `hidden` [n d_model], `targets` [n].
 
-        Projection and loss are fused, without materializing all logits, unless `finish` changes the logits.
+        Projection and loss are fused, without materializing all logits, unless `finish` or a hook changes the logits.
         """
         features = self.features(hidden)
-        if self.plain and torch.is_grad_enabled():
+        if self.plain and torch.is_grad_enabled() and not self.output._forward_hooks:
             return linear_cross_entropy(features, self.output.weight, self.output.bias, targets, smoothing)
         return cross_entropy(self.finish(self.output(features)), targets, smoothing)
 
