@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_a_wrong_declaration_is_refused(facts: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=rf"^Mine \(.*\): .*{message}"):
         declaring(**facts)()
+    assert not REGISTRY.has("attention", "mine")
+
+
+@looped("name", ["part", "build", "check", "spelled", "type", "copy", "model_fields"])
+def test_an_option_does_not_hide_what_every_config_uses(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # Pydantic's own word on it
+        config = type("Config", (MultiHead.Config,), {"__module__": __name__, "__annotations__": {name: int}, name: 3})
+    with pytest.raises(UsageError, match=rf"^Mine \(.*\): an option cannot be called '{name}', .*; rename it"):
+        declaring(Config=config)()
     assert not REGISTRY.has("attention", "mine")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 
+from pydantic import BaseModel
+
 from tfkit.core.capabilities import CAPABILITIES, CONTRACTS
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
@@ -34,7 +36,7 @@ def check_class(slot: str, part: object, base: tuple[str, str]) -> None:
 
 def check_declarations(part: type[Component]) -> None:
     """Raise UsageError for unknown words in declarations and for misspelled declarations."""
-    for problem in (*_unknown_words(part), *_misspelt_names(part), *_no_picture(part)):
+    for problem in (*_unknown_words(part), *_misspelt_names(part), *_no_picture(part), *_reserved_options(part)):
         raise UsageError(f"{origin(part)}: {problem}")
 
 
@@ -80,6 +82,20 @@ def _misspelt_names(part: type[Component]) -> Iterator[str]:
                 f"'{name}' is not a declaration of a part; did you mean '{close[0]}'? "
                 "If it is not meant as one, start its name with an underscore"
             )
+
+
+def _reserved_options(part: type[Component]) -> Iterator[str]:
+    """Yield own options that hide an attribute of the base Config, or the recipe's `type`."""
+    bases = [kind for kind in part.Config.__mro__ if issubclass(kind, BaseModel) and _is_given(kind)]
+    for name in part.Config.model_fields:
+        if any(name in getattr(kind, "model_fields", ()) for kind in bases):
+            continue
+        if name == "type" or any(hasattr(kind, name) for kind in bases):
+            yield f"an option cannot be called '{name}', which every Config uses itself; rename it"
+
+
+def _is_given(kind: type) -> bool:
+    return is_shipped(kind) or kind.__module__.partition(".")[0] == "pydantic"
 
 
 def _facts(kind: type) -> Iterator[str]:
