@@ -176,6 +176,29 @@ def test_every_slot_takes_a_part_of_ones_own_through_every_command(tmp_path: Pat
     assert need["parts"] == need["used"] == {slot: [f"my_{slot}"] for slot in sorted(BASES)}
 
 
+@pytest.mark.full
+def test_what_only_training_used_is_not_needed_to_write(tmp_path: Path) -> None:
+    file, recipe, run = tmp_path / "my_parts.py", tmp_path / "mine.yaml", tmp_path / "run"
+    mine = ("adapter", "callback", "corpus", "metric", "optimizer", "schedule")
+    text = RECIPE
+    for slot in BASES.keys() - set(mine):
+        text = text.replace(f"my_{slot}", resolve_name(BASES[slot]).part_name)
+    recipe.write_text(text)
+    file.write_text("".join(map(text_of, mine)))
+    done = command("train", recipe, "--import", file, "--out", run)
+    assert done.exit_code == 0, done.output
+    with_code = [command(*arguments, "--import", file) for arguments in (("generate", run, "The "), ("show", run))]
+    forget()
+    without = [command(*arguments) for arguments in (("generate", run, "The "), ("show", run))]
+    assert [(one.exit_code, one.stdout) for one in without] == [(0, one.stdout) for one in with_code]
+    assert command("export", run, tmp_path / "out").exit_code == 0
+    assert not any(f"my_{slot}" in tfkit.parts(slot) for slot in mine)
+    refused = command("evaluate", run)
+    assert refused.exit_code == 2 and "this run needs the parts in" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert command("evaluate", run, "--trust").exit_code == 0
+
+
 def test_several_broken_imports_are_all_told(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("1 / 0\n")
     (tmp_path / "two.py").write_text("def (:\n")

@@ -147,7 +147,7 @@ def test_adapting_random_weights_is_doubted(tmp_path: Path) -> None:
 
 def test_weights_that_compute_nothing_are_told() -> None:
     adaptation = LowRankAdaptation({"a.layers.0.query": nn.Linear(2, 2)}, 1, 1.0, 0.0, seed=0)
-    with pytest.raises(UsageError, match=r"train\.adapter: a\.layers\.0\.query\.down, a\.layers\.0\.query\.up: the model does not use"):
+    with pytest.raises(UsageError, match=r"train\.adapter: a\.layers\.0\.query\.down, .*\.up: the model does not use"):
         adaptation.check_used()
 
 

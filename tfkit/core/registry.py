@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tfkit.core.errors import TfkitWarning, UsageError
@@ -151,6 +151,18 @@ class Registry:
                 del self._parts[slot][name]
             else:
                 self._parts[slot][name] = before
+
+    @contextlib.contextmanager
+    def standing_in(self, parts: Iterable[type[Component]]) -> Iterator[None]:
+        """Enter parts under names that are not registered, for the duration of the block."""
+        entered = [part for part in parts if not self.has(part.part_slot, part.part_name)]
+        try:
+            for part in entered:
+                self._parts[part.part_slot][part.part_name] = part
+            yield
+        finally:
+            for part in entered:
+                del self._parts[part.part_slot][part.part_name]
 
     def _load_catalogue(self, slot: str) -> None:
         if slot not in self._loaded:

@@ -425,7 +425,7 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
         sections = Contradictions(recipe.root, resolver.partial, faults)
         if recipe.objective is not None:
             sections.check_objective(recipe.objective)
-            sections.check_corpora(corpora, recipe.objective)
+            sections.check_corpora({} if saved else corpora, recipe.objective)
             sections.check_calls(recipe.objective)
         sections.check_labels(label_nodes(root["model"]), recipe.objective)
         if len(tokenizers) == 2:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from tfkit.core.component import Component, Config
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.core.plugins import source_file
 from tfkit.core.registry import REGISTRY
+from tfkit.core.slots import FACTS
+from tfkit.core.trees import Tree
 from tfkit.recipe.imports import hash_of, imported, importer_of, is_file
 from tfkit.recipe.load import Recipe, load_saved
 from tfkit.storage.checksums import SUMS
@@ -19,6 +23,8 @@ from tfkit.storage.hub import downloaded, repository
 from tfkit.training.folder import ENVIRONMENT, PUBLISHED, RESOLVED, WEIGHTS, RunFolder
 from tfkit.training.kept import KEPT
 from tfkit.training.needs import NEEDS, Need, installed_version
+
+SPARED = {"adapter", "callback", "corpus", "metric", "optimizer", "schedule"}  # slots that a trained model does without
 
 
 def downloaded_run(address: str) -> Path:
@@ -46,20 +52,44 @@ def saved_recipe(
 ) -> Recipe:
     """Load the recipe of a run, importing third-party code if permitted.
 
-    Raise RunError listing all missing parts and how to provide them. Warn about changed code.
+    Raise RunError listing all missing parts and how to provide them, except those that only training and evaluation
+    use: these raise it when they are built. Warn about changed code.
     """
     problems: list[str] = []
     names = [name for each in imports if (name := _import(each, f"--import {each}: ", problems)) is not None]
     needs = needs_of(folder)
+    spared: list[type[Component]] = []
     for need in needs:
+        refused = len(problems)
         names += _supply(need, folder, trust, problems)
+        if problems[refused:] and need.used.keys() <= SPARED:
+            spared += [_absent(slot, name, problems[-1]) for slot, names in need.used.items() for name in names]
+            del problems[refused:]
     if problems:
         raise RunError("\n".join(problems))
-    for message in changes(needs):
+    for message in changes([need for need in needs if not need.missing]):
         warnings.warn(f"{folder}: {message}", TfkitWarning, stacklevel=3)
     written = [need.name for need in needs if need.door == "import"]
     settled = [str((folder / name).absolute()) if is_file(name) else name for name in written]
-    return load_saved(folder / RESOLVED, trust, sets, variants, list(dict.fromkeys(names)), settled)
+    with REGISTRY.standing_in(spared):
+        return load_saved(folder / RESOLVED, trust, sets, variants, list(dict.fromkeys(names)), settled)
+
+
+def _absent(slot: str, name: str, why: str) -> type[Component]:
+    """Return a stand-in for a part whose code was not imported: it takes any options, and cannot be built."""
+
+    def build(self: Config, *arguments: object) -> NoReturn:
+        raise RunError(why)
+
+    def spelled(self: Config) -> Tree:
+        return {"type": name, **(self.model_extra or {})}
+
+    base = FACTS.get(slot, Component)
+    facts = {"model_config": ConfigDict(extra="allow"), "build": build, "spelled": spelled, "__module__": __name__}
+    config = type("Config", (base.Config,), facts)
+    part: type[Component] = type("Absent", (base,), {"Config": config, "__module__": __name__})
+    part.adopt(slot, name)
+    return part
 
 
 def needs_of(folder: RunFolder) -> list[Need]:
