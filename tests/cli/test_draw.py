@@ -91,6 +91,13 @@ def test_with_another_or_changes_over_it_what_differs_is_marked(here: Path) -> N
     wide = draw("mine.yaml", "mine.yaml@wide")
     assert "! encoder: d_model 32" in wide and "d_model: 16 → 32" in wide
     assert draw("mine.yaml", "mine.yaml").endswith("the two architectures are equal\n")
+    learned = (
+        "translate-numbers",
+        "translate-numbers",
+        "--set",
+        "train.seed=3",
+    )  # its note names the recipe and what is set
+    assert "note: " in draw(*learned) and "! " not in draw(*learned)
     assert "d_ff 24" in draw("mine.yaml", "--set", "model.layer.feedforward.d_ff=24")
 
 

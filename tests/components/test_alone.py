@@ -43,6 +43,9 @@ def test_every_part_of_a_model_is_called_alone(slot: str, name: str) -> None:
     elif slot == "embedding":
         vectors = {"features": x, "patches": states(2, TIME, 27)}
         assert part(vectors.get(name, ids)).shape == x.shape
+        if name == "patches":  # of pictures, cut as a model cuts them
+            pictures = states(2, 6, 9, 3)
+            torch.testing.assert_close(part(pictures), part(part.cut(pictures)), rtol=0, atol=0)
     elif slot == "head":
         assert len(part(x)) == 2
     elif slot == "mask":

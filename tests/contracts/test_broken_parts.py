@@ -434,7 +434,7 @@ class Silent(Activation):
 # check, slot, part, what is said
 BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("built", "activation", NeverBuilt, r"raises KeyError: 'width' \(test_broken_parts.py:\d+, in __init__\)"),
-    ("shapes", "residual", FirstTokenOnly, r"is handed \[3, 7, 16\] and gives \[3, 1, 16\]"),
+    ("shapes", "residual", FirstTokenOnly, r"the part maps \[3, 7, 16\] to \[3, 1, 16\]"),
     ("shapes", "activation", Raises, r"raises RuntimeError: not today \(test_broken_parts.py:\d+, in forward\)"),
     ("shapes", "activation", Silent, r"the part maps \[3, 7, 24\] to NoneType"),
     ("shapes", "activation", Quits, "raises SystemExit: 3"),
@@ -450,7 +450,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("future", "feedforward", Averages, "which is in the future"),
     ("future", "feedforward", Says, "hidden of a token before 1 depends on token 1"),
     ("visibility", "mask", FalseTriangle, "which the mask hides"),
-    ("openings", "mask", OpensThePast, "token 0 does not see token 2, which is visible to all"),
+    ("openings", "mask", OpensThePast, "it reveals no later token of 6"),
     ("masks", "attention", OnlyTheDirection, "declares 'masks', but token . sees token 0, which a window mask hides"),
     ("padding", "norm", OverTheBatch, "of a row in a batch instead of alone"),
     ("padding", "feedforward", RunningMean, "padded on the left"),
@@ -473,7 +473,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("cross_attention", "attention", ForgetsTheMemory, "does not depend on token 1 of the memory"),
     ("weights", "attention", Unwatched, "an observer of 'attention' receives no tensors"),
     ("weights", "attention", ShowsScores, "the sum of a row is off by 1"),
-    ("config", "feedforward", Doubling, "is read as"),
+    ("config", "feedforward", Doubling, "is parsed as"),
     ("seed", "feedforward", Seedless, "feedforward.weight differs between two models with the same seed"),
     ("initial", "init", Zeros, "is constant"),
     ("copies", "feedforward", Unpicklable, r"a model cannot be pickled: .*Unpicklable\.__init__\.<locals>\.<lambda>"),

@@ -32,6 +32,16 @@ class FirstTokens(Mask):
         return (key < inputs.prefix_length[:, None, None]) & (key <= query)
 
 
+class Neighbours(Mask):
+    """Opens each token to its pair, which is not among the first tokens of a text."""
+
+    opens = True
+    capabilities = frozenset({"causal", "bidirectional"})
+
+    def visible(self, query: Tensor, key: Tensor, inputs: Inputs) -> Tensor:
+        return (query + 1) // 2 == (key + 1) // 2
+
+
 class Excepted(FirstTokens):
     exceptions = {"openings": PAST}
 
@@ -51,6 +61,11 @@ def shown(report: Any) -> str:
     render(report, Console(stream))
     summary([report], Console(stream))
     return " ".join(stream.getvalue().split())
+
+
+def test_an_opening_need_not_be_a_prefix(register: Register) -> None:
+    report = verify(register("mask", Neighbours), ["future", "openings", "visibility"])
+    assert report.holds and {outcome.status for outcome in report.outcomes} == {"ok"}, str(report)
 
 
 def test_an_opening_of_the_past_only_can_be_excepted(register: Register) -> None:

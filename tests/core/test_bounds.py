@@ -80,13 +80,30 @@ def test_a_count_of_an_own_part_has_the_bound_of_counts() -> None:
         few: Annotated[int, Field(ge=0, lt=5)] = 1
         size: int = 3
         rates: list[int | float] = []
+        named: dict[str, int] = {}
 
     assert unbounded(Own) == [] and Own().size == 3
     assert Own(many=(1, 2**31), size=2**31, rates=[0.5]).few == 1
-    for wrong in ({"size": 2**31 + 1}, {"many": (1, 10**30)}, {"few": 5}):
+    for wrong in ({"size": 2**31 + 1}, {"many": (1, 10**30)}, {"few": 5}, {"named": {"a": 10**30}}):
         with pytest.raises(ValidationError, match=next(iter(wrong))):
             Own(**wrong)
     assert Own.model_json_schema()["properties"]["size"]["maximum"] == 2**31
+
+
+def test_a_list_of_a_recipe_is_a_tuple_and_options_can_be_compared() -> None:
+    class Own(Config):
+        pair: tuple[int, str] = (1, "a")
+        many: tuple[tuple[float, ...], ...] | None = None
+        sizes: list[int] = []
+        named: dict[str, list[int]] = {}
+
+    given: dict[str, Any] = {"pair": [2, "b"], "many": [[0.5], []], "sizes": [1], "named": {"a": [1]}}
+    own = Own.model_validate(given)
+    assert (own.pair, own.many, own.sizes) == ((2, "b"), ((0.5,), ()), [1])
+    assert {own, Own(pair=(2, "b"), many=((0.5,), ()), sizes=[1], named={"a": [1]})} == {own}
+    for wrong in ([2], "ab", [2, 3], {2: "b"}):
+        with pytest.raises(ValidationError, match="pair"):
+            Own.model_validate({"pair": wrong})
 
 
 def test_every_size_of_a_model_has_a_bound_of_the_table() -> None:

@@ -70,8 +70,8 @@ def check_saving(case: Case) -> None:
     once = {tensor.data_ptr(): name for name, tensor in reversed(weights.items()) if tensor.numel()}
     meta = build_model(blueprint(case), device="meta")
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in meta.state_dict().items()}
-    differing = sorted(name for name in shapes.keys() | shapes.keys() if shapes.get(name) != shapes.get(name))
+    there = {name: tuple(tensor.shape) for name, tensor in meta.state_dict().items()}
+    differing = sorted(name for name in shapes.keys() | there.keys() if shapes.get(name) != there.get(name))
     expect(not differing, f"a model on meta has different weights: {', '.join(differing)}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"

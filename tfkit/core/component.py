@@ -22,7 +22,7 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Le
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 from pydantic.fields import FieldInfo
 
 from tfkit.core.bounds import COUNT
@@ -83,9 +83,12 @@ class Config(BaseModel):
         """Return the part as a recipe mapping: its type and every option."""
         return {"type": self.part.part_name, **{name: spell(getattr(self, name)) for name in type(self).model_fields}}
 
+    def __hash__(self) -> int:
+        return hash((type(self), *(_hashable(getattr(self, name)) for name in type(self).model_fields)))
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Set a unique title, so that JSON Schemas do not collide, and bound all integers."""
+        """Set a unique title, so that JSON Schemas do not collide, bound integers, and let tuples accept lists."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.model_config["title"] = cls.__qualname__
         if _bound_counts(cls.model_fields.values()):
@@ -107,16 +110,26 @@ def _bound_counts(fields: Iterable[FieldInfo]) -> bool:
 
 
 def _bounded(annotation: object) -> Any:
-    """Return the type with every plain `int` bounded, including those in unions, lists and tuples."""
+    """Return the type with every plain `int` within it bounded, and tuples that accept a recipe's list."""
     if annotation is int:
         return Annotated[int, Le(COUNT.most)]
     origin, inner = get_origin(annotation), get_args(annotation)
-    if origin not in (Union, UnionType, tuple, list):
+    if origin not in (Union, UnionType, tuple, list, dict):
         return annotation
     bounded = [_bounded(kind) for kind in inner]
-    if all(new is old for new, old in zip(bounded, inner, strict=True)):
+    if origin is not tuple and all(new is old for new, old in zip(bounded, inner, strict=True)):
         return annotation
-    return reduce(or_, bounded) if origin in (Union, UnionType) else origin[tuple(bounded)]
+    if origin in (Union, UnionType):
+        return reduce(or_, bounded)
+    marked: Any = Annotated
+    return marked[origin[tuple(bounded)], Strict(False)] if origin is tuple else origin[tuple(bounded)]
+
+
+def _hashable(value: object) -> object:
+    """Replace lists and mappings by hashable equivalents."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    return frozenset((key, _hashable(entry)) for key, entry in value.items()) if isinstance(value, Mapping) else value
 
 
 PartConfig = Config  # alias that a part's nested Config does not shadow

@@ -88,7 +88,7 @@ def _reserved_options(part: type[Component]) -> Iterator[str]:
     """Yield own options that hide an attribute of the base Config, or the recipe's `type`."""
     bases = [kind for kind in part.Config.__mro__ if issubclass(kind, BaseModel) and _is_given(kind)]
     for name in part.Config.model_fields:
-        if any(name in getattr(kind, "model_fields", ()) for kind in bases):
+        if any(name in kind.model_fields for kind in bases):
             continue
         if name == "type" or any(hasattr(kind, name) for kind in bases):
             yield f"an option cannot be called '{name}', which every Config uses itself; rename it"

@@ -179,15 +179,15 @@ def _check_capabilities(part: Sublayer, name: str, call: Context, options: Optio
 def _embedding(part: Embedding, arguments: tuple[Any, ...], options: Options) -> Arguments:
     """Convert part(ids, position=..., token_type_ids=...) to part(inputs, placement, vectors).
 
-    A floating-point tensor instead of ids is passed on as vectors.
+    A floating-point tensor instead of ids is passed on as vectors; pictures are cut into patches first.
     """
     if len(arguments) != 1 or isinstance(arguments[0], Inputs):
         return None
     if unknown := options.keys() - {"position", "position_ids", "token_type_ids", "attention_mask"}:
         raise unknown_input(min(unknown), ["position", "token_type_ids"], part.part_name)
     x, types = arguments[0], options.pop("token_type_ids", None)
-    vectors = x if x.is_floating_point() else None
-    ids = x if vectors is None else None
+    vectors = part.cut(x) if x.is_floating_point() else None
+    ids, x = (x, x) if vectors is None else (None, vectors)
     inputs = make_inputs(ids, options.get("attention_mask"), {"token_type_ids": types}, vectors)
     if error := beyond(ids, part.shape.vocab_size, "ids"):
         raise error

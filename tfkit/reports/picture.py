@@ -122,11 +122,14 @@ def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None
 
 
 def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
-    """Mark the differences between two pictures: None for boxes in both that are equal, else the words that differ."""
+    """Mark the differences between two pictures: None for boxes in both that are equal, else the words that differ.
+
+    The note, which names its own recipe, is no difference.
+    """
     for one, other in ((before, after), (after, before)):
         other_text = {box.key: box.text for box in other.boxes()}
         for box in one.boxes():
-            same = other_text.get(box.key) == box.text
+            same = box.key == "note" or other_text.get(box.key) == box.text
             one.marks[box.key] = None if same else frozenset(box.text) - frozenset(other_text.get(box.key, ()))
     return before, after
 

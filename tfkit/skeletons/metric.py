@@ -17,6 +17,7 @@ class MyPart(TextMetric):
         lowercase: bool = Field(False, description="ignore case")
 
     config: Config
+    higher_is_better = True  # False for errors and costs: keep: best, patience and studies go by it
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         # Change this: return one number for all texts. Both lists have the same length and are not empty.
