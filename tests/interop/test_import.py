@@ -20,6 +20,7 @@ from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.recipe import shortened
 from tfkit.interop.huggingface.special import generate_section, special_ids
+from tfkit.interop.huggingface.tokenizer import tokenizer_of
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.model import blueprint_of
@@ -230,6 +231,16 @@ def test_the_vocabulary_of_a_bert_alone(bert: Path, tmp_path: Path, lowercase: b
     (bert / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(DataError, match=r"vocab\.txt: lacks \[UNK\]"):
         import_model(str(bert), tmp_path / "other")
+
+
+def test_lines_of_a_vocabulary_end_at_line_feeds(bert: Path, tmp_path: Path) -> None:
+    odd = ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r"]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *odd, "", "b", "##c"]
+    for end, mark in (("\n", ""), ("\r\n", "\ufeff")):
+        (bert / "vocab.txt").write_bytes(f"{mark}{end.join(words)}{end}".encode())
+        tokenizer = tokenizer_of(bert, {})
+        assert tokenizer is not None and tokenizer.vocab_size == len(words), repr(end)
+        assert tokenizer.encode("a bc") == [words.index(word) for word in ("a", "b", "##c")], repr(end)
 
 
 def test_half_precision_is_kept_when_asked_for(llama: Path, tmp_path: Path) -> None:

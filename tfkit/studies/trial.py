@@ -14,11 +14,12 @@ from pathlib import Path
 from statistics import median
 
 from tfkit.core.errors import RunError
-from tfkit.storage.files import read_text
+from tfkit.storage.files import read_bytes
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.process import command_of, failure, started
 from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.history import read_history
+from tfkit.training.metrics_log import good_lines
 
 STEPS = 12  # the first steps are slower and are excluded
 WARM = 2
@@ -62,7 +63,7 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         whole = time.perf_counter() - began
         if status and not _has_diverged(out):
             raise RunError(f"'{arm.name}' cannot be trained: {failure(log)}")
-        lines = [json.loads(line) for line in read_text(out / METRICS).splitlines()]
+        lines = [json.loads(line) for line in good_lines(read_bytes(out / METRICS))[0]]
         return _timing(lines, whole)
 
 

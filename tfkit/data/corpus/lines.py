@@ -54,6 +54,11 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     return _read_text(path, encoding)[0]
 
 
+def split_lines(text: str) -> list[str]:
+    """Split the text of a file at LF and CR LF, and remove a byte-order mark."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
 def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
     """Return the text of a file or its start, and True if it was truncated."""
     data, is_cut = _read_bytes(path)

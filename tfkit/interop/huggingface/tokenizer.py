@@ -11,6 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tfkit.core.errors import DataError
 from tfkit.core.trees import JsonObject
+from tfkit.data.corpus.lines import split_lines
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.backend import check_ids, panics_as_errors, read_backend
 from tfkit.data.tokenizer.special import infer_roles
@@ -82,7 +83,7 @@ def _whole(path: Path) -> tokenizers.Tokenizer:
 
 def _wordpiece(path: Path, settings: JsonObject) -> tokenizers.Tokenizer:
     """Build BERT's tokenizer from a vocabulary file with one token per line."""
-    tokens = text_in(path).splitlines()
+    tokens = split_lines(text_in(path))
     ids = {token: number for number, token in enumerate(tokens)}
     unknown = _token(settings, "unk_token", "[UNK]")
     if unknown not in ids:
