@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.nn.functional as F
 from pydantic import field_validator
 from torch import Tensor, nn
 
@@ -22,7 +23,8 @@ from tfkit.components.head import LanguageModel
 from tfkit.components.init import Init
 from tfkit.components.mask import Mask
 from tfkit.components.mixer import LSTM, Mixer
-from tfkit.components.norm import Norm
+from tfkit.components.norm import LayerNorm, Norm
+from tfkit.components.position import Sinusoidal
 from tfkit.components.residual import Branch, PreNorm
 from tfkit.contracts.cases import MODEL, Case, cases, loads, variants
 from tfkit.contracts.check import CHECKS
@@ -30,12 +32,16 @@ from tfkit.contracts.verify import verify
 from tfkit.core import component
 from tfkit.core.component import Component
 from tfkit.core.context import Collector, Context, Placement, Visibility
+from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
 from tfkit.core.options import Width
 from tfkit.core.shape import Shape
 from tfkit.models.base import ModelOutput
+from tfkit.models.build import build_model
 from tfkit.models.encoder_decoder import EncoderDecoder
+from tfkit.recipe.load import load_recipe
 
+from ..generation.searching import best
 from ..sampling import some_rows
 from .broken import Register, expect_found
 
@@ -73,6 +79,13 @@ class ThroughSingle(Activation):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.float().tanh().to(x.dtype)
+
+
+class OnlyItself(MultiHead):
+    """Other results in a view of the class, which generation computes with."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return super().forward(x, context) if type(self) is OnlyItself else x
 
 
 class Idle(MLP):
@@ -441,6 +454,7 @@ BROKEN: list[tuple[str, str, type[Component], str]] = [
     ("shapes", "norm", AlwaysSingle, "returns torch.float32 for weights in torch.float64|raises RuntimeError"),
     ("determinism", "activation", Noisy, "differs between two calls in eval mode"),
     ("determinism", "activation", Remembers, "differs between two calls in eval mode"),
+    ("precision", "attention", OnlyItself, "with the copies of generation instead of float64: off by"),
     ("precision", "activation", Cancels, "in float32 instead of float64: off by"),
     ("precision", "activation", ThroughSingle, "in float64, aten._to_copy.default uses float32; compute in"),
     ("gradients", "feedforward", Idle, "feedforward.spare has no gradient"),
@@ -505,6 +519,55 @@ def test_every_contract_of_a_model_has_a_part_that_breaks_it() -> None:
     concerned = {name for name, check in CHECKS.items() if set(check.slots) & set(MODEL)}
     # a refusal is the recipe's, not the part's; it is tested below
     assert concerned - {check for check, *_ in BROKEN} == {"refusals"}
+
+
+def with_previous(x: Tensor) -> Tensor:
+    return x + 0.5 * F.pad(x, (0, 0, 1, -1))
+
+
+class ShiftedResidual(PreNorm):
+    capabilities = frozenset({"causal", "padding"})
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        return super().forward(with_previous(x), branches)
+
+
+class ShiftedNorm(LayerNorm):
+    capabilities = frozenset({"causal", "padding"})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(with_previous(x))
+
+
+class ShiftedTokens(Tokens):
+    capabilities = frozenset({"causal", "padding"})
+
+    def forward(self, *inputs: Any) -> Tensor:
+        return with_previous(super().forward(*inputs))
+
+
+class ShiftedActivation(Activation):
+    capabilities = frozenset({"causal", "padding"})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return with_previous(x)
+
+
+class Lengthwise(Sinusoidal):
+    capabilities = frozenset({"causal", "padding"})
+
+
+def test_a_model_whose_parts_lack_a_cache_reads_whole_texts(register: Register) -> None:
+    parts = {"layer.residual": ShiftedResidual, "layer.norm": ShiftedNorm, "final_norm": ShiftedNorm}
+    parts |= {"embedding": ShiftedTokens, "position": Lengthwise, "layer.feedforward.activation": ShiftedActivation}
+    for key, part in parts.items():
+        name = register(key.split(".")[-1].removeprefix("final_"), part).part_name
+        recipe = load_recipe(Case("attention", "multi_head").recipe(), overrides={f"model.{key}": name})
+        model = build_model(recipe.blueprint(), seed=1).eval()
+        texts = [best(model, [[1, 2, 3]], 4, use_cache=cached) for cached in (True, False)]
+        assert texts[0] == texts[1] and not model.caches, key
+        with pytest.raises(UsageError, match=f"'{name}' has no cache"):
+            model.new_state()
 
 
 class LooksBack(MultiHead):

@@ -17,6 +17,7 @@ import tfkit
 from tests.generation.searching import best
 from tfkit.components import feedforward
 from tfkit.components.attention import MultiHead
+from tfkit.components.head import LanguageModel
 from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
 from tfkit.functional import ways
@@ -436,6 +437,49 @@ def test_a_part_that_computes_by_other_weights_for_a_call_is_not_given_copies() 
     for module in [module for module in model.modules() if isinstance(module, feedforward.MLP)]:
         module.up = Doubled(module.up)  # type: ignore[assignment]
     assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6
+
+
+class Packed(MultiHead):
+    """One projection instead of three."""
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.packed(x).chunk(3, dim=-1)  # type: ignore[operator,no-any-return]
+
+
+class Doubled(MultiHead):
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple([2 * part for part in super().project(x)])
+
+
+class Reversed(MultiHead):
+    def join_heads(self, x: Tensor) -> Tensor:
+        return super().join_heads(x.flip(1))
+
+
+class CallsTwice(MultiHead):
+    def __call__(self, *inputs: Any) -> Any:
+        return 2 * super().__call__(*inputs)
+
+
+def test_what_a_subclass_overrides_is_not_fused() -> None:
+    for kind in (Packed, Doubled, Reversed, CallsTwice):
+        model = decoder()
+        for part in [module for module in model.modules() if isinstance(module, MultiHead)]:
+            part.__class__ = kind
+            if kind is Packed:
+                part.packed = nn.Linear(32, 96)
+                del part.query, part.key, part.value
+        assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6, kind.__name__
+
+
+def test_the_loss_of_a_head_with_its_own_forward() -> None:
+    class Cooled(LanguageModel):
+        def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+            return super().forward(hidden) / 3
+
+    head: Any = decoder().head
+    head.__class__, hidden, targets = Cooled, torch.randn(6, 32), ids(1, 6)[0]
+    torch.testing.assert_close(head.loss(hidden, targets), F.cross_entropy(head(hidden), targets, reduction="sum"))
 
 
 def test_a_search_in_int8() -> None:

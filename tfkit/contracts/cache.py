@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +13,14 @@ from tfkit.contracts.cases import MIXING, Case, loads
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect, expect_equal
 from tfkit.core.errors import UsageError
+from tfkit.generation.decoder import StepDecoder
 
 WINDOW = 3  # small enough that the state must drop keys
 
 
 def decodes(case: Case) -> bool:
-    """True if the model is causal and all its sublayers have a cache."""
-    plan = case.blueprint.last
-    parts = [sublayer.config.part for layer in plan.layers for sublayer in layer.sublayers]
-    return case.causal and all("cache" in part.capabilities for part in parts)
+    """True if the model is causal and all its parts have a cache."""
+    return case.blueprint.last.caches
 
 
 def stepwise(
@@ -31,13 +31,14 @@ def stepwise(
     positions: Tensor | None = None,
     shift: Tensor | None = None,
     every_mask: bool = True,
+    on: Any = None,
     **more: object,
 ) -> dict[str, Tensor]:
     """Return the outputs for [batch time] ids, decoded with a state in steps of the given sizes."""
-    state, outputs, start = model(case).new_state(), [], 0
+    state, outputs, start = (on or model(case)).new_state(), [], 0
     for size in sizes:
         end = start + size
-        call: Arguments = {"shift": shift, "state": state, **more}
+        call: Arguments = {"shift": shift, "state": state, "on": on, **more}
         if real is not None and (every_mask or start == 0):
             call["real"] = real[:, :end]
         if positions is not None:
@@ -56,7 +57,7 @@ def stepwise(
 )
 @torch.no_grad()
 def check_cache(case: Case) -> None:
-    """Decode in steps of different sizes, with and without left padding, dropped keys and rewinding."""
+    """Decode in steps of different sizes, also with generation's copies, left padding, dropped keys and rewinding."""
     ids = tokens(3, 7)
     more = memory_of(case, 3)
     full = tokenwise(run(case, ids, **more))
@@ -65,6 +66,9 @@ def check_cache(case: Case) -> None:
         steps = stepwise(case, ids, sizes, **more)
         for name, value in full.items():
             expect_equal(steps[name], value, f"{name} decoded in steps of {sizes} instead of at once")
+    copies = StepDecoder(model(case, torch.float32)).current()
+    for name, value in stepwise(case, ids, plans[0], on=copies, **more).items():
+        expect_equal(value, full[name], f"{name} decoded with the copies of generation instead of at once", 1e-3)
     if case.declares("padding"):
         _left_padded(case)
     if not case.opens:

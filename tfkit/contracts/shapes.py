@@ -13,6 +13,7 @@ from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect, expect_equal, expect_finite
 from tfkit.contracts.float64 import in_float64
 from tfkit.contracts.options import VOCABULARY
+from tfkit.generation.decoder import StepDecoder
 from tfkit.models.base import Model
 
 KEEPING = ("attention", "mixer", "feedforward", "norm", "residual", "activation")
@@ -82,13 +83,14 @@ def check_determinism(case: Case) -> None:
 
 @contract("float32 agrees with float64, and float64 models compute only in float64", "determinism", every_option=True)
 def check_precision(case: Case) -> None:
-    """Compare float32 with float64, with and without padding, with a decode state, and in training."""
-    ids, made = tokens(3, 7), fresh(case)
+    """Compare float32, also with generation's copies of weights, with float64: with padding, a state, in training."""
+    ids, made, single = tokens(3, 7), fresh(case), model(case, torch.float32)
     answers_tokens(case)  # fills a cache, so that no model is built below
     with torch.no_grad():
         exact = run(case, ids, on=made)
-        for name, value in run(case, ids, on=model(case, torch.float32)).items():
-            expect_equal(value, exact[name], f"{name} in float32 instead of float64", 1e-3)
+        for on, what in ((single, "in float32"), (StepDecoder(single).current(), "with the copies of generation")):
+            for name, value in run(case, ids, on=on).items():
+                expect_equal(value, exact[name], f"{name} {what} instead of float64", 1e-3)
         with in_float64("in float64"):
             run(case, ids, on=made)
             if case.declares("padding"):

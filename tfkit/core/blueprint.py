@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfkit.core.bounds import LAYERS
-from tfkit.core.component import Config, spell
+from tfkit.core.component import Config, spell, with_nested
 from tfkit.core.keys import (
     FlagValue,
     Key,
@@ -221,10 +221,10 @@ class StackPlan:
         return frozenset(name for config in self.parts() for name in config.part.needs)
 
     def without(self, capability: str) -> list[str]:
-        """Return the parts that declare capabilities but lack `capability`, formatted as slot 'name'."""
-        embedding = () if self.embedding is None else (self.embedding,)
-        parts = {config.part for config in (*self.parts(), *embedding)}
-        lacking = [part for part in parts if part.capabilities and capability not in part.capabilities]
+        """Return the parts, nested ones included, that declare capabilities but lack `capability`: slot 'name'."""
+        configs = [part for part in (*self.parts(), self.embedding, self.final_norm) if part is not None]
+        nested = [one for config in configs for one in with_nested(config) if one.part.capabilities]
+        lacking = {one.part for one in nested if capability not in one.part.able(one)}
         return sorted(f"{part.part_slot} '{part.part_name}'" for part in lacking)
 
     @property
@@ -251,9 +251,8 @@ class StackPlan:
 
     @property
     def caches(self) -> bool:
-        """True if cached decoding is possible: the stack is causal and every sublayer can cache."""
-        parts = [sublayer.config.part for layer in self.layers for sublayer in layer.sublayers]
-        return self.causal and all("cache" in part.capabilities for part in parts)
+        """True if cached decoding is possible: the stack is causal and every part can cache."""
+        return self.causal and not self.without("cache")
 
     @property
     def causal(self) -> bool:

@@ -135,6 +135,14 @@ def _hashable(value: object) -> object:
 PartConfig = Config  # alias that a part's nested Config does not shadow
 
 
+def with_nested(config: Config) -> Iterator[Config]:
+    """Yield a part and the parts in its options."""
+    yield config
+    for name in type(config).model_fields:
+        if isinstance(value := getattr(config, name), Config):
+            yield from with_nested(value)
+
+
 def spell(value: object) -> Any:
     """Convert a validated value to plain recipe data."""
     if isinstance(value, Config):
@@ -204,4 +212,4 @@ def _joined(configs: Sequence[type[Config]], names: dict[str, object]) -> type[C
     return type("Config", tuple(dict.fromkeys(bases)), names)
 
 
-__all__ = ["Component", "Config", "Doubt", "Problem", "Unlearnable", "spell"]
+__all__ = ["Component", "Config", "Doubt", "Problem", "Unlearnable", "spell", "with_nested"]

@@ -114,10 +114,10 @@ class Copies:
         if _is_plain(module):
             kind: object = type(module)
             result.__class__ = _called_directly(kind)
-        if isinstance(module, Sublayer) and module.fused:
-            together = tuple([getattr(module, name) for name in module.fused])
-            if all(linear in self.single for linear in together):
-                vars(result)["project"] = self._layers(together).each
+        if isinstance(module, Sublayer) and getattr(module.project, "__func__", None) is Sublayer.project:
+            together: list[Any] = [getattr(module, name, None) for name in module.fused]
+            if together and all(linear in self.single for linear in together):
+                vars(result)["project"] = self._layers(tuple(together)).each
         return result
 
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
@@ -205,15 +205,17 @@ def _is_watched(module: nn.Module) -> bool:
 
 def _is_plain(module: nn.Module) -> bool:
     """True if calling the module only runs its class's forward."""
-    return isinstance(module, OWN) and not _is_watched(module) and "forward" not in vars(module)
+    own = "forward" in vars(module) or type(module).__call__ is not nn.Module.__call__
+    return isinstance(module, OWN) and not own and not _is_watched(module)
 
 
 @functools.cache
 def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
     """Derive a class whose call is its forward, bypassing torch's hook machinery."""
     own: dict[str, object] = {"__call__": kind.forward, "__doc__": kind.__doc__}
-    if issubclass(kind, MultiHead) and kind.split_heads is MultiHead.split_heads:
-        own |= {"split_heads": staticmethod(split_heads), "join_heads": staticmethod(join_heads)}
+    if issubclass(kind, MultiHead):
+        faster: dict[str, Any] = {"split_heads": split_heads, "join_heads": join_heads}
+        own |= {name: staticmethod(one) for name, one in faster.items() if getattr(kind, name) is vars(MultiHead)[name]}
     return type(kind.__name__, (kind,), own)
 
 

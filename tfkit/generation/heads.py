@@ -9,8 +9,8 @@ def split_heads(x: Tensor, dim: int) -> Tensor:
     """Split heads: [batch time (head dim)] -> [batch head time dim]."""
     batch, time, _ = x.shape
     if time == 1:
-        return x.view(batch, -1, 1, dim)  # a single token is in the right memory order
-    return x.view(batch, time, -1, dim).transpose(1, 2)
+        return x.reshape(batch, -1, 1, dim)  # a single token is in the right memory order
+    return x.reshape(batch, time, -1, dim).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:

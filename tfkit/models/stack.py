@@ -240,7 +240,7 @@ class Stack(nn.Module):
 
     @property
     def caches(self) -> bool:
-        """True if the stack can decode incrementally: no token sees the future, and every sublayer has a cache."""
+        """True if the stack can decode incrementally: no token sees the future, and every part has a cache."""
         return self.plan.caches
 
     def new_state(self, forgets: bool = True) -> DecodeState:
@@ -262,9 +262,8 @@ class Stack(nn.Module):
     @property
     def keeps_nothing(self) -> str:
         """Message that explains why this stack cannot decode from a state."""
-        parts = {sublayer.config.part for layer in self.plan.layers for sublayer in layer.sublayers}
-        without = [part.part_name for part in parts if "cache" not in part.capabilities]
-        why = f"'{sorted(without)[0]}' has no cache" if without else "its tokens see later tokens"
+        without = self.plan.without("cache")
+        why = f"{without[0]} has no cache" if without else "its tokens see later tokens"
         return f"this {self.plan.side} cannot decode from a state: {why}"
 
     @property

@@ -75,8 +75,11 @@ class TokenHead(Head):
     def loss(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Sum the cross-entropies (nats) at the given positions: `hidden` [n d_model], `targets` [n].
 
-        Projection and loss are fused, without materializing all logits, unless `finish` or a hook changes the logits.
+        Projection and loss are fused, without materializing all logits, unless `finish`, a hook or an own `forward`
+        changes the logits.
         """
+        if type(self).forward is not TokenHead.forward:
+            return cross_entropy(self(hidden[None])[0], targets, smoothing)
         features = self.features(hidden)
         if self.plain and torch.is_grad_enabled() and not self.output._forward_hooks:
             return linear_cross_entropy(features, self.output.weight, self.output.bias, targets, smoothing)
