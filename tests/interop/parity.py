@@ -168,10 +168,10 @@ def said(theirs: Any, names: str) -> Tensor:
 @torch.no_grad()
 def outputs(pair: Pair, **call: Any) -> dict[str, tuple[Tensor, Tensor]]:
     """Logits and last hidden states, ours and theirs, of one call in their argument names."""
-    positions = call.pop("places", None)
+    positions, own = call.pop("places", None), call.pop("own", {})
     places = {} if positions is None else {"position_ids": positions}
     theirs = pair.theirs(**call, **pair.row.call, output_hidden_states=True, **places)
-    ours = pair.ours(**call, **places)
+    ours = pair.ours(**call, **places, **own)
     hidden = getattr(theirs, "decoder_hidden_states", None) or getattr(theirs, "hidden_states", None)
     last = getattr(theirs, "last_hidden_state", None)  # where there is a norm after them, hidden_states has it not
     last = hidden[-1] if last is None else last

@@ -82,8 +82,10 @@ def test_the_same_numbers_with_padding(pair: Pair, side: str) -> None:
         # what is written is filled up at its end: before its start there is nothing in training, nor in generation
         call["decoder_input_ids"], seen = padded([row.length - 2, 4, row.length - 3], "right", seed=5)
         call["decoder_attention_mask"] = seen
-    elif row.kind == "decoder" and side == "left":
+    if row.kind == "decoder" and side == "left":
         call["places"] = (real.cumsum(dim=1) - 1).clamp(min=0)
+    elif side == "left" and not any(part.skips_padding for part in next(pair.ours.children()).position):
+        call["own"] = {"position_ids": torch.arange(tokens.shape[1])[None]}  # their encoders number padding as well
     found = outputs(pair, **call)
     if row.kind == "encoder" and row.pooled not in (side, "both"):
         found = {name: both for name, both in found.items() if both[0].shape[:2] == seen.shape}

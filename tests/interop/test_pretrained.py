@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 import tfkit
 from tfkit.core.errors import UsageError
 
+from ..sampling import looped
 from .made import theirs_of, tokens
 
 transformers = pytest.importorskip("transformers", reason="the wrapper is transformers', which the extra test brings")
@@ -95,6 +97,17 @@ def test_it_is_the_same_model_with_a_loss(name: str) -> None:
     if name == "decoder":
         wanted, given = wanted[:, shift], given[:, :-1]
     torch.testing.assert_close(out.loss, cross_entropy(given.reshape(-1, given.shape[-1]), wanted.reshape(-1)))
+
+
+@looped(("name", "position"), itertools.product(("decoder", "masked_lm", "pair"), ("learned", "sinusoidal", "alibi")))
+def test_padding_before_a_text_changes_nothing(name: str, position: str) -> None:
+    model = tfkit.build({"tfkit": 1, "model": {**MODELS[name], "position": position}}, seed=0).double().eval()
+    more = {"decoder_input_ids": tokens(1, 3)} if name == "pair" else {}
+    ids, real = tokens(1, 5), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+    for net in (model, tfkit.as_pretrained(model)):
+        alone = net(ids, **more).logits
+        logits = net(pad(ids, (3, 0), value=1), attention_mask=real, **more).logits
+        torch.testing.assert_close(logits[:, -alone.shape[1] :], alone)
 
 
 @pytest.mark.full

@@ -76,18 +76,17 @@ def packed(net: Model) -> None:
 
 
 def padded(net: Model) -> None:
-    """In a batch, filled up on the right, and on the left with positions that count from the first real token."""
-    longest = max(LENGTHS)
-    for side in ("right", "left"):
-        fill = [(0, longest - length) if side == "right" else (longest - length, 0) for length in LENGTHS]
-        ids = torch.cat([torch.nn.functional.pad(text, by, value=4) for text, by in zip(texts(), fill, strict=True)])
-        real = torch.cat(
-            [torch.nn.functional.pad(torch.ones_like(text), by) for text, by in zip(texts(), fill, strict=True)]
-        )
-        places = (real.cumsum(dim=1) - 1).clamp(min=0)
-        found = net(ids, attention_mask=real, position_ids=places).hidden
-        for row, expected in enumerate(alone(net)):
-            agree(found[row][real[row].bool()][None], expected)
+    """In a batch, filled up at the end, at the start or after the first token; positions count real tokens."""
+    for first in (max(LENGTHS), 0, 1):  # number of tokens before the padding
+        ids, real = torch.full((2, len(LENGTHS), max(LENGTHS)), 4)
+        for row, text in enumerate(texts()):
+            place = torch.arange(text.shape[1])
+            place[first:] += max(LENGTHS) - text.shape[1]
+            ids[row, place], real[row] = text[0], torch.zeros(max(LENGTHS)).index_fill(0, place, 1)
+        for more in ({}, {"position_ids": (real.cumsum(dim=1) - 1).clamp(min=0)}):
+            found = net(ids, attention_mask=real, **more).hidden
+            for row, expected in enumerate(alone(net)):
+                agree(found[row][real[row].bool()][None], expected)
 
 
 def from_a_state(net: Model) -> None:
@@ -110,7 +109,8 @@ def from_a_state(net: Model) -> None:
 
 
 WAYS = {"packed": packed, "padded": padded, "from a state": from_a_state}
-QUICK = [("dynamic", "packed"), ("longrope", "packed"), ("dynamic", "from a state"), ("longrope", "from a state"),
+QUICK = [("learned", "padded"), ("dynamic", "packed"), ("longrope", "packed"), ("dynamic", "from a state"),
+         ("longrope", "from a state"),
          ("counted and turned", "padded"), ("counted and placed", "from a state"), ("yarn", "packed")]  # fmt: skip
 
 
@@ -144,22 +144,24 @@ def test_a_text_is_as_it_is_alone_in_any_combination(
 
 @pytest.mark.parametrize("real", [[[0, 0, 1, 1, 1]], [[1, 1, 1, 0, 0]]], ids=["left", "right"])
 def test_each_position_of_a_list_counts_as_it_does_by_itself(real: list[list[int]]) -> None:
-    """A part that skips padding leaves the others their places."""
+    """A part that skips padding adds nothing there; the others count real tokens as well."""
     stack, mask = model("counted and placed").stack("decoder"), torch.tensor(real)
     sinusoidal, learned, skipping, _ = stack.position
     out: list[Tensor] = []
     stack.embedding.register_forward_hook(lambda *called: out.append(called[2]))  # type: ignore[union-attr]
-    ids, places = torch.tensor([[3, 4, 5, 6, 7]]), torch.arange(5)[None]
+    ids = torch.tensor([[3, 4, 5, 6, 7]])
     stack(Call(Inputs(ids, real=mask.bool())))
     counted = mask.cumsum(dim=1) * mask - 1
+    places = torch.arange(5)[None] if mask[0, 0] else counted.clamp(min=0)
     placed = [sinusoidal.embed(places), learned.embed(counted), skipping.embed(counted)]  # type: ignore[operator]
     agree(out[0], stack.embedding.tokens(ids) + sum(placed))  # type: ignore[union-attr,operator]
 
 
+@pytest.mark.parametrize("position", ["counted", "learned", "sinusoidal", "alibi"])
 @pytest.mark.parametrize("every_mask", [True, False])
-def test_a_state_counts_real_tokens_on(every_mask: bool) -> None:
+def test_a_state_counts_real_tokens_on(every_mask: bool, position: str) -> None:
     """The first call has the padding; later ones repeat its mask, or say nothing of it."""
-    net = model("counted")
+    net = model(position)
     ids, mask = torch.tensor([[0, 0, 3, 4, 5, 6]]), torch.tensor([[0, 0, 1, 1, 1, 1]])
     state = net.new_state()
     with torch.no_grad():

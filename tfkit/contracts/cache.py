@@ -28,7 +28,6 @@ def stepwise(
     ids: Tensor,
     sizes: Sequence[int],
     real: Tensor | None = None,
-    positions: Tensor | None = None,
     shift: Tensor | None = None,
     every_mask: bool = True,
     on: Any = None,
@@ -41,8 +40,6 @@ def stepwise(
         call: Arguments = {"shift": shift, "state": state, "on": on, **more}
         if real is not None and (every_mask or start == 0):
             call["real"] = real[:, :end]
-        if positions is not None:
-            call["positions"] = positions[:, start:end]
         outputs.append(tokenwise(run(case, ids[:, start:end], **call)))
         start = end
     return {name: torch.cat([part[name] for part in outputs], dim=1) for name in outputs[0]}

@@ -85,19 +85,17 @@ def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dic
 
 
 def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
-    """Batch rows of different lengths; return ids, padding mask, positions and the left padding of each row."""
+    """Batch rows of different lengths; return ids, padding mask and the left padding of each row."""
     width = max(len(row) for row in rows) + 1
     ids = torch.full((len(rows), width), fill)
     real = torch.zeros(len(rows), width, dtype=torch.long)
-    positions = torch.zeros(len(rows), width, dtype=torch.long)
     shift = torch.zeros(len(rows), dtype=torch.long)
     for index, row in enumerate(rows):
         start = width - len(row) if side == "left" else 0
         place = slice(start, start + len(row))
         ids[index, place], real[index, place] = row, 1
-        positions[index, place] = torch.arange(len(row))
         shift[index] = start
-    return {"ids": ids, "real": real, "positions": positions, "shift": shift}
+    return {"ids": ids, "real": real, "shift": shift}
 
 
 def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:

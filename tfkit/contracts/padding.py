@@ -55,7 +55,7 @@ def check_source_padding(case: Case) -> None:
     for side in ("right", "left"):
         call = padded(rows, side, 5)
         more = {"source": call["ids"], "source_real": call["real"]}
-        out = run(case, ids, **more, position_ids=call["positions"])
+        out = run(case, ids, **more)
         expect_finite(out, f"a source padded on the {side}, with an empty row")
         for index, one in enumerate(alone):
             for name, value in one.items():

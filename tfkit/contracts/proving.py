@@ -227,10 +227,9 @@ class Subject:
         sources = [text.source for text in self.texts if text.source is not None]
         if sources:
             first = padded(sources, side, 0)
-        call = {"input_ids": first["ids"], "attention_mask": first["real"], "position_ids": first["positions"]}
+        call = {"input_ids": first["ids"], "attention_mask": first["real"]}
         if sources:
             call |= {"decoder_input_ids": last["ids"], "decoder_attention_mask": last["real"]}
-            call |= {"decoder_position_ids": last["positions"]}
         return call | self._special(first["ids"], shift=first["shift"]), last["real"].bool()
 
     def _outputs(self, call: Mapping[str, object]) -> dict[str, Tensor]:

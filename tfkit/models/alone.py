@@ -20,7 +20,7 @@ from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Shape
 from tfkit.core.slots import MaskFacts, PositionFacts, of_kind
 from tfkit.models.call import as_real, beyond, check_length, check_needed, make_inputs, unknown_input
-from tfkit.models.stack import Facts, text_lengths
+from tfkit.models.stack import Facts, placed, text_lengths
 
 Rules = Tensor | MaskFacts | Sequence[MaskFacts]
 Positions = PositionFacts | Sequence[PositionFacts]
@@ -84,7 +84,7 @@ def context(
         query = span.query()[:, :, 0] if position_ids is None else position_ids
         placement = Placement(parts, query, places)
         return Context(Visibility(rules, span, inputs, real), placement, state, memory, None, inputs, collector)
-    positions = places if position_ids is None else position_ids
+    positions = placed(real, places) if position_ids is None else position_ids
     lengths = text_lengths(positions, segment_ids) if any(part.moves for part in parts) else None
     facts = Facts(span, positions, real, segment_ids, lengths, None)
     visibility = facts.visibility(rules, 0, inputs)

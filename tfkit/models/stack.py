@@ -207,7 +207,8 @@ class Stack(nn.Module):
         span = Span(count, count, 0, device) if state is None else state.span(count, device)
         positions, real, segments = call.positions, call.real, call.segments
         if positions is None:
-            positions = torch.arange(span.past, span.keys, device=device)[None]
+            so_far = real if state is None else state.real_with(real, count)
+            positions = placed(so_far, torch.arange(span.past, span.keys, device=device)[None])
         if state is not None:
             positions, real, segments = state.extend(positions, real, segments)
         lengths = counted = None
@@ -290,6 +291,17 @@ def _memory(call: Call, facts: Facts) -> Context | None:
     mask = Visibility((), Span(span.queries, length, 0, span.device), call.inputs, call.memory_real)
     placement = Placement((), facts.placement((), 0).query, torch.arange(length, device=span.device)[None])
     return Context(mask, placement, None, call.memory, None, call.inputs, call.collector)
+
+
+def placed(real: Tensor | None, places: Tensor) -> Tensor:
+    """Return the positions of the tokens at `places` [1 new]: if padding precedes tokens, real tokens are counted.
+
+    `real` [batch time] ends with these tokens. Only masks on the CPU are inspected, as others would make the host wait.
+    """
+    on_host = real is not None and type(real) is Tensor and real.is_cpu and not torch.compiler.is_compiling()
+    if real is None or (on_host and bool((real[:, 1:] <= real[:, :-1]).all())):
+        return places
+    return (real.cumsum(dim=1) - 1).clamp(min=0)[:, real.shape[1] - places.shape[1] :]  # [batch new]
 
 
 def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.core.context import Span
@@ -73,6 +74,16 @@ class DecodeState:
         self.length += new
         known = self.positions
         return positions if known is None else known, self.real, self.segments
+
+    def real_with(self, real: Tensor | None, new: int) -> Tensor | None:
+        """Return the mask of all tokens so far and `new` ones, whose mask may also cover the past."""
+        past = self.real
+        if real is None:
+            return None if past is None else F.pad(past, (0, new), value=True)
+        if real.shape[1] > new or not self.length:
+            return real
+        past = real.new_ones(len(real), self.length) if past is None else past.expand(len(real), -1)
+        return torch.cat((past, real), dim=1)
 
     def span(self, queries: int, device: torch.device) -> Span:
         """Return the span of the next tokens."""

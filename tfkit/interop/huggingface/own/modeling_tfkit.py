@@ -266,10 +266,7 @@ class TfkitForCausalLM(TfkitWriter):
     @takes(*TEXT, "position_ids", "past_key_values", "inputs_embeds", *MARKS, "labels", "use_cache", *ANSWER)
     def forward(self, call: Values, rest: Values) -> Result:
         """Return logits [batch time vocab] and, with `labels` (-100: ignored), the mean next-token loss."""
-        labels, mask, before = call["labels"], call["attention_mask"], call["past_key_values"]
-        past = self.past(before, call["use_cache"])
-        if call["position_ids"] is None and mask is not None and before is None:
-            call["position_ids"] = _places(mask)
+        labels, past = call["labels"], self.past(call["past_key_values"], call["use_cache"])
         out = self.called(call, rest, state=None if past is None else past.state)
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
         output = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past)
@@ -285,13 +282,11 @@ class TfkitForCausalLM(TfkitWriter):
         use_cache: bool | None = None,
         **kwargs: object,
     ) -> Values:
-        """Return the uncached tokens, with positions counted from the first real token of each row."""
+        """Return the uncached tokens."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        places = None if attention_mask is None else _places(attention_mask)[:, seen:]
         return {
             "input_ids": input_ids[:, seen:],
             "attention_mask": attention_mask,
-            "position_ids": places,
             "global_attention_mask": _marks(global_attention_mask, input_ids, seen),
             "prefix_length": prefix_length,
             "past_key_values": past_key_values,
@@ -380,10 +375,6 @@ class TfkitForSeq2SeqLM(TfkitWriter):
             raise ValueError("config.decoder_start_token_id is not set; set it, or pass decoder_input_ids")
         first = labels.new_full((labels.shape[0], 1), start)
         return torch.cat((first, labels[:, :-1].clamp(min=0)), dim=1)
-
-
-def _places(attention_mask: Tensor) -> Tensor:
-    return (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
 def _marks(marks: Tensor | None, input_ids: Tensor, seen: int) -> Tensor | None:
