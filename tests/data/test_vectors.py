@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import struct
 import sys
+import warnings
 import wave
 import zlib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tfkit.core.errors import DataError, UsageError
+from tfkit.core.errors import DataError, TfkitWarning, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Example
+from tfkit.data.corpus.vectors import read_wav
 from tfkit.data.vectors import Vectors, as_vectors
 
-from ..sampling import looped
+from ..sampling import each, looped
 
 
 def examples(type_: str, **options: Any) -> list[Example]:
@@ -192,6 +197,67 @@ def test_pictures_of_other_sizes_or_without_a_class_are_refused(tmp_path: Path) 
         examples("images", folder=str(tmp_path), labels=str(tmp_path / "labels.txt"))
 
 
+def test_pictures_are_read_as_they_are_shown(tmp_path: Path) -> None:
+    """The references are Pillow's own conversions and, for 16 bits and alpha, the formula."""
+    image, ops = pytest.importorskip("PIL.Image", reason="pictures need Pillow"), import_module("PIL.ImageOps")
+    draws = np.random.default_rng(0)
+    rgb, alpha = (draws.integers(0, 256, (8, 6, of), dtype=np.uint8) for of in (3, 1))
+    deep, index = (draws.integers(0, most, (8, 6, 1)).astype(np.uint16) for most in (2**16, 8))
+    colour, sixteen = image.fromarray(rgb), image.fromarray(deep[..., 0])
+    palette = colour.quantize(8)
+    palette.putdata(index.ravel().tolist())
+    flat = np.asarray(palette.convert("RGB")) / 255
+    share = alpha / 255
+    cases: list[tuple[Any, str, Any, dict[str, Any]]] = [
+        (sixteen, "png", deep / 65535, {}),
+        (sixteen, "png", np.where(deep == deep[2, 2], 1, deep / 65535), {"transparency": int(deep[2, 2, 0])}),
+        (image.fromarray(np.concatenate([rgb, alpha], 2)), "png", rgb / 255 * share + 1 - share, {}),
+        (image.fromarray(np.concatenate([alpha, alpha], 2)), "png", share * share + 1 - share, {}),
+        (palette, "png", flat, {}),
+        *((palette, kind, np.where(index == 3, 1, flat), {"transparency": 3}) for kind in ("png", "gif")),
+        (colour.convert("CMYK"), "jpg", None, {}),
+        (colour.convert("1"), "png", None, {}),
+    ]
+    for orientation in range(1, 9):
+        exif = image.Exif()
+        exif[0x0112] = orientation
+        cases.append((colour, "png", None, {"exif": exif}))
+
+    def check(one: Any, kind: str, want: Any, options: dict[str, Any]) -> None:
+        file = tmp_path / f"a.{kind}"
+        one.save(file, **options)
+        want = np.asarray(ops.exif_transpose(image.open(file)).convert("RGB")) / 255 if want is None else want
+        (tmp_path / "labels").write_text(f"{file}\tx\n")
+        (read,) = examples("images", folder=str(tmp_path), labels=str(tmp_path / "labels"))
+        np.testing.assert_allclose(array(read), np.broadcast_to(want, (*want.shape[:2], 3)), atol=0.51 / 255)
+
+    each(cases, check)
+
+
+def test_what_is_in_a_folder_is_read_or_named(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pictures need Pillow")
+    picture(tmp_path / "one" / "a.png", 4, 4)
+    for name in ("one/notes.txt", "one/deeper/b.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.warns(TfkitWarning, match=r"2 of other types, or deeper, are not read, the first .*deeper"):
+        assert len(examples("images", folder=str(tmp_path))) == 1
+    odd = tmp_path / "one" / "b.png"
+    makers: list[tuple[Any, str]] = [
+        (lambda: odd.symlink_to("gone"), "a link to a missing file"),
+        (lambda: odd.symlink_to(odd), "a link that leads back to itself"),
+        (lambda: odd.symlink_to("/dev/null"), "is a pipe, a device or a socket"),
+        (lambda: os.mkfifo(odd), "is a pipe, a device or a socket"),
+        (lambda: colours[0].save(odd, save_all=True, append_images=colours[1:]), "is animated .3 frames.; save each"),
+    ]
+    colours = [image.new("RGB", (4, 4), colour) for colour in ("red", "blue", "white")]
+    for make, said in makers:
+        make()
+        with pytest.raises(DataError, match=f"b.png: {said}"), warnings.catch_warnings(action="ignore"):
+            examples("images", folder=str(tmp_path))
+        odd.unlink()
+
+
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture(tmp_path / "one" / "a.png", 4, 4)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
@@ -226,8 +292,34 @@ def test_a_sound_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a.wav: is truncated: 956 of 8,000 bytes"):
         examples("audio", folder=str(tmp_path), rate=8000)
     file.write_bytes(b"RIFF")
-    with pytest.raises(DataError, match=r"cannot be read as integer .wav"):
+    with pytest.raises(DataError, match=r"cannot be read as .wav: no RIFF file"):
         examples("audio", folder=str(tmp_path), rate=8000)
+
+
+def test_sounds_are_read_in_each_format(tmp_path: Path) -> None:
+    """The references are the samples from which each file is written."""
+    tone = np.sin(np.arange(100)) / 2
+    integers = [(1, bits, f"<i{bits // 8}", 2.0 ** (bits - 1)) for bits in (16, 32)]
+    guid = bytes.fromhex("000000001000800000aa00389b71")
+
+    def check(code: int, bits: int, dtype: str, scale: float, extended: bool, before: bytes = b"") -> None:
+        data = (tone * scale).astype(dtype).tobytes()
+        form = struct.pack("<HHIIHH", 0xFFFE if extended else code, 1, 8000, 1000 * bits, bits // 8, bits)
+        form += struct.pack("<HHIH", 22, bits, 4, code) + guid if extended else b""
+        body = b"WAVE" + before + b"fmt " + struct.pack("<I", len(form)) + form + b"data"
+        file = tmp_path / "a.wav"
+        file.write_bytes(b"RIFF" + struct.pack("<I", 0) + body + struct.pack("<I", len(data)) + data + b"LIST\0\0\0\0")
+        samples, rate = read_wav(str(file))
+        assert rate == 8000
+        np.testing.assert_allclose(samples, tone, atol=2 / scale + 1e-7)
+
+    floats = [(3, 32, "<f4", 1.0), (3, 64, "<f8", 1.0)]
+    each([(*one, extended) for one in (*integers, *floats) for extended in (False, True)], check)
+    check(1, 16, "<i2", 2.0**15, False, before=b"junk\3\0\0\0abc\0")  # an odd chunk is padded
+    with pytest.raises(DataError, match=r"format 6, 1 x 8 bits in 1 bytes, 8000 Hz; save it as PCM"):
+        check(6, 8, "i1", 1.0, False)
+    with pytest.raises(DataError, match=r"a.wav: the value at \[0\] is nan"):
+        check(3, 32, "<f4", np.nan, False)
 
 
 # --- drawn ones

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tfkit.core.errors import DataError, RunError, UsageError
+from tfkit.core.errors import DataError, RunError, TfkitWarning, UsageError
 from tfkit.storage import files
 
 MAGIC = b"\x93NUMPY"
@@ -98,23 +98,37 @@ def read_npy(path: str) -> NDArray[np.generic]:
 
 
 def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
-    """Return the sorted files with these suffixes in a folder and its subfolders. Raise DataError if there are none."""
+    """Return the sorted files with these suffixes in a folder and its subfolders. Other files are named in a warning.
+
+    Raise DataError if there are none, and for links without a target, pipes and devices.
+    """
     if os.path.isfile(folder):
         return [folder]
-    with contextlib.suppress(OSError):
-        files = sorted(str(path) for path in _visible(Path(folder)) if path.suffix.lower() in suffixes)
-        if files:
-            return files
-    what = "no such folder" if not os.path.isdir(folder) else f"contains no file of type {', '.join(suffixes)}"
-    raise DataError(f"{folder}: {what}")
+    found = []
+    try:
+        found = sorted(str(path) for path in _visible(Path(folder), 2))
+    except OSError as error:
+        if os.path.isdir(folder):
+            raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    read = [path for path in found if path.lower().endswith(tuple(suffixes))]
+    if not read:
+        what = "no such folder" if not os.path.isdir(folder) else f"contains no file of type {', '.join(suffixes)}"
+        raise DataError(f"{folder}: {what}")
+    if others := sorted(set(found).difference(read)):
+        kinds = f"{len(others)} of other types, or deeper, are not read"
+        warnings.warn(f"{folder}: {kinds}, the first {others[0]}", TfkitWarning, stacklevel=2)
+    return read
 
 
-def _visible(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and its subfolders, except hidden files."""
+def _visible(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the entries in a folder and its subfolders, except hidden ones; below `depth` levels, the folders."""
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue
-        if path.is_dir():
-            yield from (inner for inner in path.iterdir() if inner.is_file() and not inner.name.startswith("."))
-        elif path.is_file():
+        if path.is_dir() and depth > 1:
+            yield from _visible(path, depth - 1)
+        elif path.is_dir() or path.is_file():
             yield path
+        else:
+            why = "is a pipe, a device or a socket" if path.exists() else files.why_missing(path)
+            raise DataError(f"{path}: {why}; remove it, or replace it with a file")

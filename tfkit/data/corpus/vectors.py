@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import struct
 import warnings
-import wave
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +27,12 @@ from tfkit.storage import files
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM")  # Pillow's names
+ANIMATED = ("PNG", "GIF", "WEBP")  # formats whose further frames are not previews of the first
+DEEP = 65_535  # white of 16-bit pixels
 MOST_PIXELS = 2**24  # limit per image, since a small file can declare billions of pixels
+INTEGERS, FLOATS, EXTENSIBLE = 1, 3, 0xFFFE  # format codes of .wav
+WIDTHS = {INTEGERS: (1, 2, 3, 4), FLOATS: (4, 8)}  # bytes per sample
+GUID = bytes.fromhex("000000001000800000aa00389b71")  # follows the code of WAVE_FORMAT_EXTENSIBLE
 MOST_BYTES = 2**30  # limit per image or audio file
 Milliseconds = Annotated[float, Field(gt=0, le=10_000)]
 
@@ -177,7 +182,10 @@ class FolderCorpus(VectorCorpus):
 
 @register("corpus", "images")
 class Images(FolderCorpus):
-    """A folder of images, one per example: [height width channels], values from 0 to 1 (needs Pillow)."""
+    """A folder of images, one per example: [height width channels], values from 0 to 1 (needs Pillow).
+
+    The EXIF orientation is applied, and transparent pixels are blended with white.
+    """
 
     suffixes = PICTURES
 
@@ -195,7 +203,7 @@ class Images(FolderCorpus):
             pillow = import_module("PIL.Image")
         except ImportError:
             raise DataError(f"{path}: images need the packages of an extra: {installing('vision')}") from None
-        wrong = (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError, Warning)
+        wrong = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, struct.error, Warning)
         try:
             data = files.read_bytes(path, MOST_BYTES)
             with warnings.catch_warnings():
@@ -205,15 +213,38 @@ class Images(FolderCorpus):
                         raise DataError(
                             f"{path}: {picture.width} x {picture.height} pixels exceed the limit of {MOST_PIXELS:,}"
                         )
-                    picture = picture.convert("RGB" if self.config.colours == "rgb" else "L")
-                    if self.config.size is not None:
-                        picture = picture.resize((self.config.size, self.config.size))
-                    array: Array = np.asarray(picture, dtype=np.float32) / np.float32(255)
+                    if picture.format in ANIMATED and getattr(picture, "is_animated", False):
+                        raise DataError(f"{path}: is animated ({picture.n_frames} frames); save each frame as a file")
+                    array = self._pixels(picture, path)
         except RunError as error:
             raise DataError(str(error)) from None
-        except wrong as error:
+        except pillow.UnidentifiedImageError:
+            raise DataError(f"{path}: cannot be read as an image of type {', '.join(FORMATS)}") from None
+        except (*wrong, pillow.DecompressionBombError) as error:
             raise DataError(f"{path}: cannot be read as an image: {error}") from None
-        return array if array.ndim == 3 else array[..., None]
+        return array
+
+    def _pixels(self, picture: Any, path: str) -> Array:
+        """Return a picture upright, on white, as [height width channels] from 0 to 1."""
+        pillow, channels = import_module("PIL.Image"), 3 if self.config.colours == "rgb" else 1
+        picture = import_module("PIL.ImageOps").exif_transpose(picture)
+        if picture.mode == "F":
+            raise DataError(f"{path}: has float pixels, whose range is unknown; save it with 8 or 16 bits")
+        deep = picture.mode[0] == "I"  # 16-bit grey, which Pillow would clip to 255
+        if deep:
+            values = np.asarray(picture).astype(np.float32)  # [height, width]
+            values[values == picture.info.get("transparency", -1)] = DEEP
+            picture = pillow.fromarray(values)
+        else:
+            if picture.has_transparency_data:
+                picture = picture.convert("RGBA")
+                picture = pillow.alpha_composite(pillow.new("RGBA", picture.size, "white"), picture)
+            picture = picture.convert("RGB" if channels == 3 else "L")
+        if self.config.size is not None:
+            picture = picture.resize((self.config.size, self.config.size))
+        array: Array = np.asarray(picture, dtype=np.float32) / np.float32(DEEP if deep else 255)
+        array = array if array.ndim == 3 else array[..., None].clip(0, 1)
+        return array if array.shape[2] == channels else np.repeat(array, channels, axis=2)
 
     def _check_shape(self, path: str, array: Array, first: str, like: Array) -> None:
         if array.shape != like.shape:
@@ -261,22 +292,47 @@ def spectra(samples: Array, rate: int, window_ms: float, hop_ms: float, place: s
 def read_wav(path: str) -> tuple[Array, int]:
     """Return the samples of a .wav file, from -1 to 1, and its sample rate. Raise DataError if it is invalid."""
     try:
-        with wave.open(io.BytesIO(files.read_bytes(path, MOST_BYTES)), "rb") as sound:
-            width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
-            data, promised = sound.readframes(sound.getnframes()), sound.getnframes() * channels * width
+        content = files.read_bytes(path, MOST_BYTES)
     except RunError as error:
         raise DataError(str(error)) from None
-    except (wave.Error, EOFError, OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as integer .wav: {error}") from None
-    if len(data) != promised or rate < 1:
+    form, data, promised = _wav_chunks(content)
+    if len(form) < 16:
+        raise DataError(f"{path}: cannot be read as .wav: no RIFF file with the chunks 'fmt ' and 'data'")
+    code, channels, rate, _, frame, bits = struct.unpack("<HHIIHH", form[:16])
+    if code == EXTENSIBLE and form[26:40] == GUID:
+        code = int.from_bytes(form[24:26], "little")
+    width = (bits + 7) // 8  # bytes per sample
+    if width not in WIDTHS.get(code, ()) or not rate or not channels or frame != channels * width:
+        raise DataError(
+            f"{path}: cannot be read as .wav: format {code}, {channels} x {bits} bits in {frame} bytes, {rate} Hz; "
+            "save it as PCM with 8, 16, 24 or 32 bits, or as floats"
+        )
+    if len(data) < promised:
         raise DataError(f"{path}: is truncated: {len(data):,} of {promised:,} bytes of audio")
+    data = data[: len(data) // frame * frame]
     if not data:
         raise DataError(f"{path}: contains no audio")
-    raw = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
-    wide = np.zeros((len(raw), 4), dtype=np.uint8)
-    wide[:, 4 - width :] = raw ^ (128 if width == 1 else 0)  # 8-bit samples are unsigned
-    samples = wide.view("<i4").astype(np.float32).reshape(-1, channels) / 2**31
-    return np.ascontiguousarray(samples.mean(axis=1)), rate
+    if code == FLOATS:
+        samples = finite(np.frombuffer(data, f"<f{width}"), path)
+    else:
+        raw = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
+        wide = np.zeros((len(raw), 4), dtype=np.uint8)
+        wide[:, 4 - width :] = raw ^ (128 if width == 1 else 0)  # 8-bit samples are unsigned
+        samples = wide.view("<i4").astype(np.float32) / 2**31
+    return np.ascontiguousarray(samples.reshape(-1, channels).mean(axis=1)), rate
+
+
+def _wav_chunks(content: bytes) -> tuple[bytes, bytes, int]:
+    """Return the chunk `fmt `, the chunk `data` and its declared length. `fmt ` is empty if one is missing."""
+    form, start = b"", 12 if content[:4] == b"RIFF" and content[8:12] == b"WAVE" else len(content)
+    while start + 8 <= len(content):
+        name, size = struct.unpack_from("<4sI", content, start)
+        chunk = content[start + 8 : start + 8 + size]
+        if name == b"data":
+            return form, chunk, 0 if size == 2**32 - 1 else size  # written to a pipe: up to the end
+        form = chunk if name == b"fmt " else form
+        start += 8 + size + size % 2
+    return b"", b"", 0
 
 
 @register("corpus", "digits")
