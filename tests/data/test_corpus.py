@@ -85,6 +85,21 @@ def test_undecodable_bytes_are_named(write: Write) -> None:
     assert "encoding: latin-1" in message
 
 
+@looped("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@looped("text", ["hello\n" * 9, "grüße\n"])
+def test_a_file_of_wide_characters_is_told_its_encoding(write: Write, encoding: str, text: str) -> None:
+    file = write("x.txt", text.encode(encoding))
+    for options in ({}, {"unit": "document"}, *([{"encoding": "latin-1"}] if encoding[6:] else [])):
+        assert refused("text", files=file, **options).endswith(f"set encoding: {encoding}")
+    assert texts("text", files=file, encoding=encoding) == text.splitlines()
+
+
+def test_fasta_is_no_text(write: Write) -> None:
+    for content in (">sp|P1 a protein\nMKVLAT*\n", ">1\nacgtn\nac\n"):
+        assert "x.fa:1: is FASTA" in refused("text", files=write("x.fa", content), unit="document")
+    assert texts("text", files=write("x.txt", ">quoted\nAn answer\n")) == [">quoted", "An answer"]
+
+
 def test_unusable_files_are_named(write: Write, tmp_path: Path) -> None:
     assert "gone.txt: no such file" in refused("text", files=str(tmp_path / "gone.txt"))
     assert "is a folder" in refused("text", files=str(tmp_path))
@@ -171,6 +186,12 @@ def test_labelled_text(write: Write) -> None:
     path = write("x.txt", "1 good\u00a0film\n0 bad  film \n")
     examples = [{"text": "good\u00a0film", "label": "1"}, {"text": "bad  film ", "label": "0"}]
     assert read("labelled_text", file=path) == examples
+    tabs = "__label__1\tgood\u00a0film\t\n__label__0 bad\tfilm\n"
+    assert read("labelled_text", file=write("t", tabs)) == [
+        {"text": "good\u00a0film\t", "label": "__label__1"},
+        {"text": "bad\tfilm", "label": "__label__0"},
+    ]
+    assert "t:1: has several labels" in refused("labelled_text", file=write("t", "__label__1 __label__2 film\n"))
     assert read("labelled_text", file=write("y", "a b\n"), labels=write("z", "X\r\n")) == [
         {"text": "a b", "label": "X"}
     ]
@@ -205,6 +226,18 @@ def test_conllu(write: Write) -> None:
     assert "x.conllu:2: 2 columns" in refused("conllu", file=write("x.conllu", "# x\n1\tWe\n"))
 
 
+def test_columns_of_words(write: Write) -> None:
+    """Files of CoNLL-2003 and of other tasks: words first, any number of columns, separated by spaces or tabs."""
+    path = write("x", "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG \n# NN I-NP O\n\n# id = 1\nPeter NNP B-NP B-PER\r\n")
+    examples = [{"text": "EU #", "tags": "B-ORG O"}, {"text": "Peter", "tags": "B-PER"}]
+    assert read("conllu", file=path, column=3) == examples
+    assert read("conllu", file=path, column=1, limit=1) == [{"text": "EU #", "tags": "NNP NN"}]
+    assert read("conllu", file=write("y", "# 1\nNew York\tB\n"), column=1) == [{"text": "New\u00a0York", "tags": "B"}]
+    assert "x:3: 4 columns, not 5" in refused("conllu", file=path, column=4)
+    assert "x:2: 1 columns, not 2" in refused("conllu", file=write("x", "a B\nb\n"), column=1)
+    assert "set column to an index for other files (CoNLL-2003: 3)" in refused("conllu", file=path)
+
+
 # records
 
 
@@ -229,7 +262,9 @@ def test_json_lines(write: Write) -> None:
         ('{"en": null}', "x.jsonl:2: field 'en' is null; expected text or a number"),
         ('{"en": ["a"]}', "x.jsonl:2: field 'en' is a list"),
         ('{"en": " "}', "x.jsonl:2: text is empty"),
-        ("", "x.jsonl:2: not a JSON value"),
+        *((line, "; write one object per line") for line in ("{", "[", '{"en": "a"},')),
+        ('[{"en": "a"}]', "found a list; expected a mapping; write one object per line"),
+        ('{"en": ["a", "b"]}', "expected text or a number (the first element is en.0)"),
     ],
 )
 def test_wrong_json_is_named(write: Write, line: str, message: str) -> None:
@@ -237,9 +272,12 @@ def test_wrong_json_is_named(write: Write, line: str, message: str) -> None:
     assert message in refused("json_lines", file=path, fields={"text": "en"})
 
 
-def test_empty_lines_of_json_may_be_skipped(write: Write) -> None:
-    path = write("x.jsonl", '{"en": "a"}\n\n{"en": ""}\n')
-    assert texts("json_lines", file=path, fields={"text": "en"}, skip_empty=True) == ["a"]
+def test_blank_lines_of_json_are_skipped_and_lists_have_elements(write: Write) -> None:
+    path = write("x.jsonl", '\n{"en": ["a", "b"]}\n  \n{"en": []}\n')
+    assert "x.jsonl:4: text is empty" in refused("json_lines", file=path, fields={"text": "en.0"})
+    assert texts("json_lines", file=path, fields={"text": "en.0"}, skip_empty=True) == ["a"]
+    assert texts("json_lines", file=path, fields={"text": "en.1"}, limit=1) == ["b"]
+    assert "x.jsonl:4: no field 'en.1'; found a list" in refused("json_lines", file=path, fields={"text": "en.1"})
 
 
 def test_csv(write: Write) -> None:

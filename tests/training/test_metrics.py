@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.training.metric import LossMetric, TextMetric
 from tfkit.training.metric.labels import entities
@@ -137,6 +137,10 @@ def test_rouge():
     for of, (shared, size) in common.items():
         assert make("rouge", of=of).score(outputs, references) == pytest.approx(100 * (2 * shared / size) / 2)
     assert make("rouge").score(["sat cat the"], ["the cat sat"]) == pytest.approx(100 / 3)
+    # the published rule replaces all but a-z and digits by spaces
+    for text, score in (("Сегодня погода", 0), ("日本語", 0), ("Größe über", 100), ("?!", 0)):
+        with pytest.warns(TfkitWarning, match="other letters, which ROUGE drops; use chrf or bleu"):
+            assert make("rouge").score([text], [text]) == score
 
 
 @pytest.mark.parametrize(

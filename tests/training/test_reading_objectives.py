@@ -246,6 +246,20 @@ class TestSpan:
         assert covering(places, 4, 9) == (1, 2) and covering(places, 0, 3) == (0, 0)
         assert covering(places[1:], 2, 5) is None and covering(places[:2], 4, 9) is None
 
+    def test_the_answer_is_at_its_offset(self) -> None:
+        rows = part("span").rows
+        one = {"question": "who", "context": "a cat, the cat", "answer": "cat"}
+        firsts = []
+        for more in ({}, {"answer_start": "2"}, {"answer_start": "11"}):
+            (item,) = rows.prepare([one | more], letters(), None)
+            firsts.append(int(np.flatnonzero(item["answer"])[0] - np.flatnonzero(item["inside"])[0]))
+        assert firsts == [2, 2, 11]
+        for start in ("3", "-1", "99", "x"):
+            with pytest.raises(
+                DataError, match=f"example 1: answer_start {start} is not the offset of the answer 'cat'"
+            ):
+                rows.prepare([one | {"answer_start": start}], letters(), None)
+
     def test_windows_cover_the_context(self, caplog: pytest.LogCaptureFixture) -> None:
         objective = part("span")
         context = "x" * 30 + "yes" + "x" * 9

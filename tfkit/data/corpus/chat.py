@@ -37,7 +37,7 @@ class Conversations(TextRecordCorpus):
         """Yield each conversation. Raise DataError with the line number if one is invalid."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
-            if self.skip_empty and not line.strip():
+            if not line.strip():
                 continue
             value = parsed(line, place)
             if not isinstance(value, dict) or "messages" not in value:

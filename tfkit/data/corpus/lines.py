@@ -66,7 +66,7 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
         text = codecs.getincrementaldecoder(encoding)().decode(data) if is_cut else data.decode(encoding)
     except UnicodeDecodeError as error:
         raise _undecodable(path, error, encoding) from None
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = _checked(path, text).removeprefix("\ufeff").replace("\r\n", "\n")
     if is_cut:
         text = text[: text.rfind("\n") + 1] or text
     if not text.strip():
@@ -121,7 +121,7 @@ class Lines:
             if first and text:
                 text, first = text.removeprefix("\ufeff"), False
             lines += text.count("\n")
-            yield text
+            yield _checked(self.path, text)
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield the bytes of the file or of its start, then an empty chunk."""
@@ -200,9 +200,27 @@ def _undecodable(path: str | Path, error: UnicodeDecodeError, encoding: str, lin
     """Return the error with its line number; `lines` is the number of lines decoded before it."""
     line = lines + error.object[: error.start].decode(encoding, errors="replace").count("\n") + 1
     bad = error.object[error.start : error.end].hex(" ")
-    return DataError(
-        f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; set the file's encoding (encoding: latin-1?)"
-    )
+    hint = _wide(error.object) or "set the file's encoding (encoding: latin-1?)"
+    return DataError(f"{path}:{line}: byte {bad} cannot be decoded as {encoding}; {hint}")
+
+
+def _wide(data: bytes) -> str | None:
+    """Return a hint if bytes are UTF-16, UTF-32 or no text, judged by the byte-order mark and null bytes."""
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "set encoding: utf-32"
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "set encoding: utf-16"
+    if b"\0" not in data:
+        return None
+    order = "le" if data[1::2].count(0) > data[::2].count(0) else "be"
+    return f"it has null bytes; unpack or convert it if it is not text, or set encoding: utf-16-{order}"
+
+
+def _checked(path: str | Path, text: str) -> str:
+    """Return the text. Raise DataError if a quarter of it is null characters: another encoding."""
+    if text.count("\0") * 4 > len(text):
+        raise DataError(f"{path}: {_wide(text.encode(errors='replace'))}")
+    return text
 
 
 def _check_memory(path: str | Path, size: int) -> None:

@@ -31,7 +31,12 @@ def parsed(line: str, place: str) -> Any:
         raise DataError(f"{place}: not a JSON value (nested too deeply)") from None
     except ValueError as error:
         reason = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        if isinstance(error, json.JSONDecodeError) and error.pos >= len(line.rstrip(" \t\r,")):
+            reason += f"; {ONE_LINE}"
         raise DataError(f"{place}: not a JSON value ({reason})") from None
+
+
+ONE_LINE = "write one object per line, as `jq -c .` (of an array: `jq -c '.[]'`) does"
 
 
 def pick(record: object, fields: Mapping[str, str], place: str) -> Example:
@@ -45,6 +50,9 @@ def _find(record: object, name: str, place: str) -> object:
         return record[name]
     value = record
     for step in name.split("."):
+        if isinstance(value, list) and step.isdecimal() and int(step) <= max(0, len(value) - 1):
+            value = value[int(step)] if value else ""  # an empty list has an empty first element
+            continue
         if not isinstance(value, Mapping) or step not in value:
             raise DataError(f"{place}: no field '{name}'; {_available(value, step)}")
         value = value[step]
@@ -53,7 +61,7 @@ def _find(record: object, name: str, place: str) -> object:
 
 def _available(value: object, name: str) -> str:
     if not isinstance(value, Mapping):
-        return f"found {_kind(value)}; expected a mapping"
+        return f"found {_kind(value)}; expected a mapping{f'; {ONE_LINE}' if isinstance(value, list) else ''}"
     hint = nearest(name, [str(name) for name in value])
     return f"available: {', '.join(map(str, value)) or 'none'}" + (f". Did you mean '{hint}'?" if hint else "")
 
@@ -63,7 +71,8 @@ def _text(value: object, name: str, place: str) -> str:
         return value
     if isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
-    raise DataError(f"{place}: field '{name}' is {_kind(value)}; expected text or a number")
+    first = f" (the first element is {name}.0)" if isinstance(value, list) else ""
+    raise DataError(f"{place}: field '{name}' is {_kind(value)}; expected text or a number{first}")
 
 
 def _kind(value: object) -> str:
@@ -93,9 +102,8 @@ class JsonLines(TextRecordCorpus):
         """Yield the fields of each object. Raise DataError with the line of invalid JSON or of a missing field."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
-            if self.skip_empty and not line.strip():
-                continue
-            yield place, pick(parsed(line, place), self.names, place)
+            if line.strip():
+                yield place, pick(parsed(line, place), self.names, place)
 
     def name(self) -> str:
         """Return the file path."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain, groupby, islice
 from typing import Literal
@@ -9,10 +10,12 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tfkit.core.errors import DataError
-from tfkit.core.options import NonNegativeInt, RecipePath
+from tfkit.core.options import NonNegativeInt, PositiveInt, RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Encoding, Example, RecipePaths, Record, TextRecordCorpus
 from tfkit.data.corpus.lines import Lines, read_pairs, read_text
+
+_SEQUENCE = re.compile(r"[A-Z*-]+|[acgtun-]+")  # of amino acids or nucleotides
 
 
 @register("corpus", "text")
@@ -55,6 +58,11 @@ class TextCorpus(Corpus):
 
     def _texts(self, file: str) -> Iterator[tuple[int, str]]:
         """Yield each text with the number of its first line."""
+        header, *sequence = islice(Lines(file, self.encoding), 2)
+        if header.startswith(">") and sequence and _SEQUENCE.fullmatch(sequence[0].strip()):
+            raise DataError(
+                f"{file}:1: is FASTA, whose headers are no text; write one sequence per line without headers"
+            )
         if self.unit == "document":
             yield 1, read_text(file, self.encoding)
             return
@@ -68,9 +76,15 @@ class TextCorpus(Corpus):
                 yield number, "\n".join([first, *(line for _, line in others)])
 
 
+FASTTEXT = "__label__"  # fastText's prefix of labels
+
+
 @register("corpus", "labelled_text")
 class LabelledText(TextRecordCorpus):
-    """Labelled lines: the label is the first word of a line, or the line of the file `labels` with the same number."""
+    """Labelled lines: the label is the first word of a line, or the line of the file `labels` with the same number.
+
+    A space or a tab ends the first word.
+    """
 
     class Config(TextRecordCorpus.Config):
         """The file of texts, and the file of labels if they are separate."""
@@ -89,12 +103,20 @@ class LabelledText(TextRecordCorpus):
     def records(self) -> Iterator[Record]:
         """Yield texts with labels. Raise DataError if the two files have different numbers of lines."""
         if self.labels is None:
-            pairs: Iterator[tuple[str, ...]] = (line.partition(" ")[::-2] for line in Lines(self.file, self.encoding))
+            pairs: Iterator[tuple[str, ...]] = map(self._parted, Lines(self.file, self.encoding))
         else:
             pairs = read_pairs(self.file, self.labels, self.encoding)
         for number, (text, label) in enumerate(pairs, start=1):
             file = self.labels if self.labels is not None and text.strip() else self.file
+            if label.startswith(FASTTEXT) and text.startswith(FASTTEXT):
+                raise DataError(f"{file}:{number}: has several labels; a text has one")
             yield f"{file}:{number}", {"text": text, "label": label.strip()}
+
+    @staticmethod
+    def _parted(line: str) -> tuple[str, str]:
+        """Split a line after its first word into text and label."""
+        label, *text = re.split("[ \t]", line, maxsplit=1)
+        return "".join(text), label
 
     def name(self) -> str:
         """Return the file path."""
@@ -226,41 +248,52 @@ class Conllu(TextRecordCorpus):
     """CoNLL-U: one sentence per example, with a treebank column as tags (universaldependencies.org/format).
 
     In `text` and `tags`, words and tags are separated by single spaces; a space within a word becomes a no-break space.
-    Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped.
+    Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. With a number as `column`, the file has any
+    number of columns, the first of which holds the words (CoNLL-2003); lines of `-DOCSTART-` are skipped.
     """
 
     class Config(TextRecordCorpus.Config):
         """The file, and the column with the tags."""
 
-        file: RecipePath = Field(description="a CoNLL-U file")
-        column: Literal["lemma", "upos", "xpos", "features", "relation"] = Field(
-            "upos", description="column to use as tags"
+        file: RecipePath = Field(description="a CoNLL-U file, or another file with one word per line")
+        column: Literal["lemma", "upos", "xpos", "features", "relation"] | PositiveInt = Field(
+            "upos", description="column to use as tags, or its index from 0, if the file is not CoNLL-U"
         )
 
     fields = ("text", "tags")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.file, self.column = config.file, _COLUMNS[config.column]
+        self.file, self.column = config.file, config.column
+        self._width = 0  # columns of a file that is not CoNLL-U
 
     def records(self) -> Iterator[Record]:
-        """Yield the sentences. Raise DataError with the line that does not have ten columns."""
+        """Yield the sentences. Raise DataError with the line whose number of columns is wrong."""
         lines = enumerate(Lines(self.file, self.encoding), start=1)
         for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())):
-            if not filled:
-                continue
-            sentence = list(block)
-            cells = [self._cells(number, line) for number, line in sentence if not line.startswith("#")]
-            words = [row for row in cells if row[0].isdigit()]
-            text = " ".join(row[1].replace(" ", "\u00a0") for row in words)
-            tags = " ".join(row[self.column].replace(" ", "\u00a0") for row in words)
-            yield f"{self.file}:{sentence[0][0]}", {"text": text, "tags": tags}
+            sentence = list(block) if filled else []
+            rows = [row for number, line in sentence if (row := self._row(number, line))]
+            if rows:
+                joined = [" ".join(cell.replace(" ", "\u00a0") for cell in cells) for cells in zip(*rows, strict=True)]
+                yield f"{self.file}:{sentence[0][0]}", dict(zip(self.fields, joined, strict=True))
 
-    def _cells(self, number: int, line: str) -> list[str]:
-        cells = line.split("\t")
+    def _row(self, number: int, line: str) -> tuple[str, str] | None:
+        """Return the word and the tag of a line, or None if it has none."""
+        is_plain = isinstance(self.column, int)
+        cells = _split(line) if is_plain and "\t" not in line else line.split("\t")
+        if line.startswith("#") and not (is_plain and len(cells) == self._width and "=" not in cells):
+            return None
+        if is_plain and cells[0] == "-DOCSTART-":
+            return None
+        if isinstance(self.column, int):
+            self._width = self._width or len(cells)
+            if len(cells) == self._width > self.column:
+                return cells[0], cells[self.column]
+            raise DataError(f"{self.file}:{number}: {len(cells)} columns, not {max(self._width, self.column + 1)}")
         if len(cells) != 10:
-            raise DataError(f"{self.file}:{number}: {len(cells)} columns; CoNLL-U has 10, separated by tabs")
-        return cells
+            hint = "set column to an index for other files (CoNLL-2003: 3)"
+            raise DataError(f"{self.file}:{number}: {len(cells)} columns; CoNLL-U has 10, separated by tabs; {hint}")
+        return (cells[1], cells[_COLUMNS[self.column]]) if cells[0].isdigit() else None
 
     def name(self) -> str:
         """Return the file path."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from tfkit.core.bounds import ORDER
 from tfkit.core.component import Problem
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import NonNegativeInt, Order, Seed
 from tfkit.core.registry import register
@@ -85,6 +86,7 @@ class Chrf(TextMetric):
 
 
 _WORD = re.compile(r"[a-z0-9]+")
+_FOREIGN = re.compile(r"[^\W_a-zA-Z0-9]")  # letters and digits that are in no word
 
 
 _WRITTEN = {"1": 1, "2": 2, "l": "L"}
@@ -137,7 +139,10 @@ class Rouge(TextMetric):
         return {self.config.scores()[-1]: self.score(leads, references)}
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the mean F1 in percent. Texts without words score 0."""
+        """Return the mean F1 in percent. Texts without words score 0, with a warning."""
+        if any(not words(text) or _FOREIGN.search(text) for text in (*outputs, *references) if text.strip()):
+            what = "texts without a word of a-z and 0-9, or with other letters, which ROUGE drops; use chrf or bleu"
+            warnings.warn(f"rouge: {what}", TfkitWarning, stacklevel=2)
         pairs = zip(outputs, references, strict=True)
         return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
 

@@ -38,7 +38,7 @@ class SpanRows(ReadingRows):
         items: list[Item] = []
         found: set[int] = set()
         for number, item, places, _ in self._windows(examples, tokenizer, max_length):
-            begin = examples[number]["context"].find(answers[number])
+            begin = self._begin(number, examples[number], answers[number])
             span = covering(places, begin, begin + len(answers[number])) if begin >= 0 and answers[number] else None
             if span is not None:
                 first = int(np.flatnonzero(item["inside"])[0])
@@ -49,6 +49,17 @@ class SpanRows(ReadingRows):
         why = "the answer is not in the context"
         self._left_out(len(examples) - len(found), len(examples), why)
         return self._usable(items, len(examples), why)
+
+    def _begin(self, number: int, example: Example, answer: str) -> int:
+        """Return the offset of the answer, -1 if it is missing. Raise ExampleError for a wrong `answer_start`."""
+        context, start = example["context"], example.get("answer_start", "").strip()
+        if not start:
+            return context.find(answer)
+        if start.isdecimal() and context.startswith(answer, int(start)):
+            return int(start)
+        raise ExampleError(
+            number + 1, f"answer_start {start} is not the offset of the answer {answer!r} in the context"
+        )
 
     def _windows(
         self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None
@@ -131,8 +142,8 @@ class AnswerSpans(ReadingAnswers):
 class SpanObjective(Reading):
     """Loss = -log p(begin | question, context) - log p(end | question, context) (Devlin et al. 2018: SQuAD).
 
-    The first occurrence of the answer in the context is the target. Long contexts are split into windows that overlap
-    by half.
+    The target is the answer at the field `answer_start` (a character offset), or its first occurrence. Long contexts
+    are split into windows that overlap by half.
     """
 
     rows_type: ClassVar[type[SpanRows]] = SpanRows
