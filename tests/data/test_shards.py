@@ -77,6 +77,20 @@ def test_a_damaged_shard_is_reported_and_made_again(
     assert file.read_bytes() == data and listed(shard("key", unread())["text"]) == before
 
 
+@pytest.mark.parametrize("change", ["moved", "dtype"])
+def test_a_shard_of_other_texts_is_not_opened(cache: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
+    other = source(LINES[::-1])
+    wanted = [listed(shard(key, one)["text"]) for key, one in (("key", source()), ("other", other))]
+    if change == "moved":
+        for old, new in ((cache, "x"), (cache.with_name("other"), "key"), (cache.with_name("x"), "other")):
+            old.rename(cache.with_name(new))
+    else:
+        (cache / "shard.json").write_text((cache / "shard.json").read_text().replace("uint16", "int16"))
+    assert [listed(shard(key, one)["text"]) for key, one in (("key", source()), ("other", other))] == wanted
+    count = caplog.text.count("belongs to other texts, or has changed since it was written; writing the token shard")
+    assert count == (2 if change == "moved" else 1)
+
+
 @pytest.mark.full
 @shares(5)
 def test_a_killed_process_leaves_nothing_that_is_taken_as_whole(cache: Path, share: int) -> None:
@@ -156,6 +170,8 @@ def test_a_text_is_remembered_until_it_changes(tmp_path: Path, caplog: pytest.Lo
     file.write_text(file.read_text().replace("first", "fist"))
     assert remembered("kind", "key", lambda: next(made)) == "second"
     assert "has changed since it was written" in caplog.text
+    file.rename(file.with_name("other.json"))
+    assert remembered("kind", "other", lambda: "third") == "third"
 
 
 def test_a_stream_joins_texts_wherever_it_is_cut() -> None:

@@ -342,9 +342,31 @@ def test_targets_are_written_once(objective: str, tmp_path: Path, monkeypatch: p
     trained(loaded, tmp_path / "student")
     with pytest.raises(TypeError):  # another search is another file
         ready(taught(tmp_path, objective, settings, generate__max_new_tokens=5))
+    whole = file.read_text()
     file.write_text("{}")
     with pytest.raises(RunError, match=r"does not contain the targets of these examples; delete it"):
         ready(loaded)
+    written = json.loads(whole)
+    file.write_text(json.dumps({**written, "targets": ["the cat" for _ in written["targets"]]}))
+    with pytest.raises(RunError, match=r"json: has changed since it was written; delete it"):
+        ready(loaded)
+    elsewhere = shutil.move(file.parent, tmp_path / "elsewhere")
+    for make in (lambda: file.parent.symlink_to(elsewhere), lambda: file.parent.write_text("")):
+        make()
+        with pytest.raises(RunError, match=r"sequences: is a link, or not a folder; remove it"):
+            ready(loaded)
+        file.parent.unlink()
+    assert [one.name for one in elsewhere.iterdir()] == [file.name]
+
+
+@pytest.mark.full
+def test_a_teacher_with_two_vocabularies_writes_targets(tmp_path: Path) -> None:
+    two = {side: {"type": "character", "special_tokens": SPECIAL} for side in ("source", "target")}
+    own = recipe(tmp_path, "seq2seq", layers=4, data__tokenizer=two)
+    teacher = train(own, out=tmp_path / "teacher", progress=False)
+    task = ready(taught(tmp_path, "seq2seq", {"weight": 0, "sequences": "greedy"}, data__tokenizer=two))
+    best = teacher.generate([one["source"] for one in EXAMPLES], strategy="greedy")
+    assert {task.tokenizer.decode(item["target"]) for item in task.train.items} == {text for text in best if text}
 
 
 def test_the_trainer_takes_the_loss_of_the_student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,11 +55,11 @@ def remembered(kind: str, key: str, make: Callable[[], str]) -> str:
     file = cache_folder() / kind / f"{key}.json"
     with contextlib.suppress(RunError):
         checksum, _, text = read_text(file).partition("\n")
-        if checksum == hashlib.sha256(text.encode()).hexdigest():
+        if checksum == key_of(kind, key, text):
             return text
         LOGGER.warning("%s: has changed since it was written; recomputing it", file)
     text = make()
-    write_text(file, f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+    write_text(file, f"{key_of(kind, key, text)}\n{text}")
     return text
 
 
@@ -124,7 +124,10 @@ def _opened(folder: Path, fields: Iterable[str], quiet: bool = False) -> dict[st
     if not (folder / FILE).exists():
         return None
     try:
-        known = read_json(folder / FILE)["fields"]
+        entry = read_json(folder / FILE)
+        known = entry["fields"]
+        if entry["key"] != folder.name or entry["sum"] != key_of(folder.name, known):
+            raise RunError(f"{folder / FILE}: belongs to other texts, or has changed since it was written")
         return {field: _mapped(folder, field, known[field]) for field in fields}
     except (RunError, KeyError, TypeError, ValueError, OSError) as error:
         if not quiet:
@@ -155,7 +158,8 @@ def _make(folder: Path, source: ShardSource) -> None:
     by = "" if processes == 1 else f" with {processes} processes"
     LOGGER.info("%s: writing its token shard to %s%s", source.name, folder, by)
     known = {field: _write_field(folder, field, source, processes) for field in fields}
-    write_json(folder / FILE, {"corpus": source.name, "fields": known})
+    key = folder.name
+    write_json(folder / FILE, {"corpus": source.name, "key": key, "fields": known, "sum": key_of(key, known)})
 
 
 def _write_field(folder: Path, field: str, source: ShardSource, processes: int) -> dict[str, str]:
