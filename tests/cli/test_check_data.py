@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -120,6 +122,62 @@ def test_check_finds_what_train_would_find(train: dict[str, Any], written: dict[
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("mine.yaml:22:5: data.train: ")
     assert message in result.stderr
+
+
+def npy(*shape: int) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.zeros(shape, np.float32))
+    return file.getvalue()
+
+
+PATCHES = {"type": "patches", "size": 4, "channels": 1}
+
+
+@looped(
+    ("embedding", "file", "content", "message"),
+    [
+        ("features", "x.npy", npy(20, 0, 8), "x.npy: contains no example, or empty ones (shape [20, 0, 8])"),
+        (
+            {"type": "features", "d_input": 8},
+            "x.npy",
+            npy(3, 5, 7),
+            "x.npy: row 1: the model reads vectors [time 8], got shape [5, 7]",
+        ),
+        ("features", "x.npy", npy(3, 5, 8), None),
+        (PATCHES, "x.npy", npy(3, 1, 1, 1), "x.npy: row 1: patches of 4 x 4 do not tile an image of 1 x 1"),
+        (PATCHES, "x.npy", npy(3, 9, 8), "x.npy: row 1: patches of 4 x 4 do not tile an image of 9 x 8"),
+        (PATCHES, "x.npy", npy(3, 8, 8, 3), "x.npy: row 1: images must have the shape [height width 1]"),
+        ("tokens", "v.txt", b"a 1 2 3\n", "v.txt:1: 3 numbers after 'a', but the token table has width 8"),
+        ("tokens", "v.txt", b"a 1 2 3 4 5 6 7 1e300\n", "v.txt:1: the vector of 'a' is not finite in float32"),
+        ("tokens", "v.bin", b"2 8\nab", "v.bin:1: 2 vectors of width 8 need at least 70 bytes, but the file has 6"),
+        ("tokens", "v.txt", None, "v.txt: is not a regular file"),
+        ("tokens", "v.txt", b"2 8\na" + b" 1" * 8 + b"\nb" + b" 2" * 8, None),
+    ],
+)
+def test_check_opens_vectors(embedding: Any, file: str, content: bytes | None, message: str | None) -> None:
+    Path(file).unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(file)
+    else:
+        Path(file).write_bytes(content)
+    recipe: dict[str, Any] = {"tfkit": 1, "model": MODEL | {"embedding": embedding}, "objective": "causal_lm"}
+    Path("labels").write_text("a\nb\nc\n")
+    if embedding == "tokens":
+        Path("text").write_text("a b\n")
+        recipe["data"] = {"tokenizer": "character", "train": {"type": "text", "files": "text"}}
+        recipe["model"]["embedding"] = {"type": "tokens", "vectors": file}
+    else:
+        recipe["model"] |= {"type": "encoder", "head": {"type": "classifier", "num_classes": "labels"}}
+        recipe["model"].pop("vocab_size")
+        if embedding == PATCHES:
+            recipe["model"].pop("max_length")
+            recipe["model"]["position"] = "none"
+        recipe |= {"objective": "classification", "data": {"train": {"type": "npy", "file": file, "labels": "labels"}}}
+    Path("mine.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    result = CliRunner().invoke(main, ["check", "mine.yaml"], env={"COLUMNS": "400"})
+    assert (result.exit_code, message is None or message in result.stderr) == (0 if message is None else 2, True), (
+        result.output
+    )
 
 
 def test_a_missing_file_of_ones_own_is_a_fault() -> None:

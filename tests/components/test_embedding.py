@@ -183,7 +183,7 @@ def test_word2vec(tmp_path: Path) -> None:
         ("a 1 2 3\ncat 1 2\n", ":2:", "2 numbers after 'cat', but the token table has width 3"),
         ("a 1 2 3 4\n", ":1:", "4 numbers"),
         ("a 1 2 3\ncat 1 x 3\n", ":2:", "'x' is not a number"),
-        ("a 1 nan 3\n", ":1:", "not finite"),
+        *((f"a 1 {number} 3\n", ":1:", "not finite in float32") for number in ("nan", "-inf", "1e300", "-3.5e38")),
         ("2 5\na 1 2 3 4 5\n", ":1:", "width 5, but the token table has width 3"),
         ("2 3\na 1 2 3\n", ":2:", "ends after 1 vectors, but line 1 announces 2"),
         ("", ":", "contains no vectors"),

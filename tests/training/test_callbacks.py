@@ -255,7 +255,11 @@ def test_a_missing_library_is_named_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=rf"^the callback {name} needs the package {name}: pip install"):
+    data = Path(small(tmp_path, callbacks=[name]).data.train.files[0])  # not read first
+    data.write_bytes(b"\xff")
+    with pytest.raises(
+        RecipeError, match=rf"callbacks\[0\]: the callback {name} needs the package {name}: pip install"
+    ):
         trained(small(tmp_path, callbacks=[name]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

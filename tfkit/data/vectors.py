@@ -92,8 +92,8 @@ def read_npy(path: str) -> NDArray[np.generic]:
         raise DataError(f"{path}: {why or cut or f'cannot be read as an array: {error}'}; save it again") from None
     if array.dtype.kind not in NUMBERS:
         raise DataError(f"{path}: the values are of type {array.dtype}, not real numbers")
-    if array.ndim == 0 or not array.shape[0]:
-        raise DataError(f"{path}: contains no example (shape {list(array.shape)})")
+    if array.ndim == 0 or not array.size:
+        raise DataError(f"{path}: contains no example, or empty ones (shape {list(array.shape)})")
     return array
 
 

@@ -34,7 +34,7 @@ from tfkit.training.progress import Reporter
 from tfkit.training.rehearsal import rehearse
 from tfkit.training.sequences import rewritten
 from tfkit.training.sharding import is_sharded, learned_once
-from tfkit.training.splits import Split, learned_from
+from tfkit.training.splits import Split, learned_from, missing_packages
 from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teacher, load_teacher
 from tfkit.training.widths import check_widths
 
@@ -179,11 +179,12 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
 
 
 def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
-    """Raise RecipeError if a file needed for training is missing."""
+    """Raise RecipeError if a file or package needed for training is missing."""
     needed = ["data.train", "data.valid", "data.test", "data.longer", "generate", "train.teacher"]
     needed += [] if tokenizer is not None else ["data.tokenizer"]
     needed += ["train.init_from", "model"] if initial else []
     missing = [fault for fault in recipe.missing_files() if fault.path.startswith(tuple(needed))]
+    missing += missing_packages(recipe)
     if missing:
         raise RecipeError(missing)
     source = recipe.train.initial

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from tfkit.components.embedding.vectors import check_vectors
 from tfkit.core.errors import DataError, ExampleError, Fault, UsageError
 from tfkit.core.slots import CorpusFacts, HeadFacts
 from tfkit.data.corpus import Corpus, Example
@@ -25,14 +27,17 @@ SHOWN = 10  # examples per split that `tfkit check` reads
 
 
 def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault]]:
-    """Read the first examples of each split. Return them with the faults found.
+    """Read the first examples of each split, and the start of word vectors. Return the examples and the faults found.
 
     Splits with missing files, and corpora whose first examples are slow to read, are skipped.
     """
     splits = [] if recipe.data is None else recipe.data.splits()
     lacking = tuple(fault.path for fault in recipe.missing_files())
     examples: dict[str, list[Example]] = {}
-    faults: list[Fault] = []
+    faults = [*missing_packages(recipe), *_vector_faults(recipe)]
+    objective = None if recipe.objective is None else recipe.objective.build()
+    if objective is not None:
+        objective.rows.read_model(recipe.blueprint())
     for name, config in splits:
         path = f"data.{name}"
         corpus: Corpus = config.build()
@@ -40,9 +45,32 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
             continue
         try:
             examples[name] = corpus.first(SHOWN)
+            if objective is not None and objective.rows.plan is not None:
+                with Split(config, objective).located():
+                    objective.rows.vectors(examples[name])
         except DataError as error:
             faults.append(recipe.fault(path, str(error)))
     return examples, faults
+
+
+def missing_packages(recipe: Recipe) -> Iterator[Fault]:
+    """Yield a fault for each callback whose package is not installed."""
+    for number, config in enumerate(recipe.train.callbacks):
+        try:
+            config.build().ready()
+        except UsageError as error:
+            yield recipe.fault(f"train.callbacks[{number}]", str(error))
+
+
+def _vector_faults(recipe: Recipe) -> Iterator[Fault]:
+    """Yield a fault for each file of pretrained vectors that cannot be read."""
+    for plan in recipe.blueprint().stacks():
+        path = None if plan.embedding is None else plan.embedding.vectors_file()
+        if plan.embedding is not None and path is not None and os.path.exists(path):
+            try:
+                check_vectors(path, plan.embedding.table_width(plan.shape()))
+            except DataError as error:
+                yield recipe.fault(f"model.{plan.side}.embedding.vectors", str(error))
 
 
 def described(value: str) -> str:

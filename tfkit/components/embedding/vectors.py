@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +17,8 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.storage.files import regular
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
+CHECKED = 2**23  # numbers that `tfkit check` reads
+LARGEST = float(np.finfo(np.float32).max)
 LONGEST = 2**12  # maximum bytes of a token, or of the first line, in a binary file
 
 
@@ -28,8 +30,7 @@ def load_vectors(path: str | Path, token_to_id: Callable[[str], int | None], int
     Raise DataError with file and line, leaving `into` unchanged, if the file is invalid.
     """
     found: dict[int, Sequence[float] | Vector] = {}
-    rows_of = _binary_rows if Path(path).suffix.lower() == ".bin" else _rows
-    for token, values in rows_of(Path(path), into.shape[1]):
+    for token, values in _rows(Path(path), into.shape[1]):
         row = token_to_id(token)
         if row is not None:
             found.setdefault(row, values)
@@ -40,7 +41,17 @@ def load_vectors(path: str | Path, token_to_id: Callable[[str], int | None], int
     return len(found)
 
 
-def _rows(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
+def check_vectors(path: str | Path, width: int) -> None:
+    """Read up to CHECKED numbers of a file. Raise DataError with file and line if they are invalid."""
+    for _ in islice(_rows(Path(path), width), CHECKED // width + 1):
+        pass
+
+
+def _rows(path: Path, width: int) -> Iterator[tuple[str, Sequence[float] | Vector]]:
+    return (_binary_rows if path.suffix.lower() == ".bin" else _text_rows)(path, width)
+
+
+def _text_rows(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
     """Yield each token with its vector."""
     promised, count, line = None, 0, 0
     for line, text in _lines(path):
@@ -143,8 +154,8 @@ def _row(text: str, width: int, place: str) -> tuple[str, list[float]]:
     except ValueError:
         wrong = next(field for field in fields if not _is_number(field))
         raise DataError(f"{place}: '{wrong}' is not a number") from None
-    if not all(map(math.isfinite, values)):
-        raise DataError(f"{place}: the vector of '{token}' is not finite")
+    if not all(-LARGEST <= value <= LARGEST for value in values):
+        raise DataError(f"{place}: the vector of '{token}' is not finite in float32")
     return token, values
 
 
