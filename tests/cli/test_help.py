@@ -49,6 +49,8 @@ def test_help_ends_with_two_examples() -> None:
     def check(*path: str) -> None:
         lines = CliRunner().invoke(main, [*path, "--help"]).stdout.rstrip().splitlines()
         assert lines[-3].strip() == "Examples:"
+        statuses = " ".join(map(str.strip, lines[-6:-4]))
+        assert statuses.startswith("Exit status: 0 done; 1 the answer is no (") and "130 interrupted" in statuses
         assert [line.strip() for line in lines[-2:]] == [f"tfkit {line}" for line in EXAMPLES[" ".join(path)]]
         assert all(len(line) <= 80 for line in lines)
         if path:

@@ -183,18 +183,18 @@ def test_parts_are_held_to_their_contracts(tmp_path: Path) -> None:
     assert "schedule held" in result.stdout
 
 
-def test_a_part_that_breaks_its_contract_ends_with_2(tmp_path: Path) -> None:
+def test_a_part_that_breaks_its_contract_ends_with_1(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text(SCHEDULE.format(name="good", rate="self.config.lr"))
     bad.write_text(SCHEDULE.format(name="bad", rate="-1.0"))
     result = parts("--verify", good, "--verify", bad)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "FAILED" in result.stdout
     assert "schedule good" in result.stdout
     only = parts("schedule", "good", "--verify", good, "--verify", bad)
     assert only.exit_code == 0
     assert "schedule bad" not in only.stdout
-    broken = parts("--verify", good, "--verify", tmp_path / "nowhere.py")
+    broken = parts("--verify", bad, "--verify", good, "--verify", tmp_path / "nowhere.py")
     assert broken.exit_code == 2
     assert "schedule good" in broken.stdout
     assert "nowhere.py" in broken.stderr

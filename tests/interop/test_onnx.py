@@ -17,7 +17,7 @@ import torch
 import tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.interop.greedy import WORST
-from tfkit.interop.onnx import exporting
+from tfkit.interop.onnx import exporting, verifying
 from tfkit.interop.onnx.comparing import CALLS, GraphSession, inputs_of, sizes_of
 from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx
 from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of
@@ -190,17 +190,17 @@ def test_an_interrupted_export_leaves_what_was_there(run: Run, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("metadata", "status", "message"),
     [
-        ({}, "model.onnx: onnxruntime cannot load it"),
-        ({"ends": 5}, "metadata.json: describes another architecture; export the run again"),
-        ({"opset": "new"}, "metadata.json: describes another architecture; export the run again"),
-        ({"graphs": []}, "metadata.json: describes another architecture; export the run again"),
+        ({}, 2, "model.onnx: onnxruntime cannot load it"),
+        ({"ends": 5}, 1, "metadata.json: describes another architecture; export the run again"),
+        ({"opset": "new"}, 2, "metadata.json: describes another architecture; export the run again"),
+        ({"graphs": []}, 1, "metadata.json: describes another architecture; export the run again"),
     ],
     ids=lambda one: ",".join(one) if isinstance(one, dict) else "",
 )
 def test_a_damaged_folder_is_refused_in_words(
-    metadata: dict[str, Any], message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    metadata: dict[str, Any], status: int, message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_onnx()
     monkeypatch.setattr(exporting, "trace", nonsense)
@@ -208,7 +208,7 @@ def test_a_damaged_folder_is_refused_in_words(
     facts = json.loads((folder / "metadata.json").read_text())
     (folder / "metadata.json").write_text(json.dumps(facts | metadata))
     result = command("verify", run.folder, "--against", folder)
-    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+    assert (result.exit_code, message in result.stderr) == (status, True), result.output
 
 
 def test_a_model_that_writes_no_text_brings_no_example(
@@ -371,6 +371,53 @@ def test_int8_is_measured_next_to_float32(run: Run, tmp_path: Path) -> None:
     figures = json.loads(result.stdout)["figures"]
     assert figures["int8"]["bytes"] < figures["float32"]["bytes"]
     assert figures["int8"]["perplexity"] <= WORST * figures["float32"]["perplexity"]
+    recipe = {"tfkit": 1, "model": decoder(vocab_size=run.tokenizer.vocab_size)}
+    tfkit.save(tfkit.build(recipe, seed=5), recipe, run.tokenizer, tmp_path / "other")
+    other = command("verify", tmp_path / "other", "--against", tmp_path / "out")
+    assert (other.exit_code, "not equal: model.onnx: off by" in other.stdout) == (1, True), other.output
+
+
+class Rounded:
+    """Stands for a session of onnxruntime: a saved graph in torch."""
+
+    def __init__(self, file: Path, *_: object) -> None:
+        self.graph = torch.load(file, weights_only=False)
+        self.outputs, self.inputs = self.graph.outputs, set(self.graph.inputs)
+
+    @torch.no_grad()
+    def __call__(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return dict(zip(self.outputs, self.graph(*inputs.values()), strict=True))
+
+    @staticmethod
+    def quantize(source: Path, target: Path) -> None:
+        graph = torch.load(source, weights_only=False)
+        for weight in graph.parameters():
+            weight.data = (weight.data * 256).round() / 256
+        torch.save(graph, target)
+
+
+def test_int8_without_a_perplexity_is_held_to_the_run_quantized_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "trace", lambda graph, file, _: torch.save(graph, file))
+    monkeypatch.setattr(verifying, "quantize_file", Rounded.quantize)
+    monkeypatch.setattr(verifying, "GraphSession", Rounded)
+    recipe = {"tfkit": 1, "model": decoder(type="encoder", vocab_size=40)}
+    run = tfkit.save(tfkit.build(recipe, seed=0), recipe, None, tmp_path / "run")
+    (graph,) = graphs_of(as_float32(run.model))
+    facts = {"opset": 23, "quantize": "int8"} | exporting.metadata_of(run, [graph])
+    for offset, status in ((0.0, 0), (0.01, 0), (0.5, 1)):
+        folder = tmp_path / f"{offset}"
+        folder.mkdir()
+        (folder / "metadata.json").write_text(json.dumps(facts))
+        next(graph.parameters()).data[9, ::2] += offset
+        torch.save(graph, folder / "float")
+        Rounded.quantize(folder / "float", folder / graph.file)
+        result = command("verify", run.folder, "--against", folder)
+        assert (result.exit_code, "not equal: model.onnx: off by" in result.stdout) == (status, bool(status))
+        assert status or "\nequal: no difference above " in result.stdout
+    (folder / "metadata.json").write_text(json.dumps(facts | {"max_length": 7}))
+    assert command("verify", run.folder, "--against", folder).exit_code == 1
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from tfkit.interop.huggingface.verifying import Difference, verify
 
 from .made import command, model_folder, with_tokenizer
 
+EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
 pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
 
@@ -57,14 +58,14 @@ def test_another_weight_shows_where_it_first_matters(run: Path, theirs: Path, tm
     refused = command("verify", other, "--against", theirs)
     assert refused.exit_code == 2 and "model.safetensors: has changed since it was written" in refused.stderr
     result = command("verify", other, "--against", theirs, "--json", "--accept-changes")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     data = json.loads(result.stdout)
     off = {one["place"]: one["relative"] > data["tolerance"] for one in data["differences"]}
     assert off == {"embedding": False, "layer 0": False, "layer 1": True, "hidden": True, "logits": True}
     assert data["equal"] is False
     assert data["top_token"]["of"] == 96
     shown = command("verify", other, "--against", theirs)
-    assert (shown.exit_code, shown.stdout.splitlines()[-1].split(":")[0]) == (2, "not equal")
+    assert (shown.exit_code, shown.stdout.splitlines()[-1].split(":")[0]) == (1, "not equal")
     assert command("verify", other, "--against", theirs, "--tolerance", "1e9").exit_code == 0
 
 
@@ -103,8 +104,20 @@ def test_another_architecture_is_not_equal(run: Path, tmp_path: Path) -> None:
     assert not verdict.equal
     assert verdict.notes == ["hidden states are not compared: the reference does not return one per layer"]
     small = model_folder(tmp_path / "small", "llama", vocab_size=20)
-    with pytest.raises(DataError, match="does not accept this run's inputs; is it the same model"):
-        verify(tfkit.load_run(run), str(small))
+    result = command("verify", run, "--against", small)
+    assert result.exit_code == 1 and "does not accept this run's inputs; is it the same model" in result.stderr
+
+
+def test_more_logits_are_not_equal(run: Path, theirs: Path, tmp_path: Path) -> None:
+    """Equal in all that is compared by numbers, a model with further tokens is another."""
+    tensors = load_file(theirs / "model.safetensors")
+    config = json.loads((theirs / "config.json").read_text())
+    more = {name: torch.cat((tensors[name], tensors[name][:1])) for name in EMBEDDINGS if name in tensors}
+    save_file(tensors | more, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": config["vocab_size"] + 1}))
+    result = command("verify", run, "--against", tmp_path)
+    assert result.exit_code == 1, result.output
+    assert "logits: [2, 48, " in result.stdout and "not equal: logits differs by inf" in result.stdout
 
 
 def test_a_model_without_a_head_is_compared_by_its_states(theirs: Path, tmp_path: Path) -> None:

@@ -612,7 +612,7 @@ def test_altered_runs_are_named_and_no_evidence(done: tuple[Path, Result], tmp_p
     history["best"]["loss"] -= 0.5
     file.write_text(json.dumps(history))
     found = tfkit("compare", folder, "--out", tmp_path / "page", folder=tmp_path)
-    assert found.exit_code == 0, found.output
+    assert found.exit_code == 1, found.output
     printed = " ".join(found.stdout.split())
     assert "norm=rms_norm-s1 was altered" in printed and "claim: norm=layer_norm > norm=rms_norm" in printed
     assert "held" not in printed

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tfkit.cli.main import NO
 from tfkit.cli.options import EXACT_JSON, IMPORTS, TRUST
 from tfkit.cli.terminal import echo, echo_json
 
@@ -19,7 +20,9 @@ from tfkit.cli.terminal import echo, echo_json
 @EXACT_JSON
 @IMPORTS
 @TRUST
+@click.pass_context
 def command(
+    context: click.Context,
     runs: tuple[Path, ...],
     measures: tuple[str, ...],
     out: Path | None,
@@ -29,7 +32,7 @@ def command(
 ) -> None:
     """Compare each RUN with the first one, or the runs in the folder of a study.
 
-    Runs whose recipes differ only in the seed count as one variant.
+    Runs whose recipes differ only in the seed count as one variant. Exit status 1: runs were altered.
     """
     from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
@@ -54,7 +57,8 @@ def command(
             report.write(out)
     if as_json:
         echo_json(report.results.as_data())
-        return
-    print_results(report, Console())
-    if out is not None:
+    else:
+        print_results(report, Console())
+    if out is not None and not as_json:
         echo(f"the page: {out / report.HTML}")
+    context.exit(NO if report.results.altered else 0)

@@ -1,9 +1,14 @@
-"""Two examples per command, shown at the end of the help. Tests parse all examples and run the quick ones."""
+"""Exit statuses and two examples per command, shown at the end of the help. Tests parse and run the examples."""
 
 from __future__ import annotations
 
 import click
 
+EXIT = """\b
+Exit status: 0 done; 1 the answer is no (different, broken, altered, failed,
+cut off) or the output was lost; 2 something to correct; 130 interrupted.
+
+"""
 # command, or command and subcommand -> examples without `tfkit`
 EXAMPLES: dict[str, tuple[str, str]] = {
     "": ("new mine", "train mine.yaml --out runs/mine"),
@@ -55,10 +60,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 def with_examples(command: click.Command, path: str) -> click.Command:
-    """Append the examples to the help of a command and its subcommands."""
+    """Append the exit statuses and examples to the help of a command and its subcommands."""
     if path in EXAMPLES:
         lines = [f"  tfkit {line}" for line in EXAMPLES[path]]
-        command.epilog = "\n".join(("\b", "Examples:", *lines))  # \b: click keeps the line breaks
+        command.epilog = EXIT + "\n".join(("\b", "Examples:", *lines))  # \b: click keeps the line breaks
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
         with_examples(inner, f"{path} {name}")
     return command

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli.answers import AnswerPrinter, Form
+from tfkit.cli.main import NO
 from tfkit.cli.options import DEVICE, ReadOptions, sets_run
 from tfkit.cli.shorthands import takes_generation_options
 from tfkit.cli.terminal import is_terminal
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tfkit.run import Run
 
 TOGETHER = 32  # texts per batch
-CUT_OFF = 1  # exit status if a text was cut off before it satisfied its constraints
 
 
 @click.command("generate")
@@ -78,7 +78,7 @@ def command(
         for prompts in batches:
             answers.print(prompts)
     if answers.cut:
-        ctx.exit(CUT_OFF)
+        ctx.exit(NO)
 
 
 def on_terminal() -> bool:

@@ -108,9 +108,9 @@ def command(
 
 def _run(climb: Climb) -> int:
     """Train the remaining runs and predict; return the exit status."""
-    from tfkit.cli.main import INTERRUPTED, LOST
+    from tfkit.cli.main import INTERRUPTED, NO
 
     outcome = climb.run()
     if outcome == "stopped":
         echo("stopped; to continue, repeat the command")
-    return {"stopped": INTERRUPTED, "failed": LOST, "done": 0}[outcome]
+    return {"stopped": INTERRUPTED, "failed": NO, "done": 0}[outcome]

@@ -1,10 +1,10 @@
 """`tfkit`: dispatches commands and turns errors into messages and exit statuses.
 
-Exit status: 0 success; 1 the output could not be written or its reader closed early, `generate` truncated a text, or
-`prove` found a broken promise; 2 a recipe, file, run, custom part or the command line is wrong (message on standard
-error); 130 interrupted by Ctrl-C or a signal. `train`, `study` and `ladder` keep their results on disk: if standard
-output is lost, they continue, log into their folder, and exit with the status of the work. Heavy modules are imported
-on demand.
+Exit status: 0 done; 1 the answer is no (models differ, a promise or a part is broken, runs failed or were altered,
+`generate` truncated a text), or the output was lost; 2 a recipe, file, run, custom part or the command line must be
+corrected (message on standard error); 130 interrupted by Ctrl-C or a signal. `train`, `study` and `ladder` keep their
+results on disk: if standard output is lost, they continue, log into their folder, and exit with the status of the work.
+Heavy modules are imported on demand.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ GROUPS = {
     },
 }
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
-LOST, WRONG, INTERRUPTED = 1, 2, 130
+NO, WRONG, INTERRUPTED = 1, 2, 130
 TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in custom parts
 
 
@@ -123,7 +123,7 @@ class Commands(click.Group):
         except OutputLost as error:
             if not error.quiet:
                 warn(f"tfkit: {error}")
-            status = LOST
+            status = NO
         for stream in (sys.stdout, sys.stderr):
             settle(stream)
         sys.exit(status)
@@ -137,7 +137,7 @@ class Commands(click.Group):
         except Exception as error:
             if not complain(error):
                 raise
-            ctx.exit(WRONG)
+            ctx.exit(getattr(error, "status", WRONG))
         except KeyboardInterrupt as error:
             warn(f"tfkit: {error}" if str(error) else "tfkit: interrupted")
             ctx.exit(INTERRUPTED)

@@ -45,21 +45,23 @@ def command(
     """List the registered parts of all slots or of one SLOT, or describe the part NAME.
 
     The contract checks test the promises of a part in small models: that it is causal, that decoding from a cache
-    equals a single pass, that it ignores padding, and so on. Exit status 0: all promises hold.
+    equals a single pass, that it ignores padding, and so on. Exit status 1: a promise is broken.
     """
-    from tfkit.cli.main import WRONG
+    from tfkit.cli.main import NO, WRONG
 
     _check_conflicts(slot, as_json, {"--matrix": matrix, "--check": check, "--verify": bool(verify)})
-    modules, passed = _import(verify)
-    passed = _import(imports)[1] and passed
+    modules, imported = _import(verify)
+    imported = _import(imports)[1] and imported
+    passed = True
     if verify or check:
-        passed = _run_checks(_registered_parts(modules, slot, name) if verify else _parts(slot, name)) and passed
+        passed = _run_checks(_registered_parts(modules, slot, name) if verify else _parts(slot, name))
     elif matrix:
         _print_matrix(as_json)
     else:
         _print_parts(slot, name, as_json)
-    if not passed or REGISTRY.problems:  # broken plugins were reported when loaded
+    if not imported or REGISTRY.problems:  # broken plugins were reported when loaded
         ctx.exit(WRONG)
+    ctx.exit(0 if passed else NO)
 
 
 def _check_conflicts(slot: str | None, as_json: bool, options: dict[str, bool]) -> None:

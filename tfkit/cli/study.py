@@ -101,7 +101,7 @@ def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
 
 def _trained(runner: Runner) -> int:
     """Train the remaining runs and write the report; return the exit status."""
-    from tfkit.cli.main import INTERRUPTED, LOST
+    from tfkit.cli.main import INTERRUPTED, NO
     from tfkit.core.console import Console
     from tfkit.studies.compare import print_results, study_report
     from tfkit.studies.watching import Watcher
@@ -116,4 +116,4 @@ def _trained(runner: Runner) -> int:
     report.write(runner.folder)
     print_results(report, Console())
     echo(f"the page: {runner.folder / report.HTML}")
-    return LOST if failed else 0
+    return NO if failed or report.results.altered else 0

@@ -4,6 +4,7 @@ TfkitError
 ├── RecipeError   invalid recipe or options of a part: all faults at once, each with its place
 ├── DataError     unusable data, tokenizer or checkpoint file
 ├── RunError      a run folder that cannot be created, resumed or loaded
+│   └── DifferenceError  models that were compared are not equal (also a DataError)
 └── UsageError    a call or command line that requests something impossible
 """
 
@@ -23,8 +24,10 @@ SHIPPED = (f"{PACKAGE / '_recipes'}{os.sep}", f"{PACKAGE.parent / 'recipes'}{os.
 class TfkitError(Exception):
     """Base class of all errors that the user can fix; the command line prints them without a traceback.
 
-    Messages may quote untrusted files, so control characters are escaped.
+    Messages may quote untrusted files, so control characters are escaped. `status` is the exit status of a command.
     """
+
+    status = 2
 
     def __str__(self) -> str:
         return printable(super().__str__())
@@ -51,6 +54,12 @@ class ExampleError(DataError):
 
 class RunError(TfkitError):
     """Run folder that cannot be created, resumed or loaded. The folder is left unmodified."""
+
+
+class DifferenceError(DataError, RunError):
+    """Two models or engines that were compared are not equal; the message says in what."""
+
+    status = 1
 
 
 class UsageError(TfkitError):

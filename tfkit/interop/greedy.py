@@ -15,6 +15,7 @@ from tfkit.run import Run
 
 TOLERANCE = 1e-4  # maximum absolute difference of any output
 WORST = 1.001  # highest allowed ratio of int8 to float32 perplexity
+SLACK = 2.0  # highest allowed ratio of an int8 file's difference to that of the run quantized again
 PROMPTS, LONGEST, NEW = 20, 12, 16  # number of random prompts, maximum prompt length, new tokens per prompt
 
 
@@ -38,15 +39,21 @@ class FilesVerdict:
     prompts: int = PROMPTS
     quantized: bool = False
     figures: dict[str, dict[str, float]] = field(default_factory=dict)  # "float32" or "int8" -> measurements
+    bounds: dict[str, float] = field(default_factory=dict)  # int8 file -> largest allowed difference
 
     @property
     def failures(self) -> list[str]:
         """One message per failure."""
+        bounds = {name: self.bounds.get(name, self.tolerance) for name in self.differences}
+        off = [
+            f"{name}: off by {worst:.1e}, more than {bounds[name]:.1e}"
+            for name, worst in self.differences.items()
+            if not worst <= bounds[name]
+        ]
         if self.quantized:
             whole, small = (self.figures[name].get("perplexity", 1.0) for name in ("float32", "int8"))
             wrong = f"int8 perplexity {small:.3f} exceeds {WORST} times the float32 perplexity {whole:.3f}"
-            return [] if small <= WORST * whole else [wrong]
-        off = [f"{name}: off by {worst:.1e}" for name, worst in self.differences.items() if not worst <= self.tolerance]
+            return off if small <= WORST * whole else [*off, wrong]
         if self.equal_prompts is not None and self.equal_prompts < self.prompts:
             off.append(f"greedy tokens: equal for only {self.equal_prompts} of {self.prompts} prompts")
         return off

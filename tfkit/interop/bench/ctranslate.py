@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from tfkit.core.component import spell
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import DifferenceError, UsageError
 from tfkit.core.extras import optional
 from tfkit.interop.engines.converting import converting, save_engine
 from tfkit.interop.huggingface.convert import to_checkpoint
@@ -27,12 +27,12 @@ TOLERANCE = 1e-3  # maximum difference of log-probabilities per token
 
 
 def ctranslate2(work: Work, model: Model) -> Call:
-    """Return a call that decodes in float32. Raise RunError if the texts differ from tfkit's."""
+    """Return a call that decodes in float32. Raise DifferenceError if the texts differ from tfkit's."""
     return _call(work, model, "float32")
 
 
 def ctranslate2_int8(work: Work, model: Model) -> Call:
-    """Return a call that decodes in int8. Raise RunError if the texts in float32 differ from tfkit's."""
+    """Return a call that decodes in int8. Raise DifferenceError if the texts in float32 differ from tfkit's."""
     return _call(work, model, "int8")
 
 
@@ -94,11 +94,11 @@ def _load(work: Work, folder: Path, dtype: str) -> Callable[[], Texts]:
 
 
 def _check(work: Work, model: Model, texts: Texts) -> None:
-    """Raise RunError if tokens or log-probabilities differ from tfkit's."""
+    """Raise DifferenceError if tokens or log-probabilities differ from tfkit's."""
     for number, (candidates, (ids, score)) in enumerate(zip(decoding(model, work, scored=True)(), texts, strict=True)):
         own, what = candidates[0], f"{work.size.name}, prompt {number + 1}: CTranslate2's"
         if list(own.ids) != ids:
-            raise RunError(f"{what} tokens differ from tfkit's")
+            raise DifferenceError(f"{what} tokens differ from tfkit's")
         off = abs(own.log_probability - score) / work.new
         if not off <= TOLERANCE:
-            raise RunError(f"{what} log-probability differs from tfkit's by {off:.2g} per token")
+            raise DifferenceError(f"{what} log-probability differs from tfkit's by {off:.2g} per token")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import DifferenceError, UsageError
 from tfkit.interop.bench.cases import BenchCase, Peer, with_adamw
 from tfkit.interop.bench.decoders import library, transformers_model
 from tfkit.interop.onnx.graphs import WholeGraph
@@ -89,7 +89,7 @@ def _call(case: BenchCase, model: nn.Module, logits: Callable[[dict[str, Tensor]
 
 
 def _exported(case: BenchCase, model: Model, load: Callable[[Path], Engine]) -> Call:
-    """Return the forward pass of the exported model in an engine. Raise RunError if its logits differ from tfkit's."""
+    """Return the forward pass of the exported model in an engine. Raise DifferenceError if its logits differ."""
     if case.device != "cpu" or case.precision != "float32":
         raise UsageError("onnxruntime and openvino are compared on a CPU and in float32 only")
     graph = WholeGraph(model)
@@ -102,7 +102,7 @@ def _exported(case: BenchCase, model: Model, load: Callable[[Path], Engine]) -> 
     with torch.inference_mode():
         difference = (run(inputs) - graph(*inputs.values())[0]).abs().max().item()
     if not difference <= TOLERANCE:
-        raise RunError(f"{case.size.name}: the engine's logits differ from tfkit's by {difference:.2g}")
+        raise DifferenceError(f"{case.size.name}: the engine's logits differ from tfkit's by {difference:.2g}")
     return lambda: run(inputs)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, DifferenceError
 from tfkit.core.extras import optional
 from tfkit.interop.engines import MODEL, VOCABULARIES
 from tfkit.interop.greedy import TOLERANCE, BoundaryTokens, FilesVerdict, boundary_tokens, equal_prompts, prompts
@@ -38,7 +38,7 @@ class Engine:
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Return tokens as text. Raise DataError for ids beyond the vocabulary."""
         if any(number >= len(self.tokens) for number in ids):
-            raise DataError(f"its vocabulary has only {len(self.tokens):,} tokens, fewer than the run's")
+            raise DifferenceError(f"its vocabulary has only {len(self.tokens):,} tokens, fewer than the run's")
         return [self.tokens[number] for number in ids]
 
     def score(self, ids: Sequence[int], target: Sequence[int]) -> list[float]:
@@ -84,4 +84,6 @@ def verify_engine(run: Run, folder: Path, tolerance: float = TOLERANCE) -> Files
         worst = largest_difference(model, engine, special)
         return FilesVerdict(tolerance, {MODEL: worst}, equal_prompts(model, special, engine.write))
     except (RuntimeError, ValueError) as error:  # the exported architecture differs
-        raise DataError(f"{folder}: does not accept this run's inputs; is it an export of this run? {error}") from None
+        raise DifferenceError(
+            f"{folder}: does not accept this run's inputs; is it an export of this run? {error}"
+        ) from None

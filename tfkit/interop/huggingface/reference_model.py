@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, DifferenceError
 from tfkit.core.extras import optional
 from tfkit.interop.huggingface.files import CONFIG, read_config
 
@@ -39,13 +39,13 @@ def load_reference(folder: Path, trust: bool) -> nn.Module:
 
 
 def reply_of(reference: nn.Module, call: dict[str, Tensor], folder: Path) -> object:
-    """Run the Hugging Face model. Raise DataError if the model rejects the input."""
+    """Run the Hugging Face model. Raise DifferenceError if the model rejects the input."""
     own = reference.config.model_type == "tfkit"  # type: ignore[union-attr]  # exported classes return no layer states
     try:
         return reference(**call) if own else reference(**call, output_hidden_states=True)
     except Exception as error:  # the model's code may raise any exception
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(
+        raise DifferenceError(
             f"{folder}: its model does not accept this run's inputs; is it the same model? {first}"
         ) from None
 

@@ -144,4 +144,5 @@ def _compare(verdict: Verdict, place: str, own: Tensor, reference: Tensor) -> No
     if own.shape == reference.shape:
         verdict.differences.append(Difference.of(place, own, reference))
     else:
+        verdict.differences.append(Difference(place, float("inf"), float("inf")))
         verdict.notes.append(f"{place}: {list(own.shape)} in the run, {list(reference.shape)} in the folder")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blame import shortened
-from tfkit.core.errors import DataError, UsageError
+from tfkit.core.errors import DataError, DifferenceError, UsageError
 from tfkit.interop.onnx import PROVIDERS
 from tfkit.interop.onnx.example import call
 from tfkit.interop.onnx.graphs import Graph
@@ -48,7 +48,7 @@ class GraphSession:
         try:
             outputs = call(self.raw, {name: one.numpy() for name, one in inputs.items()})
         except Exception as error:
-            raise DataError(f"{self.file}: onnxruntime cannot run it: {shortened(error)}") from None
+            raise DifferenceError(f"{self.file}: onnxruntime cannot run it: {shortened(error)}") from None
         return {name: torch.from_numpy(one) for name, one in outputs.items()}
 
 

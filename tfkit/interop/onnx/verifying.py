@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, DifferenceError
 from tfkit.core.trees import JsonObject
-from tfkit.interop.greedy import LONGEST, TOLERANCE, BoundaryTokens, FilesVerdict, equal_prompts
+from tfkit.interop.greedy import LONGEST, SLACK, TOLERANCE, BoundaryTokens, FilesVerdict, equal_prompts
 from tfkit.interop.onnx import METADATA, OPSETS
 from tfkit.interop.onnx.comparing import GraphSession, inputs_of, largest_difference, sizes_of
 from tfkit.interop.onnx.example import generate
 from tfkit.interop.onnx.exporting import as_float32, metadata_of, size_of
 from tfkit.interop.onnx.graphs import Graph, graphs_of, writes
+from tfkit.interop.onnx.quantizing import quantize_file
 from tfkit.interop.onnx.tracing import trace
 from tfkit.recipe.settings.sections import Data
 from tfkit.run import Run
@@ -33,7 +34,10 @@ TIMED = 64  # number of tokens in the speed measurement
 
 
 def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float = TOLERANCE) -> FilesVerdict:
-    """Compare `run` with its ONNX export in `folder`. Raise DataError if the architectures differ."""
+    """Compare `run` with its ONNX export in `folder`. Raise DifferenceError if the architectures differ.
+
+    An int8 file may differ from the run `SLACK` times as much as the run quantized again.
+    """
     model = as_float32(run.model)
     graphs = graphs_of(model)
     facts = _facts(folder, metadata_of(run, graphs))
@@ -50,7 +54,11 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
     if verdict.quantized:
         with tempfile.TemporaryDirectory() as beside:
             for graph in graphs:
-                trace(graph, Path(beside) / graph.file, facts["opset"])
+                file, small = Path(beside) / graph.file, Path(beside) / f"int8.{graph.file}"
+                trace(graph, file, facts["opset"])
+                quantize_file(file, small)
+                again = largest_difference(graph, GraphSession(small, provider), longest)
+                verdict.bounds[graph.file] = tolerance + SLACK * again
             whole = {graph.file: GraphSession(Path(beside) / graph.file, provider) for graph in graphs}
             verdict.figures["float32"] = _figures(run, graphs, whole, Path(beside), facts)
         verdict.figures["int8"] = _figures(run, graphs, sessions, folder, facts)
@@ -58,11 +66,14 @@ def verify_onnx(run: Run, folder: Path, provider: str = "cpu", tolerance: float 
 
 
 def _facts(folder: Path, expected: Mapping[str, object]) -> JsonObject:
-    """Read metadata.json. Raise DataError unless it describes the run's architecture."""
+    """Read metadata.json. Raise DataError if it is damaged, DifferenceError if it describes another architecture."""
     facts: JsonObject = read_json(folder / METADATA)
-    matches = isinstance(facts, dict) and all(facts.get(name, "") == expected[name] for name in DECISIVE)
-    if not matches or facts.get("opset") not in range(OPSETS[0], OPSETS[1] + 1) or "quantize" not in facts:
-        raise DataError(f"{folder / METADATA}: describes another architecture; export the run again")
+    what = f"{folder / METADATA}: describes another architecture; export the run again"
+    known = isinstance(facts, dict) and facts.get("opset") in range(OPSETS[0], OPSETS[1] + 1) and "quantize" in facts
+    if not known:
+        raise DataError(what)
+    if any(facts.get(name, "") != expected[name] for name in DECISIVE):
+        raise DifferenceError(what)
     return facts
 
 
@@ -72,7 +83,7 @@ def _session(file: Path, graph: Graph, provider: str) -> GraphSession:
         raise DataError(f"{file}: missing; export the run again")
     session = GraphSession(file, provider)
     if session.outputs != graph.outputs or not session.inputs <= set(graph.inputs):
-        raise DataError(f"{file}: inputs or outputs differ from the run's; export the run again")
+        raise DifferenceError(f"{file}: inputs or outputs differ from the run's; export the run again")
     return session
 
 
