@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,22 @@ def test_a_run_of_pictures_learns_loads_and_predicts(run: Run) -> None:
         assert [one["label"] for one in loaded.predict(given)] == ["dark", "light"]
     out = command("predict", run.folder, "--input", run.folder.parent / "x.npy").splitlines()
     assert [line.split("\t")[0] for line in out] == ["dark", "light"] * 12
+
+
+@pytest.mark.full
+def test_pictures_are_looked_at_by_patch(run: Run, tmp_path: Path) -> None:
+    picture = np.load(run.folder.parent / "x.npy")[0]
+    with torch.no_grad():
+        vectors = torch.as_tensor(picture, dtype=torch.float32)[None, ..., None]
+        observed = run.model(inputs_embeds=vectors, observe={"attention"}).observed
+    (seen,) = run.attention(picture).maps
+    torch.testing.assert_close(seen.weights, observed[seen.place][0])
+    assert seen.queries == seen.keys == ("[class]", "0:0", "0:1", "1:0", "1:1")
+    said = CliRunner().invoke(main, ["look", str(run.folder), "--input", str(run.folder.parent / "x.npy")])
+    assert (said.exit_code, "has 24 inputs; only the first is shown" in said.stderr) == (0, True), said.output
+    for words in (["a text"], [], ["a text", "--input", "x.npy"]):
+        refused = CliRunner().invoke(main, ["look", str(run.folder), *words])
+        assert refused.exit_code == 2 and "--input" in refused.stderr and not refused.stdout
 
 
 @pytest.mark.full
@@ -179,6 +197,12 @@ def test_captions_are_written_of_arrays_and_files(tmp_path: Path) -> None:
     assert made.evaluate("valid")["exact_match"] == 100.0
     lines = command("generate", tmp_path / "run", "--input", tmp_path / "x.npy").splitlines()
     assert lines == want * 12
+    command("look", tmp_path / "run", "--input", tmp_path / "x.npy", "--out", tmp_path / "page.html")
+    data = json.loads(re.findall('id="data">(.*?)</script>', (tmp_path / "page.html").read_text())[0])
+    assert data["first"]["place"] == "decoder.layers.0.cross_attention"
+    cross = next(one for one in data["maps"] if one["place"] == data["first"]["place"])
+    assert cross["keys"] == ["0:0", "0:1", "1:0", "1:1"] and cross["queries"][1:] == ["▁it", "▁is", "▁dark"]
+    assert made.attention(pictures[1], "it is light").maps[-1].queries[1:] == ("▁it", "▁is", "▁light")
 
 
 @pytest.mark.full

@@ -76,6 +76,17 @@ def test_a_pair_has_maps_between_its_texts(pair: Run) -> None:
         seen.map("x")
 
 
+@pytest.mark.full
+def test_each_side_has_the_labels_of_its_own_vocabulary(tmp_path: Path) -> None:
+    made = tfkit.load_recipe("translate-characters", overrides={"train.epochs": 1, "train.device": "cpu"})
+    run = tfkit.train(made, out=tmp_path / "run", progress=False)
+    seen = run.attention("i love you", "ich")
+    source, cross = seen.map("encoder.layers.0.attention"), seen.map("decoder.layers.1.cross_attention")
+    words = [token for token in source.queries if token not in seen.special]
+    assert "".join(words).replace("\u2581", " ").strip() == "i love you" and cross.keys == source.keys
+    assert cross.queries[1:] == ("i", "c", "h") and {source.queries[0], source.queries[-1]} <= seen.special
+
+
 def test_the_scores_of_a_head_are_those_of_its_weights() -> None:
     tokens = ("a", "b", "c", "a", "b")
     previous = torch.cat((torch.eye(5)[:1], torch.eye(5)[:-1]))  # each token looks at the one before it

@@ -1,4 +1,4 @@
-"""`tfkit look`: attention weights of a run's heads for a text."""
+"""`tfkit look`: attention weights of a run's heads for a text, picture, sound or array."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import click
 
 from tfkit.cli.options import DEVICE, EXACT_JSON, ReadOptions, reads_run
-from tfkit.cli.terminal import echo, echo_json
-from tfkit.cli.texts import output_to
+from tfkit.cli.terminal import echo, echo_json, warn
+from tfkit.cli.texts import LONGEST, TextOptions, located, output_to
 
 
 @click.command("look")
 @click.argument("run")
-@click.argument("text")
+@click.argument("text", required=False)
+@click.option("--input", "file", metavar="FILE", help="Read the text, picture, sound or array from FILE.")
 @click.option("--target", metavar="TEXT", help="Target of an encoder-decoder; by default the generated text.")
 @click.option("--head", metavar="PLACE:N", help="Print the attention weights of each token in one head.")
 @click.option("--token", metavar="TOKEN", help="Print the attention weights of one token, largest first.")
@@ -23,7 +24,8 @@ from tfkit.cli.texts import output_to
 @reads_run
 def command(
     run: str,
-    text: str,
+    text: str | None,
+    file: str | None,
     target: str | None,
     head: str | None,
     token: str | None,
@@ -32,7 +34,7 @@ def command(
     device: str,
     reading: ReadOptions,
 ) -> None:
-    """Show what the attention heads of RUN (a run folder) attend to in TEXT.
+    """Show what the attention heads of RUN (a run folder) attend to in TEXT, or in the first input of --input.
 
     Heads are ranked by the entropy of their weights and listed with their mean distance and induction score.
     """
@@ -42,15 +44,22 @@ def command(
 
     if head is not None and (token is not None or as_json):
         raise UsageError("--head prints the rows of one head; remove --token and --json")
+    if (text is None) == (file is None):
+        raise UsageError("pass a TEXT, or a file with --input")
     for argument in (text, target):
         if argument is not None and os.path.isfile(argument):
-            raise UsageError(f"'{argument}' is a file; pass a text")
+            raise UsageError(f"'{argument}' is a file; pass a text, or the file with --input")
     if out == "-" and (head is not None or token is not None or as_json):
         raise UsageError("--out - prints the page; remove --head, --token and --json")
-    maps = reading.run(run, device).attention(text, target)
+    loaded, inputs = reading.run(run, device), TextOptions(() if text is None else (text,), file)
+    texts = next(inputs.arrays(loaded, LONGEST)) if loaded.reads_vectors else inputs.all()
+    if texts[1:]:
+        warn(f"tfkit: {file}: has {len(texts):,} inputs; only the first is shown")
+    with located(texts):
+        maps = loaded.attention(texts[0].values[0], target)
     if out is not None:
         with output_to(out) as output:
-            output.text(page(maps, f"Attention of {run}: {text}"))
+            output.text(page(maps, f"Attention of {run}: {texts[0].values[0]}"))
     if as_json:
         echo_json(as_data(maps, token))
     elif head is not None:

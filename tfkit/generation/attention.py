@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from einops import rearrange, reduce
 from torch import Tensor
 
+from tfkit.components.embedding.features import Patches
+from tfkit.core.blueprint import StackPlan
 from tfkit.core.errors import UsageError
 from tfkit.core.slots import HeadFacts
+from tfkit.generation.prompts import Source
 from tfkit.models import Model
 from tfkit.models.base import ModelOutput
 
 Tokens = tuple[str, ...]
-Labels = Callable[[Sequence[int]], Tokens]  # ids -> their tokens
 
 
 @dataclass(frozen=True)
@@ -114,32 +117,41 @@ class AttentionMaps:
 
 
 def attention_of(
-    model: Model, ids: Sequence[int], target: Sequence[int] | None, labels: Labels, special: Tokens
+    model: Model, source: Source, target: Sequence[int] | None, read: Tokens, written: Tokens, special: Tokens
 ) -> AttentionMaps:
-    """Run the model on a text, or on a source and its target, and return the weights of every head."""
-    call, read = {"input_ids": _row(model, ids)}, labels(ids)
+    """Run the model on a text or vectors, or on a source and its target, and return the weights of every head.
+
+    `read` labels the positions of the source, `written` those of the text that is predicted.
+    """
+    call = {"inputs_embeds" if isinstance(source, np.ndarray) else "input_ids": _row(model, source)}
     if target is not None:
         call["decoder_input_ids"] = _row(model, target[:-1])
     with torch.no_grad():
         out = model(**call, observe={"attention"})
-    written = read if target is None else labels(target)
     maps = []
     for place, weights in out.observed.items():
         queries = written[: weights.shape[2]] if place.startswith(model.blueprint.last.side) else read
         keys = read if place.endswith(".cross_attention") else queries
         maps.append(AttentionMap(place, weights[0].float().cpu(), queries, keys))
-    text = ids if target is None else target
+    text = source if target is None else target
     left_out = tuple(model.attention_places()[1])
     return AttentionMaps(tuple(maps), *_probabilities(model, out, text, written), frozenset(special), left_out)
 
 
-def _row(model: Model, ids: Sequence[int]) -> Tensor:
-    device = next(model.parameters()).device
-    return torch.tensor([list(ids)], device=device)
+def position_labels(plan: StackPlan, sizes: Sequence[int], count: int) -> Tokens:
+    """Label the vectors of an array by number, and the patches of a picture by row:column, after the class token."""
+    if not isinstance(plan.embedding, Patches.Config):
+        return tuple(map(str, range(count)))
+    columns, first = sizes[1] // plan.embedding.size, int(plan.embedding.class_token)
+    return ("[class]",) * first + tuple(f"{place // columns}:{place % columns}" for place in range(count - first))
+
+
+def _row(model: Model, source: Source) -> Tensor:
+    return torch.as_tensor(source, device=next(model.parameters()).device)[None]
 
 
 def _probabilities(
-    model: Model, out: ModelOutput, ids: Sequence[int], tokens: Tokens
+    model: Model, out: ModelOutput, ids: Source, tokens: Tokens
 ) -> tuple[tuple[TokenProbability, ...], Literal["next", "itself"] | None]:
     """Return the probability of each token, and the kind of prediction; empty if the model has no token head."""
     head = model.blueprint.head
@@ -150,7 +162,7 @@ def _probabilities(
     causal = model.blueprint.last.causal
     places = range(1, len(ids)) if causal else range(len(ids))
     result = tuple(
-        TokenProbability(tokens[place], float(probabilities[place - causal, ids[place]])) for place in places
+        TokenProbability(tokens[place], float(probabilities[place - causal, int(ids[place])])) for place in places
     )
     return result, "next" if causal else "itself"
 

@@ -145,8 +145,11 @@ def page(maps: AttentionMaps, title: str) -> str:
     cells, block = sum(each.weights.numel() for each in maps.maps), 1
     while cells / block**2 > LARGEST:
         block *= 2
+    scores = maps.heads()
+    first = [one for one in scores if one.place.endswith(".cross_attention")] or scores
     data = {
         "title": printable(title),
+        "first": asdict(first[0]) if first else None,
         "block": block,
         "maps": [
             {
@@ -157,7 +160,7 @@ def page(maps: AttentionMaps, title: str) -> str:
             }
             for each in maps.maps
         ],
-        "scores": [asdict(one) for one in maps.heads()],
+        "scores": [asdict(one) for one in scores],
         "without": maps.left_out,
         "predicts": maps.predicts,
         "probabilities": [[printable(one.token), one.probability] for one in maps.probabilities],

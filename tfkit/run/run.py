@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,7 +22,7 @@ from tfkit.data.chat import Message
 from tfkit.data.corpus import VectorCorpus
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors, as_vectors
-from tfkit.generation.attention import AttentionMaps, attention_of
+from tfkit.generation.attention import AttentionMaps, attention_of, position_labels
 from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
 from tfkit.generation.shorthands import GenerateOptions
@@ -213,33 +214,39 @@ class Run(StoredRun):
         return text_vectors(self.model, ids, pooling, normalize, batch_size)
 
     @parts_named()
-    def attention(self, text: str, target: str | None = None) -> AttentionMaps:
-        """Return the attention weights of every head for a text, labelled with the tokens.
+    def attention(self, text: str | Array, target: str | None = None) -> AttentionMaps:
+        """Return the attention weights of every head for a text, or for the array of a vector model.
 
+        The labels are tokens, positions of vectors, or row:column of the patches of a picture.
         An encoder-decoder also reads `target`, by default the model's own output. Raise UsageError if the text has no
         tokens or is too long, or if the model exposes no attention weights.
         """
         model = self.model
         pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
-        if not isinstance(text, str) or not isinstance(target, (str, type(None))):
+        if not (isinstance(text, str) or self.reads_vectors) or not isinstance(target, (str, type(None))):
             raise UsageError(f"attention takes a text, or a source and a target, got {text!r} and {target!r}")
         if target is not None and not pair:
             raise UsageError(f"{self.folder}: reads one text; a target requires an encoder-decoder")
-        (ids,) = self.read([text]) if self.writes else self._encode_framed([text])
-        if not ids:
+        if self.reads_vectors:
+            (text,) = as_vectors(text if isinstance(text, Vectors) else [text])
+            (source,) = self._sources(text)
+            read = position_labels(next(self.blueprint.stacks()), text.array.shape, len(source))
+        else:
+            (source,) = self.read([str(text)]) if self.writes else self._encode_framed([str(text)])
+            read = _labels(self.source_tokenizer, source)
+        if not len(source):
             raise UsageError("the text has no tokens")
-        special = self._labels(list(self.tokenizer.special_ids.values()))
-        return attention_of(model, ids, self._target(text, target) if pair else None, self._labels, special)
+        ids = self._target(text, target) if pair else None
+        written = read if ids is None else _labels(self.tokenizer, ids)
+        special = (_labels(one, list(one.special_ids.values())) for one in (self.tokenizer, self.source_tokenizer))
+        return attention_of(model, source, ids, read, written, tuple(chain(*special)))
 
-    def _target(self, source: str, target: str | None) -> list[int]:
+    def _target(self, source: Any, target: str | None) -> list[int]:
         """Return the ids of the target with start and end token. The default target is generated."""
         ids = self.tokenizer.encode(target) if target is not None else list(self.candidates(source)[0][0].ids)
         end = dict(self.blueprint.special_ids).get("end", self.tokenizer.special_ids.get("end"))
         ids = ids if end is None or ids[-1:] == [end] else [*ids, end]
         return [self._start, *ids]
-
-    def _labels(self, ids: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self.tokenizer.readable_token(id_) for id_ in ids)
 
     def _cut(self, ids: list[int], longest: int | None) -> list[int]:
         """Truncate to the maximum length, but keep a special token at the end."""
@@ -315,6 +322,10 @@ class Run(StoredRun):
         if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
             raise UsageError(f"{self.folder}: this model reads texts, not arrays; pass texts to predict or generate")
         return list(corpus.inputs(path))
+
+
+def _labels(tokenizer: Tokenizer, ids: Iterable[int]) -> tuple[str, ...]:
+    return tuple(map(tokenizer.readable_token, ids))
 
 
 def _bare_run(imports: Sequence[str]) -> Run:
