@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -165,6 +166,19 @@ def test_what_cannot_be_quantized_is_refused(folders: tuple[Path, Path], tmp_pat
         assert found.exit_code == 2
         assert message in found.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_into_the_run_itself(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    run, link = folders[0], tmp_path / "link"
+    link.symlink_to(run)
+    before = sorted(run.rglob("*"))
+    lines: list[tuple[Any, ...]] = [("quantize", run), ("export", run / WEIGHTS), ("export", run)]
+    lines += [("export", run, "--to", form) for form in ("onnx", "ctranslate2")]
+    for out in (run, run / "sub", link / "a" / "b", link / "a" / "..", f"{run}/../{run.name}/x"):
+        for command, source, *options in lines:
+            found = tfkit_command(command, source, out, "--force", *options)
+            assert found.exit_code == 2 and "choose a folder outside it" in found.stderr, (out, options, found.output)
+    assert sorted(run.rglob("*")) == before
 
 
 def test_a_weight_that_is_not_finite_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:

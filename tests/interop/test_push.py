@@ -17,7 +17,7 @@ from tfkit.run import Run
 from tfkit.storage.hub import repository
 
 from ..sampling import looped
-from .made import command
+from .made import command, model_folder
 
 hub = pytest.importorskip("huggingface_hub", reason="the hub needs huggingface_hub, which the extra hf brings")
 errors = pytest.importorskip("huggingface_hub.errors")
@@ -120,6 +120,48 @@ def test_the_commands_take_the_address(place: Hub, run: Run, tmp_path: Path) -> 
     assert "decoder" in command("show", HERE).stdout
     result = command("generate", HERE, "one", "--accept-changes")
     assert (result.exit_code, "on the hub, where no changes are recorded" in result.stderr) == (2, True)
+
+
+def test_a_folder_is_a_hub(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the hub's library; what is not the run's own stays, as on the hub."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setenv("TFKIT_HUB", str(tmp_path / "hub"))
+    with pytest.raises(DataError, match=r"TFKIT_HUB=.*hub: no such folder"):
+        tfkit.push(run, HERE)
+    (tmp_path / "hub").mkdir()
+    there = tmp_path / "hub/someone/small"
+    assert tfkit.push(run, HERE, private=True) == HERE and there.stat().st_mode & 0o777 == 0o700
+    before = {path.name: path.read_bytes() for path in there.iterdir()}
+    assert tfkit.load_run(HERE).generate(["one two"], 3) == run.generate(["one two"], 3)
+    assert not tfkit.load_run(HERE).as_saved  # evaluation writes nothing there
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == before
+    assert "decoder" in command("show", HERE).stdout
+    assert command("generate", "hf://someone/none", "one").exit_code == 2
+    (there / "README.md").write_text("mine"), (there / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="use force=True to replace it"):
+        tfkit.push(run, HERE)
+    (there / "evaluation.json").unlink(), (there / "labels.json").write_text("[]")
+    tfkit.push(run, HERE, force=True)
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == before | dict.fromkeys(
+        ("README.md", "notes.txt"), b"mine"
+    )
+    (there / "resolved.yaml").unlink()
+    with pytest.raises(UsageError, match="is not empty and is not a tfkit run"):
+        tfkit.push(run, HERE, force=True)
+    for name in ("a/../b", "../b", "a/b/c", "b"):
+        with pytest.raises(UsageError, match="is not the address of a repository"):
+            tfkit.push(run, f"hf://{name}")
+
+
+@pytest.mark.full
+def test_an_import_and_a_comparison_read_a_folder_as_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFKIT_HUB", str(tmp_path))
+    model_folder(tmp_path / "them/llama", "llama")
+    for name in ("them/llama", "hf://them/llama"):
+        assert command("import", name, "--out", tmp_path / "run", "--force").exit_code == 0
+        assert command("verify", tmp_path / "run", "--against", name).exit_code == 0
+    refused = command("import", "them/none")
+    assert (refused.exit_code, "them/none: no such folder" in refused.stderr) == (2, True), refused.output
 
 
 @pytest.mark.full

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file, save
 
 from tfkit.cli.main import main
-from tfkit.core.errors import RunError, TfkitWarning
+from tfkit.core.errors import RunError, TfkitError, TfkitWarning
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run, train
 from tfkit.storage.checksums import SUMS, check, read_sums
@@ -243,6 +244,42 @@ def test_incomplete_weights_are_never_recorded(run: Path, name: str, pickled: bo
     with pytest.raises(RunError, match=rf"{name}: not a complete safetensors file"):
         resume(run, accept_changes=True)
     assert sums.read_bytes() == before
+
+
+def test_nothing_is_recorded_before_all_was_read(run: Path) -> None:
+    """Each file is whole, and another one of the folder cannot be used; the exchanged one stays unrecorded."""
+    (run / "metrics.jsonl").write_text("mine")
+    checkpoint = run / "checkpoints/step-00000004"
+    sums, before = (run / SUMS, checkpoint / SUMS), [(run / SUMS).read_bytes(), (checkpoint / SUMS).read_bytes()]
+    other = save({name: torch.cat((one, one)) for name, one in load_file(run / "model.safetensors").items()})
+    for name, text, said in (
+        ("resolved.yaml", b"tfkit: 1\nmodel: 3\n", "model"),
+        ("tokenizer.json", b"{}", r"tokenizer\.json"),
+        ("environment.json", b"{", r"environment\.json"),
+        ("run.json", b"[1", r"run\.json"),
+        ("model.safetensors", other, "shape|size|recipe"),
+        ("checkpoints/step-00000004/model.safetensors", other, "shape|size|recipe"),
+    ):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(text)
+        with pytest.raises(TfkitError, match=said):
+            _ = resume(run, accept_changes=True) if "step" in name else load_run(run, accept_changes=True)
+        assert [file.read_bytes() for file in sums] == before, name
+        (run / name).write_bytes(whole)
+    with pytest.warns(TfkitWarning, match=r"metrics\.jsonl: recorded as it is now"):
+        load_run(run, accept_changes=True)
+
+
+def test_a_finished_run_says_what_it_does_not_take_over(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for change, said in (
+        ({}, ""),
+        ({"train.schedule": {"type": "constant", "lr": 0.5}}, "train.schedule.type: "),
+        ({"train.evaluate_every": 4}, "train.evaluate_every: 2 in the run, 4 in the recipe"),
+    ):
+        made = load_recipe(run / "recipe.yaml", overrides=change)
+        train(made, out=run, resume=True)
+        text = capsys.readouterr().out
+        assert "already finished" in text and ("nothing of it is used" in text) == bool(said) and said in text
 
 
 @pytest.mark.full

@@ -1,8 +1,9 @@
-"""Upload of a run to a Hugging Face hub repository, from which `load_run` reads it."""
+"""Upload of a run to a repository of the Hugging Face hub, or of a local one, from which `load_run` reads it."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,8 @@ from tfkit.interop.local_paths import RECORDED, LocalPaths
 from tfkit.run import Run, load_run
 from tfkit.storage.checksums import SUMS, sha256_of
 from tfkit.storage.files import is_temporary, read_text
-from tfkit.storage.hub import in_words, repository
+from tfkit.storage.hub import in_words, local_repository, repository
+from tfkit.storage.targets import target_folder, whole_folder
 from tfkit.training import record
 from tfkit.training.card import is_ours, run_card
 from tfkit.training.folder import CARD, ENVIRONMENT, PUBLISHED, RESOLVED, WEIGHTS, RunFolder
@@ -34,10 +36,11 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
     Weights, recipes, tokenizer, scores and a model card are pushed; checkpoints and logs are not. Absolute paths, such
     as those of data files and custom parts, are replaced by their last component, and a warning lists them. A new
     repository is public unless `private`. `force` replaces an existing run. Raises UsageError if the repository has
-    other contents, RunError if the run is damaged, DataError if the hub reports an error.
+    other contents, RunError if the run is damaged, DataError if the hub reports an error. With TFKIT_HUB=FOLDER in the
+    environment, the repository is FOLDER/user/name; a replaced one is kept as NAME.old.
     """
-    repository(target)
-    hub = optional("huggingface_hub", "hf", "tfkit.push needs")
+    place = local_repository(repository(target))
+    hub = optional("huggingface_hub", "hf", "tfkit.push needs") if place is None else None
     run = run if isinstance(run, Run) else load_run(run)
     if not run.folder.is_dir():
         raise UsageError(f"{run.folder}: is only a weight file, not a run folder; push the whole folder")
@@ -47,7 +50,10 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
         files = {name: _without_paths(paths, file, Path(beside) / name) for name, file in _files(folder).items()}
         card = run_card(folder, run.recipe.name, paths.out_of("\n".join(run.summary)).split("\n"), target)
         contents: dict[str, Path | bytes] = {**files, SUMS: _sums(files), CARD: card.encode()}
-        _commit(hub, target, contents, run.recipe.name, force, private)
+        if place is None:
+            _commit(hub, target, contents, run.recipe.name, force, private)
+        else:
+            _put(place, target, contents, force, private)
     if paths.names:
         warnings.warn(f"{target}: {paths}", TfkitWarning, stacklevel=2)
     return target
@@ -66,6 +72,20 @@ def _commit(hub: Any, target: str, contents: dict[str, Path | bytes], title: str
         if not is_there:
             api.create_repo(name, private=private)
         api.create_commit(name, _operations(hub, contents, existing), commit_message=f"Push {title}")
+
+
+def _put(place: Path, target: str, contents: dict[str, Path | bytes], force: bool, private: bool) -> None:
+    """Write the files to the folder of a repository of a local hub, atomically. Keep other files that it contains."""
+    existing = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    _check_free(target, existing, force)
+    if CARD in existing and not is_ours(place / CARD):
+        del contents[CARD]
+    others = {name: place / name for name in existing - _own(existing) - contents.keys()}
+    with whole_folder(target_folder(place, "tfkit run", (), force=True)) as folder:
+        for name, one in {**others, **contents}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(one) if isinstance(one, bytes) else shutil.copyfile(one, folder / name)
+        folder.chmod(0o700 if private else 0o755)
 
 
 def _without_paths(paths: LocalPaths, file: Path, copy: Path) -> Path:
@@ -111,5 +131,10 @@ def _operations(hub: Any, contents: Mapping[str, Path | bytes], existing: Iterab
         hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=one if isinstance(one, bytes) else str(one))
         for name, one in contents.items()
     ]
-    own = {name for name in existing if name in PUBLISHED or name.startswith(f"{KEPT}/")}
-    return added + [hub.CommitOperationDelete(path_in_repo=name) for name in sorted(own - contents.keys())]
+    stale = _own(existing) - contents.keys()
+    return added + [hub.CommitOperationDelete(path_in_repo=name) for name in sorted(stale)]
+
+
+def _own(names: Iterable[str]) -> set[str]:
+    """Return the names of files that a push writes."""
+    return {name for name in names if name in PUBLISHED or name.startswith(f"{KEPT}/")}

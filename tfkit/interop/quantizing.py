@@ -66,13 +66,7 @@ def quantize_run(
         raise UsageError(f"{source}: is only a weight file, not a run folder; use a run folder")
     if run.stores_int8:
         raise UsageError(f"{source}: the weights are already in int8")
-    if Path(out).resolve() == run.folder.resolve():
-        raise UsageError(
-            f"{out}: is the run itself, whose float weights are needed for training; choose another folder"
-        )
-    if run.folder.resolve() in Path(out).resolve().parents:
-        raise UsageError(f"{out}: is inside the run {run.folder}; choose a folder outside it")
-    goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
+    goal = target_folder(run.outside(out), "tfkit run", (ENVIRONMENT, RESOLVED), force)
     own = Weights.of(run.model)
     if names := not_finite(own.tensors):
         raise UsageError(f"{source / WEIGHTS}: {names[0]} contains NaN or infinite values, which cannot be quantized")

@@ -43,7 +43,7 @@ from tfkit.training.objective.base import text_fields
 from tfkit.training.samples import SampleOutput
 from tfkit.training.scoring import Scorer, keep_scores
 from tfkit.training.supply import downloaded_run, saved_recipe
-from tfkit.training.vocabularies import check_tokenizer
+from tfkit.training.vocabularies import check_tokenizer, tokenizer_files
 from tfkit.training.weights_file import is_weights_file, recipe_in
 
 # a text, a mapping from fields to texts, or a sequence of these; for vector models, an array or a list of arrays
@@ -379,7 +379,12 @@ def load_run(
     if not folder.path.is_dir():
         raise RunError(f"{folder}: no such folder")
     if accept_changes:
-        record.accept(folder)
+        if not folder.holds_run and not (folder / RESOLVED).is_file():
+            raise RunError(f"{folder}: contains no run")
+        with record.accepting(folder.path):
+            run = load_run(folder.path, trust, device, imports, sets)
+            _ = run.model, run.labels, tokenizer_files(folder) and run.tokenizer
+        return run
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
             raise RunError(f"{folder / name}: is missing{_why_missing(folder, name)}")

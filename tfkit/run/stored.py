@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +53,15 @@ class StoredRun:
     def _repr_html_(self) -> str:
         file = self.folder / CURVES
         return block_as_html(repr(self), read_bytes(file, LARGEST_TEXT) if file.is_file() else b"")
+
+    def outside(self, target: str | Path) -> str | Path:
+        """Return a folder to write. Raise UsageError if it is this run or lies in it, links and `..` resolved."""
+        own, place = (Path(os.path.realpath(path)) for path in (self.folder, target))
+        own = own.parent if RunFolder(own.parent).holds_run else own  # only the weights of a run are loaded
+        if own in (place, *place.parents):
+            where = "the run itself" if own == place else f"inside the run {own}"
+            raise UsageError(f"{target}: is {where}; choose a folder outside it")
+        return target
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

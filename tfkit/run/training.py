@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Unpack
@@ -18,10 +19,11 @@ from tfkit.recipe.settings.sections import GenerationRate
 from tfkit.run.run import Run, load_run
 from tfkit.training import record
 from tfkit.training.card import write_card
+from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.curves import write_curves
-from tfkit.training.folder import EVALUATION, WEIGHTS, RunFolder
-from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in
+from tfkit.training.folder import CHECKPOINTS, EVALUATION, WEIGHTS, RunFolder
+from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in, unused_changes
 from tfkit.training.mend import mend
 from tfkit.training.objective.base import predicts
 from tfkit.training.processes import joined, team
@@ -87,20 +89,24 @@ def _led(
         claim_folder(run_name(loaded), out, resume, force) as claim,
         record.completed(claim.folder),
         Reporter(progress) as reporter,
+        ExitStack() as accepted,
     ):
         folder = claim.folder
         run = Run(folder.path, loaded, loaded.train.device)
-        if accept_changes:
-            _accept_changes(folder, loaded, resume)
+        accepted.enter_context(record.accepting(*(_changeable(folder, loaded, resume) if accept_changes else ())))
         if resume:
             _check_resumed(folder, reporter)
         if resume and is_finished(folder, loaded):
+            accepted.close()
             team().shared(lambda: (str(folder.path.absolute()), False))
             restore_history(folder, loaded)
+            for line in unused_changes(folder, loaded):
+                reporter.say(line)
             reporter.say(f"{folder}: already finished\n{_next_commands(run)}")
         else:
             try:
-                finished = train_in(claim, loaded, reporter, partial(_validation_scores, run), callbacks)
+                measure = partial(_validation_scores, run)
+                finished = train_in(claim, loaded, reporter, measure, callbacks, accepted.close)
             finally:
                 write_curves(folder)
             if finished:
@@ -138,15 +144,14 @@ def _check_resumed(folder: RunFolder, reporter: Reporter) -> None:
         reporter.say(message)
 
 
-def _accept_changes(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
-    """Record the current hashes of the files of the initial run, the teacher and the resumed run."""
-    others = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
-    for other in (RunFolder(Path(run)) for run in dict.fromkeys(others)):
-        if record.has_record(other):
-            record.accept(other)
-    if resume and folder.holds_run:
-        record.accept(folder)
-        record.accept_checkpoint(folder)
+def _changeable(folder: RunFolder, recipe: Recipe, resume: bool) -> list[Path]:
+    """Return the folders of the initial run, the teacher, the resumed run and its newest checkpoint."""
+    named = [source.run for source in (recipe.train.initial, recipe.train.teacher) if source is not None]
+    folders = [Path(run) for run in dict.fromkeys(named) if record.has_record(RunFolder(Path(run)))]
+    if not (resume and folder.holds_run):
+        return folders
+    last = Checkpoints(folder / CHECKPOINTS).last()
+    return [*folders, folder.path, *([] if last is None else [last])]
 
 
 def _conclude(run: Run, recipe: Recipe, reporter: Reporter) -> None:

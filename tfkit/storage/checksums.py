@@ -33,6 +33,7 @@ Sums = dict[str, tuple[str, ...]]  # valid hashes by name
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _LARGEST = 2**20  # maximum bytes of a manifest
 _CHUNK = 2**20  # bytes hashed at a time, with the GIL released
+UNCHECKED: set[Path] = set()  # folders whose files are trusted for the moment
 _PATIENCE = 60.0  # seconds to wait for another writer, which holds the lock only for one or two renames
 
 
@@ -76,6 +77,8 @@ def check(folder: Path, name: str, remedy: str = "") -> None:
     `remedy` is appended to the message.
     """
     path, known = folder / name, None
+    if not UNCHECKED.isdisjoint(path.absolute().parents):
+        return
     while (sums := read_sums(folder)) is not None:
         listed = sums.get(name, ())
         if not path.exists():

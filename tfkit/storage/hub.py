@@ -1,8 +1,9 @@
-"""Repositories on the Hugging Face hub: names, downloads and readable errors."""
+"""Repositories on the Hugging Face hub, or in a local folder: names, downloads and readable errors."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.core.extras import optional
 
 PREFIX = "hf://"
+LOCAL = "TFKIT_HUB"  # environment variable: a folder that is used as the hub, with repositories user/name
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
@@ -30,8 +32,25 @@ def repository(address: str) -> str:
     return name
 
 
+def local_repository(name: str) -> Path | None:
+    """Return the folder of a repository, user/name, if TFKIT_HUB is set. Raise DataError if that is no folder."""
+    hub = os.environ.get(LOCAL)
+    if not hub:
+        return None
+    if not os.path.isdir(hub):
+        raise DataError(f"{LOCAL}={hub}: no such folder")
+    return Path(hub) / repository(PREFIX + name)
+
+
 def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
-    """Download files of a repository to the hub's cache. Raise DataError, or UsageError without the hub's library."""
+    """Download files of a repository to the hub's cache. Raise DataError, or UsageError without the hub's library.
+
+    A repository of a local hub is read in its place.
+    """
+    if (folder := local_repository(name)) is not None:
+        if not folder.is_dir():
+            raise DataError(f"{address}: {folder}: no such folder")
+        return folder
     hub = optional("huggingface_hub", "hf", f"{address} is on the hub, which needs")
     with in_words(address):
         return Path(hub.snapshot_download(name, allow_patterns=list(patterns)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,12 @@ def train_in(
     reporter: Reporter,
     measure: Measure | None = None,
     callbacks: Sequence[object] = (),
+    begun: Callable[[], None] = lambda: None,
 ) -> bool:
     """Train to the end. Return False if train.max_time is reached. Raise Interrupted on a signal.
 
-    `measure` computes validation metrics other than the loss. Resuming a run without a checkpoint restarts it. Raise
-    RunError if this would lose results.
+    `measure` computes validation metrics other than the loss. `begun` is called when all files have been read. Resuming
+    a run without a checkpoint restarts it. Raise RunError if this would lose results.
     """
     folder, began = claim.folder, time.monotonic()
     checkpoint = Checkpoints(folder / CHECKPOINTS).sound(reporter.say) if claim.resume else None
@@ -59,6 +60,7 @@ def train_in(
             trainer = _begun(claim, recipe, reporter, callbacks)
         else:
             trainer = _resumed(folder, recipe, reporter, checkpoint, callbacks)
+        begun()
         trainer.measure = measure
         trainer.deadline -= time.monotonic() - began
         team().shared(lambda: (str(folder.path.absolute()), True))
@@ -135,13 +137,18 @@ def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
     removed = folder.removed if folder.holds_run else ()
     if not (folder / ENVIRONMENT).is_file() or (checkpoint is None and CHECKPOINTS not in removed):
         return False
-    recipe = recipe.labelled(len(read_labels(folder)))
-    check_same(folder, recipe.resolved(_saved_tokenizer(folder, recipe).sizes), recipe.data)
+    check_same(folder, _resolved_with(folder, recipe), recipe.data)
     finished = folder.known.get("finished")
     whole = all((folder / name).is_file() or name in removed for name in (WEIGHTS, RESOLVED, RECIPE))
     if not (whole and isinstance(finished, dict)):
         return False
     return bool(finished == _ending(recipe, finished.get("step", 0) if checkpoint is None else step_of(checkpoint)))
+
+
+def unused_changes(folder: RunFolder, recipe: Recipe) -> list[str]:
+    """Return a line that names the settings that differ from those of a finished run, or []."""
+    lines = changed_keys(folder, _resolved_with(folder, recipe), recipe.data)
+    return [f"{line}; nothing of it is used, because training has ended" for line in lines]
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
@@ -257,6 +264,12 @@ def _describe(folder: RunFolder, task: Task) -> None:
     resolved = _resolved(task)
     write_text(folder / RESOLVED, resolved)
     write_text(folder / RECIPE, resolved if task.recipe.text is None else task.recipe.text)
+
+
+def _resolved_with(folder: RunFolder, recipe: Recipe) -> str:
+    """Return the resolved recipe, with the labels and vocabularies of the run."""
+    recipe = recipe.labelled(len(read_labels(folder)))
+    return recipe.resolved(_saved_tokenizer(folder, recipe).sizes)
 
 
 def _resolved(task: Task) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.storage import checksums
-from tfkit.training.checkpoint import MORE, NEEDED, Checkpoints
+from tfkit.storage.files import read_json
+from tfkit.training.checkpoint import MORE, NEEDED
 from tfkit.training.folder import (
-    CHECKPOINTS,
     ENVIRONMENT,
     LABELS,
     LOG,
@@ -114,30 +114,27 @@ def completed(folder: RunFolder) -> Iterator[None]:
             checksums.add(folder.path, APPENDED)
 
 
-def accept(folder: RunFolder) -> None:
-    """Record the current hashes of a run's files, warning about each change.
+@contextlib.contextmanager
+def accepting(*folders: Path) -> Iterator[None]:
+    """Trust the files of these runs and checkpoints in the block, then record their hashes and warn about changes.
 
-    Raise RunError, recording nothing, if there is no run or a weights file is incomplete.
+    Raise RunError, recording nothing, if a weights or JSON file is incomplete, or if the block fails to read the rest.
     """
-    if not folder.holds_run and not (folder / RESOLVED).is_file():
-        raise RunError(f"{folder}: contains no run")
-    _accept(folder.path, _acceptable(folder))
-
-
-def accept_checkpoint(folder: RunFolder) -> None:
-    """Record the current hashes of the newest checkpoint's files, as `accept` does."""
-    checkpoint = Checkpoints(folder / CHECKPOINTS).last()
-    if checkpoint is not None:
-        _accept(checkpoint, [name for name in (*NEEDED, *MORE) if (checkpoint / name).is_file()])
-
-
-def _accept(folder: Path, names: list[str]) -> None:
-    for file in (folder / name for name in names if is_weights_file(name)):
-        with opened(file):  # raises RunError if the file is incomplete
-            pass
-    for name in checksums.renew(folder, names):
-        what = "recorded as it is now" if (folder / name).is_file() else "missing; removed from the record"
-        warnings.warn(f"{folder / name}: {what}", TfkitWarning, stacklevel=4)
+    for path in (folder / name for folder in folders for name in _acceptable(folder)):
+        if is_weights_file(path):
+            with opened(path):
+                pass
+        elif path.name in OWN and path.suffix == ".json":
+            read_json(path)
+    checksums.UNCHECKED.update(folder.absolute() for folder in folders)
+    try:
+        yield
+    finally:
+        checksums.UNCHECKED.clear()
+    for folder in folders:
+        for name in checksums.renew(folder, _acceptable(folder)):
+            what = "recorded as it is now" if (folder / name).is_file() else "missing; removed from the record"
+            warnings.warn(f"{folder / name}: {what}", TfkitWarning, stacklevel=4)
 
 
 def has_record(folder: RunFolder) -> bool:
@@ -145,10 +142,10 @@ def has_record(folder: RunFolder) -> bool:
     return (folder / checksums.SUMS).exists()
 
 
-def _acceptable(folder: RunFolder) -> list[str]:
-    """Return the files of a run that may be recorded: those of tfkit, and others already listed."""
-    listed = checksums.trusted_sums(folder.path)
-    names = dict.fromkeys([*OWN, *(name for name in listed if _is_inside(name))])
+def _acceptable(folder: Path) -> list[str]:
+    """Return the files of a run or checkpoint that may be recorded: those of tfkit, and others already listed."""
+    listed = checksums.trusted_sums(folder)
+    names = dict.fromkeys([*OWN, *NEEDED, *MORE, *(name for name in listed if _is_inside(name))])
     return [name for name in names if (folder / name).is_file()]
 
 

@@ -56,8 +56,8 @@ def export_ctranslate2(run: Run, target: str | Path, force: bool = False) -> Pat
     Raises UsageError if a library is missing or CTranslate2 does not support the model, RunError if the folder must
     not be overwritten. No files are left behind on failure.
     """
+    goal = target_folder(run.outside(target), "CTranslate2 model", (MODEL, CONFIG), force)
     loaders = _loaders()
-    goal = target_folder(target, "CTranslate2 model", (MODEL, CONFIG), force)
     native = _taken(run, loaders)
     with tempfile.TemporaryDirectory() as beside:
         exported = export_model(run, Path(beside) / "model", family_config=native).folder

@@ -48,7 +48,7 @@ def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
     pairs, _ = read_tensors(run.folder / ADAPTER)
     names = [name.removesuffix(".up") for name in pairs if name.endswith(".up")]
     places = _places(run, family_config, names)
-    goal = target_folder(target, "adapter", (CONFIG, WEIGHTS), force)
+    goal = target_folder(run.outside(target), "adapter", (CONFIG, WEIGHTS), force)
     with whole_folder(goal) as folder:
         tensors = {}
         for name, (path, rows) in places.items():

@@ -65,7 +65,7 @@ def export_model(
     """
     if pooling is not None:
         check_reads_sentences(run)
-    goal, kept = target_folder(target, "model", (CONFIG, SINGLE), force), kept_of(run)
+    goal, kept = target_folder(run.outside(target), "model", (CONFIG, SINGLE), force), kept_of(run)
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     ids = ids_of(run)

@@ -18,6 +18,7 @@ from tfkit.core.extras import optional
 from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in
+from tfkit.storage.hub import PREFIX, downloaded, local_repository
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
@@ -28,11 +29,13 @@ DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model")  # files from the h
 
 def folder_of(source: str) -> Path:
     """Return the folder `source`, or download the hub repository of that name. Raise DataError if there is neither."""
-    path = Path(source)
+    path, source = Path(source), source.removeprefix(PREFIX)
     if path.is_dir():
         return path
     if path.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise DataError(f"{source}: no such folder")
+    if local_repository(source) is not None:
+        return downloaded(source, DOWNLOADED, source)
     return _downloaded(source)
 
 

@@ -53,8 +53,8 @@ def export_onnx(
     Raises UsageError if a library is missing or the model is unsupported, RunError if the folder must not be
     overwritten. No files are left behind on failure.
     """
+    goal = target_folder(run.outside(target), "model in ONNX format", (METADATA,), force)
     need("export to ONNX needs", "onnx", "onnxscript", *(["onnxruntime"] if quantize else []))
-    goal = target_folder(target, "model in ONNX format", (METADATA,), force)
     check_leaves(run.blueprint)
     graphs = graphs_of(as_float32(run.model))
     with whole_folder(goal) as folder:
