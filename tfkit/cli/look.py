@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import DEVICE, EXACT_JSON, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json, warn
-from tfkit.cli.texts import LONGEST, TextOptions, located, output_to
+from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
+from tfkit.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfkit.run import Run
 
 
 @click.command("look")
@@ -39,27 +44,22 @@ def command(
     Heads are ranked by the entropy of their weights and listed with their mean distance and induction score.
     """
     from tfkit.core.console import Console
-    from tfkit.core.errors import UsageError
     from tfkit.reports.attention import as_data, page, print_head, print_heads, print_token
 
     if head is not None and (token is not None or as_json):
         raise UsageError("--head prints the rows of one head; remove --token and --json")
-    if (text is None) == (file is None):
-        raise UsageError("pass a TEXT, or a file with --input")
     for argument in (text, target):
         if argument is not None and os.path.isfile(argument):
             raise UsageError(f"'{argument}' is a file; pass a text, or the file with --input")
     if out == "-" and (head is not None or token is not None or as_json):
         raise UsageError("--out - prints the page; remove --head, --token and --json")
-    loaded, inputs = reading.run(run, device), TextOptions(() if text is None else (text,), file)
-    texts = next(inputs.arrays(loaded, LONGEST)) if loaded.reads_vectors else inputs.all()
-    if texts[1:]:
-        warn(f"tfkit: {file}: has {len(texts):,} inputs; only the first is shown")
-    with located(texts):
-        maps = loaded.attention(texts[0].values[0], target)
+    loaded = reading.run(run, device)
+    shown = _first(loaded, text, file)
+    with located([shown]):
+        maps = loaded.attention(shown.values[0], target)
     if out is not None:
         with output_to(out) as output:
-            output.text(page(maps, f"Attention of {run}: {texts[0].values[0]}"))
+            output.text(page(maps, f"Attention of {run}: {shown.values[0]}"))
     if as_json:
         echo_json(as_data(maps, token))
     elif head is not None:
@@ -70,3 +70,14 @@ def command(
         print_heads(maps, Console())
     elif out != "-":
         echo(f"the page: {out}")
+
+
+def _first(run: Run, text: str | None, file: str | None) -> Text:
+    """Return TEXT, or the first input of the file; warn about others. Raise UsageError unless one of both is given."""
+    if (text is None) == (file is None):
+        raise UsageError("pass a TEXT, or a file with --input")
+    inputs = TextOptions(() if text is None else (text,), file)
+    texts = next(inputs.arrays(run, LONGEST)) if run.reads_vectors else inputs.all()
+    if texts[1:]:
+        warn(f"tfkit: {file}: has {len(texts):,} inputs; only the first is shown")
+    return texts[0]

@@ -43,7 +43,7 @@ from tfkit.training.objective.base import text_fields
 from tfkit.training.samples import SampleOutput
 from tfkit.training.scoring import Scorer, keep_scores
 from tfkit.training.supply import downloaded_run, saved_recipe
-from tfkit.training.vocabularies import check_tokenizer, tokenizer_files
+from tfkit.training.vocabularies import check_tokenizer
 from tfkit.training.weights_file import is_weights_file, recipe_in
 
 # a text, a mapping from fields to texts, or a sequence of these; for vector models, an array or a list of arrays
@@ -379,12 +379,8 @@ def load_run(
     if not folder.path.is_dir():
         raise RunError(f"{folder}: no such folder")
     if accept_changes:
-        if not folder.holds_run and not (folder / RESOLVED).is_file():
-            raise RunError(f"{folder}: contains no run")
         with record.accepting(folder.path):
-            run = load_run(folder.path, trust, device, imports, sets)
-            _ = run.model, run.labels, tokenizer_files(folder) and run.tokenizer
-        return run
+            return load_run(folder.path, trust, device, imports, sets).all_read()
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
             raise RunError(f"{folder / name}: is missing{_why_missing(folder, name)}")
@@ -401,6 +397,8 @@ def _why_missing(folder: RunFolder, name: str) -> str:
     """Explain why a file of a run is missing, or return ""."""
     if folder.holds_run and name in folder.removed:
         return ": a study deleted it (study.keep: scores); train the run again to use its weights"
+    if name == RESOLVED and not folder.holds_run:
+        return "; the folder contains no run"
     unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
     return ": training has not saved any weights yet" if unfinished else ""
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
@@ -53,6 +54,11 @@ class StoredRun:
     def _repr_html_(self) -> str:
         file = self.folder / CURVES
         return block_as_html(repr(self), read_bytes(file, LARGEST_TEXT) if file.is_file() else b"")
+
+    def all_read(self) -> Self:
+        """Return this run after reading its files."""
+        _ = self.model, self.labels, tokenizer_files(RunFolder(self.folder)) and self.tokenizer
+        return self
 
     def outside(self, target: str | Path) -> str | Path:
         """Return a folder to write. Raise UsageError if it is this run or lies in it, links and `..` resolved."""
