@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.files import INDEX, SINGLE, folder_of, open_checkpoint, read_config
 
-from ..sampling import some
+from ..sampling import each, some
 
 
 @pytest.fixture
@@ -89,6 +89,41 @@ def test_a_broken_file(tmp_path: Path) -> None:
 def test_no_weights_at_all(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no model\.safetensors"):
         read(tmp_path)
+
+
+def test_weights_that_need_another_program_are_named(tmp_path: Path) -> None:
+    said = {"quantization_config": {"quant_method": "fp8"}}
+    plain, packed = torch.ones(2, 2), torch.ones(2, 2).to(torch.float8_e4m3fn)
+
+    def check(tensors: dict[str, torch.Tensor], config: dict[str, object], message: str) -> None:
+        save_file(tensors, tmp_path / SINGLE)
+        with open_checkpoint(tmp_path) as checkpoint, pytest.raises(DataError, match=message):
+            checkpoint.check_plain(tmp_path, config)
+
+    scale = {"a.weight": packed, "a.weight_scale_inv": plain}
+    each(
+        [
+            (scale, said, r"quantized with fp8 \(a.weight_scale_inv\)"),
+            (scale, {}, r"quantized \(a.weight_scale_inv\)"),
+            ({"a.weight": packed}, said, r"quantized with fp8 \(a.weight\)"),
+            ({"a.qweight": plain.int(), "a.scales": plain}, {}, r"quantized \(a.qweight, a.scales\)"),
+            ({"a.weight": plain.to(torch.uint8)}, {"quantization_config": {}} | said, "quantized with fp8"),
+        ],
+        check,
+    )
+    save_file({"a.weight": plain, "ids": plain.long()}, tmp_path / SINGLE)
+    with open_checkpoint(tmp_path) as checkpoint:
+        checkpoint.check_plain(tmp_path, said)
+    (tmp_path / SINGLE).rename(tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(
+        DataError, match=r"its shards \(model-00001-of-00002\.safetensors\) need model\.safetensors\.ind"
+    ):
+        read(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "x/y"}')
+    with pytest.raises(
+        DataError, match=r"adapter_config\.json: the folder holds an adapter of peft \(LORA\) .* x/y; merge"
+    ):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack"])

@@ -26,6 +26,7 @@ from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.model import blueprint_of
 from tfkit.storage.checksums import read_sums
 
+from ..sampling import each
 from ..work import entered
 from .made import command, model_folder, said, theirs_of, tokens, with_tokenizer
 from .parity import Row
@@ -33,7 +34,7 @@ from .rows import ROWS
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
-FUNCTIONS = 533
+FUNCTIONS = 534
 
 
 @pytest.fixture
@@ -358,6 +359,27 @@ def test_names_without_a_prefix_and_of_old(tmp_path: Path, bert: Path) -> None:
     save_file({name.removeprefix("transformer."): each for name, each in tensors.items()}, gpt2 / "model.safetensors")
     import_model(str(gpt2), tmp_path / "bare")
     same_as_theirs(tmp_path / "bare", gpt2)
+
+
+def test_a_file_with_only_the_copy_of_a_tied_tensor(tmp_path: Path) -> None:
+    def check(family: str, copy: str, owner: str, **settings: Any) -> None:
+        folder = model_folder(tmp_path / f"{family}-{copy}", family, **settings)
+        tensors = load_file(folder / "model.safetensors")
+        save_file(tensors | {copy: tensors.pop(owner)}, folder / "model.safetensors", {"format": "pt"})
+        import_model(str(folder), tmp_path / "run", force=True)
+        state = tfkit.load_run(tmp_path / "run").model.state_dict()
+        assert any(torch.equal(tensor, load_file(folder / "model.safetensors")[copy]) for tensor in state.values())
+        if family != "t5":  # whose scale transformers decides by the names in the file
+            same_as_theirs(tmp_path / "run", folder)
+
+    each(
+        [
+            ("llama", "lm_head.weight", "model.embed_tokens.weight"),
+            ("gpt2", "lm_head.weight", "transformer.wte.weight"),
+            ("t5", "encoder.embed_tokens.weight", "shared.weight"),
+        ],
+        lambda *row: check(*row, tie_word_embeddings=True),
+    )
 
 
 def test_a_family_of_ones_own(llama: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tests.training.small import small, trained
@@ -179,6 +180,33 @@ def test_both_forms_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def of_depth(folder: Path, layers: int, **train: Any) -> Recipe:
     """The small recipe with that many layers, trained for a step."""
     return small(folder, overrides={"model.num_layers": layers}, steps=1, **train)
+
+
+@pytest.mark.full
+def test_a_larger_vocabulary_keeps_the_rows_of_the_run(tmp_path: Path) -> None:
+    for tied, size in ((True, None), (False, None), (False, 20)):  # 20: the run has rows without a token
+        model = {"model.head.tied": tied, **({"model.vocab_size": size} if size else {})}
+        run = trained(small(tmp_path, model, steps=1), tmp_path / f"run-{tied}-{size}")
+        backend = Tokenizer.from_str(run.tokenizer.backend.to_str())
+        backend.add_tokens(["seven", "eight"])
+        backend.save(str(tmp_path / "bigger.json"))
+        bigger = {"data.tokenizer": {"type": "file", "path": str(tmp_path / "bigger.json")}, "model.head.tied": tied}
+        stream = io.StringIO()
+        task = prepare(small(tmp_path, bigger, init_from=str(run.folder)), Reporter(True, stream))
+        old, new = run.model.state_dict(), task.model.state_dict()
+        for name, table in old.items():
+            assert torch.equal(new[name][: len(table)], table[: len(new[name])]), name
+        name = "decoder.embedding.tokens.weight"
+        if size is None:
+            drawn = prepare(small(tmp_path, bigger), Reporter(False)).model.state_dict()
+            assert torch.equal(new[name][-2:], drawn[name][-2:])
+            assert f"{name}: {len(old[name])} rows kept, 2 new" in stream.getvalue()
+        named = small(tmp_path, bigger, init_from={"run": str(run.folder), "new": [name, "head.*"][: 2 - tied]})
+        assert not torch.equal(prepare(named, Reporter(False)).model.state_dict()[name][:5], old[name][:5])
+        backend = Tokenizer.from_str(backend.to_str().replace("one", "won"))
+        backend.save(str(tmp_path / "bigger.json"))
+        with pytest.raises(RunError, match="has another tokenizer, so its embeddings belong to other tokens"):
+            prepare(small(tmp_path, bigger, init_from=str(run.folder)), Reporter(False))
 
 
 @pytest.mark.full

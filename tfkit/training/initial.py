@@ -37,7 +37,8 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
     """Copy the weights of a run that match the model by name and shape, and report the others.
 
     A head of another type does not match even if shapes agree. Raise RunError if nothing matches, if `source` does not
-    list a new or unused tensor, or if the token embedding is copied but the tokenizers have different vocabularies.
+    list a new or unused tensor, or if the token embedding is copied but the run's tokens have other ids here. Tables of
+    tokens keep the rows that both have.
     """
     run = RunFolder(Path(source.run))
     if not run.path.is_dir():
@@ -46,6 +47,7 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
     with record.checking(run, WEIGHTS):
         own, found = Weights.of(model), Weights.read(run / WEIGHTS)
         found = _relayered(found, model, source) if source.layers else found
+        grown = {} if tokenizer is None else _resized(found, cast(Model, model), own, source.new)
         fit = Fit.of(own, found, _other_heads(model, run.path))
         if not fit.kept:
             raise RunError(f"train.init_from: no tensor in {run / WEIGHTS} matches this model by name and shape")
@@ -63,6 +65,24 @@ def start_from(model: nn.Module, source: InitFrom, reporter: Reporter, tokenizer
             reporter.log(f"{word}: {', '.join(names)}")
     if new:
         reporter.say(f"new: {some(new, 6)}")
+    for name, rows in grown.items():
+        reporter.say(f"{name}: {rows:,} rows kept, {len(own.tensors[name]) - rows:,} new")
+
+
+def _resized(found: Weights, model: Model, own: Weights, redrawn: Sequence[str]) -> dict[str, int]:
+    """Resize the run's tables of tokens in `found` to the model's, filled with the model's rows.
+
+    Return the number of rows kept by name. Tables in `redrawn` are left alone.
+    """
+    size, stored, kept = model.blueprint.last.vocab_size, found.by_name(), {}
+    for name, table in own.tensors.items():
+        of_tokens = name.endswith("embedding.tokens.weight") or (name.startswith("head.") and len(table) == size)
+        old = stored.get(name) if of_tokens and not matches(name, redrawn) else None
+        if old is not None and old.shape[1:] == table.shape[1:] and len(old) != len(table):
+            kept[name] = min(len(old), len(table))
+            owner = found.tied.get(name, name)
+            found.tensors[owner] = torch.cat((old[: len(table)], table[len(old) :].to(old.dtype)))
+    return kept
 
 
 def _relayered(weights: Weights, model: nn.Module, source: InitFrom) -> Weights:
@@ -153,11 +173,11 @@ def _other_heads(model: nn.Module, run: Path) -> tuple[str, ...]:
 
 
 def _check_tokens(run: RunFolder, tokenizer: Tokenizer) -> None:
-    """Raise RunError if the run's tokenizer assigns the rows of the token embedding to other tokens."""
+    """Raise RunError if tokens of the run have other ids, so rows of the token embedding, in this tokenizer."""
     names = tokenizer_files(run)
     saved = load_tokenizer(run) if names else None
     pairs = () if saved is None else ((saved, tokenizer), (saved.source, tokenizer.source))
-    if any(one.backend.get_vocab() != other.backend.get_vocab() for one, other in pairs):
+    if any(not one.backend.get_vocab().items() <= other.backend.get_vocab().items() for one, other in pairs):
         own = [f"{{type: file, path: {run / name}}}" for name in names]
         take = own[0] if len(own) == 1 else f"{{source: {own[0]}, target: {own[1]}}}"
         raise RunError(

@@ -55,6 +55,9 @@ def to_own(
     Raise DataError listing mismatches.
     """
     names = names_of(family, checkpoint)
+    for copy, owner in family.tied.items():  # some files hold only the copy of a tied tensor
+        if owner not in names and copy in names and ("head.output.weight" not in required or "embed" in copy):
+            names[owner] = names[copy]
     brought = ConvertedTensors()
     used: set[str] = set()
     for rule in family.rules_of(blueprint):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tfkit.core.errors import DataError
 from tfkit.core.extras import optional
+from tfkit.core.output import some
 from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in
@@ -24,6 +25,10 @@ CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.i
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 # limits of counts in config.json, by a word in their keys, since families create that many objects
 COUNTED = {"layer": 10_000, "expert": 100_000, "label": 1_000_000, "group": 1_000_000, "pattern": 10_000}
+ADAPTER = "adapter_config.json"  # of peft
+# dtypes of tensors that are weights or constants, and ends of names that only quantized weights have
+PLAIN = ("F64", "F32", "F16", "BF16", "I64", "BOOL")
+OF_QUANTIZED = ("scale_inv", "weight_scale", "weight_packed", ".qweight", ".scales", ".absmax", ".SCB", "proj_blocks")
 DOWNLOADED = ("*.json", "*.safetensors", "*.txt", "*.model")  # files from the hub: no code, no pickles
 
 
@@ -50,7 +55,13 @@ def _downloaded(name: str) -> Path:
 
 def read_config(folder: Path) -> JsonObject:
     """Read config.json. Raise DataError if it is missing or invalid."""
-    path = file_in(folder, CONFIG)
+    path, adapter = file_in(folder, CONFIG), file_in(folder, ADAPTER)
+    if adapter is not None:
+        about = mapping_in(adapter)
+        raise DataError(
+            f"{adapter}: the folder holds an adapter of peft ({about.get('peft_type')}) for the model "
+            f"{about.get('base_model_name_or_path')}; merge it with peft (merge_and_unload) and save the whole model"
+        )
     if path is None:
         raise DataError(f"{folder}: has no {CONFIG}")
     config = mapping_in(path)
@@ -86,6 +97,18 @@ class Checkpoint(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._files)
 
+    def check_plain(self, folder: Path, config: ConfigJson) -> None:
+        """Raise DataError for quantized weights."""
+        said = config.get("quantization_config")
+        named = [name for name in self._files if name.endswith(OF_QUANTIZED)]
+        packed = [name for name, file in self._files.items() if file.get_slice(name).get_dtype() not in PLAIN]
+        if named or (said and packed):
+            how = f" with {said['quant_method']}" if isinstance(said, Mapping) and "quant_method" in said else ""
+            raise DataError(
+                f"{folder}: the weights are quantized{how} ({some(named or packed, 2)}), which is not supported; save "
+                "them in float32 or bfloat16 with transformers (model.dequantize()) and without quantization_config"
+            )
+
 
 @contextmanager
 def open_checkpoint(folder: Path, dtype: torch.dtype | None = None) -> Iterator[Checkpoint]:
@@ -112,7 +135,8 @@ def _paths(folder: Path) -> list[Path]:
     pickled = [name for name in PICKLED if (folder / name).is_file()]
     if pickled:
         raise DataError(_how_to_convert(folder, pickled[0]))
-    raise DataError(f"{folder}: has no {SINGLE}")
+    shards = sorted(path.name for path in folder.glob("model-*-of-*.safetensors"))
+    raise DataError(f"{folder}: has no {SINGLE}" + f"; its shards ({some(shards, 2)}) need {INDEX}" * bool(shards))
 
 
 def _sharded(folder: Path, index: Path) -> list[Path]:

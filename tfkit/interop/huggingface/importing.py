@@ -109,6 +109,7 @@ def import_model(
 def _as_stored(read: Source, model: Tree) -> list[str]:
     """Correct the values of `model` that can be determined only from the tensors. Return notes for the user."""
     with open_checkpoint(read.folder) as checkpoint:
+        checkpoint.check_plain(read.folder, read.config)
         return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
 
