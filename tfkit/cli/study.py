@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder.  [default: studies/<name>]"
 )
 @click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Runs to train in parallel.")
-@click.option("--on", type=click.Choice(["ray"]), help="Train on a Ray cluster that shares the folder.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after a short trial, without training.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each remaining run.")
 @SETS
@@ -37,7 +36,6 @@ def command(
     study: str,
     out: Path | None,
     jobs: int,
-    on: str | None,
     dry_run: bool,
     as_commands: bool,
     sets: tuple[str, ...],
@@ -49,15 +47,12 @@ def command(
     Repeating the command continues an interrupted study. Several processes, on several machines, may share one folder.
     If standard output is lost, training continues, and further output goes to output.log.
     """
-    if as_commands and (dry_run or on):
-        other = "--dry-run" if dry_run else "--on"
-        raise click.UsageError(f"--commands and {other} cannot be combined; use one of them")
+    if as_commands and dry_run:
+        raise click.UsageError("--commands and --dry-run cannot be combined; use one of them")
     from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
-    from tfkit.studies.on_ray import RayCluster
     from tfkit.studies.page import check_packages
-    from tfkit.studies.process import Here
     from tfkit.studies.runner import Runner
     from tfkit.studies.watching import announce
 
@@ -67,7 +62,6 @@ def command(
     folder = out or Path("studies") / recipe.name
     if not as_commands:
         check_packages()
-    launcher = RayCluster(jobs) if on == "ray" and not dry_run else Here()
     with written_to(folder):
         plan = _planned(source, folder, timed=not as_commands, kept=not dry_run)
         if as_commands:
@@ -76,7 +70,7 @@ def command(
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
             announce(plan, jobs, Console())
             if not dry_run:
-                ctx.exit(_trained(Runner(source, plan, folder, jobs, launcher)))
+                ctx.exit(_trained(Runner(source, plan, folder, jobs)))
 
 
 def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:

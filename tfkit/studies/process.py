@@ -52,16 +52,6 @@ class Job(Protocol):
         """Send SIGINT, which makes the training save and stop. Do nothing if it has ended."""
 
 
-class Launcher(Protocol):
-    """Launcher of the runs of a study."""
-
-    def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
-        """Start a tfkit command, with output to `log`."""
-
-    def close(self) -> None:
-        """Release the launcher's own processes. Running trainings continue."""
-
-
 @dataclass
 class LocalJob:
     """A run in a local process."""

@@ -20,7 +20,7 @@ from tfkit.studies.digest import unchanged
 from tfkit.studies.keeping import reduce
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
-from tfkit.studies.process import Here, Job, Launcher, command_of, failure
+from tfkit.studies.process import Here, Job, command_of, failure
 from tfkit.training.folder import RUN
 
 LOGS = "logs"
@@ -77,11 +77,9 @@ class StudyProgress:
 class Runner:
     """Scheduler of runs, `jobs` at a time, that skips those claimed by other processes."""
 
-    def __init__(
-        self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1, launcher: Launcher | None = None
-    ) -> None:
+    def __init__(self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1) -> None:
         self.source, self.folder = source, folder
-        self.launcher = Here() if launcher is None else launcher
+        self.launcher = Here()
         self.board = Board(plan, folder)
         self.progress = StudyProgress(self.board, jobs=jobs)
         self.threads = max(1, int(machine()["cores"]) // jobs) if jobs > 1 else None
