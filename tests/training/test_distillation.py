@@ -8,11 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.sampling import some
+from tests.sampling import looped, some
 from tests.training.small import outcome
 from tfkit.core.errors import RecipeError, RunError
 from tfkit.recipe.load import Recipe, load_recipe
@@ -180,6 +181,23 @@ def test_states_are_compared_as_the_formula_says(tmp_path: Path) -> None:
         error = (own_maps[student] - maps[there]).pow(2).mean(dim=1)
         expected = expected + 3 * error[pairs].mean()
     assert loss == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+@looped("objective", ["masked_lm", "causal_lm", "completion"])
+def test_packing_and_padding_change_no_term(objective: str) -> None:
+    for name in ("cosine", "hidden", "attention"):
+        with tempfile.TemporaryDirectory() as folder:
+            settings = {"weight": 0, name: 1 if name == "cosine" else {0: 1}}
+            everywhere = {"objective__probability": 1.0} if objective == "masked_lm" else {}
+            task = ready(taught(Path(folder), objective, settings, **everywhere))
+            assert task.distillation is not None
+            rows, items = task.objective.rows, task.train.items[:3]
+            rng = np.random.default_rng
+            batches = [rows.collate(items, rng(1)), *(rows.collate_packed([items], size, rng(1)) for size in (96, 120))]
+            found = [task.distillation.loss(task.model, batch).total.item() for batch in batches]
+            plain = [task.objective.loss(task.model, batch, True).total.item() for batch in batches]
+            assert found == pytest.approx([found[0]] * 3, rel=1e-5), name
+            assert found[0] > plain[0] + 1e-4 and plain == pytest.approx([plain[0]] * 3, rel=1e-5), name
 
 
 @pytest.mark.parametrize("objective", ALL)

@@ -32,7 +32,7 @@ def tokenizer(**special: str | None) -> Tokenizer:
     return fitted
 
 
-def model(kind: str, head: str | dict[str, str] | None = "language_model", vocab_size: int = 40) -> nn.Module:
+def model(kind: str, head: str | dict[str, str] | None = "language_model", vocab_size: int = 40, **more) -> nn.Module:
     layer = {
         "residual": "pre_norm",
         "norm": "layer_norm",
@@ -52,7 +52,7 @@ def model(kind: str, head: str | dict[str, str] | None = "language_model", vocab
     }
     if head is not None:
         recipe["head"] = head
-    return build_model(load_recipe({"tfkit": 1, "model": recipe}).blueprint()).eval()
+    return build_model(load_recipe({"tfkit": 1, "model": recipe | more}).blueprint(), seed=1).eval()
 
 
 def part(kind: type[Objective], **options: object) -> Objective:
@@ -80,6 +80,34 @@ def assert_same(net: nn.Module, total: torch.Tensor, naive: torch.Tensor) -> Non
     assert total.item() == pytest.approx(naive.item(), rel=1e-5)
     for one, other in zip(gradients(net, total), gradients(net, naive), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+EXPERTS = {"type": "experts", "num_experts": 4, "num_active": 1, "expert": {"type": "mlp", "d_ff": 8}}
+KINDS = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
+
+
+@looped("name", ["causal_lm", "completion", "chat", "masked_lm", "seq2seq", "denoising"])
+def test_padding_is_no_load_of_experts(name):
+    """The z-loss of a padded or packed batch is the mean over the tokens of its texts, read one by one."""
+    options = {"causal_lm": {"join": False}, "masked_lm": {"probability": 1.0, "mask_share": 1.0, "random_share": 0.0}}
+    objective = part(REGISTRY.get("objective", name), **options.get(name, {}))
+    kind = KINDS[objective.reads]
+    layer = {"feedforward": EXPERTS | {"router": {"type": "softmax", "z_loss": 1.0}}}
+    more = {"decoder": {"layer": layer}} if kind == "encoder_decoder" else {"layers": {"a": layer}, "pattern": ["a*2"]}
+    net = model(kind, **more).train()
+    items = objective.rows.prepare(TEXTS if objective.rows.fields == ("text",) else PAIRS, tokenizer(), None)
+
+    def extra(batch):
+        trained, plain = (objective.loss(net, batch, training).total for training in (True, False))
+        return (trained - plain).item() / len(batch["labels"])
+
+    rows, numbers = objective.rows, rng()
+    pieces = [rows.collate([item], numbers) for item in items]
+    lengths = [batch.get("decoder_input_ids", batch["input_ids"]).shape[1] for batch in pieces]
+    expected = sum(length * extra(batch) for length, batch in zip(lengths, pieces, strict=True)) / sum(lengths)
+    packed = [80, 99] if "packing" in objective.capabilities else []
+    batches = [rows.collate(items, rng()), *(rows.collate_packed([items], length, rng()) for length in packed)]
+    assert [extra(batch) for batch in batches] == pytest.approx([expected] * len(batches), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["seq2seq", "causal_lm", "masked_lm"])

@@ -20,6 +20,8 @@ class Sublayer(SublayerFacts, nn.Module):
 
     # default for parts without declarations, which may read only `context.mask`
     capabilities = ASSUMED
+    # True if losses or updates of the part count tokens; training then passes padding that causality would hide
+    counts_tokens = False
 
     @classmethod
     def able(cls, config: component.Config | None = None) -> frozenset[str]:

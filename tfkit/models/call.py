@@ -38,7 +38,7 @@ class CallInputs(TypedDict, total=False):
 class StackInputs(CallInputs, total=False):
     """Optional inputs of a model with one stack."""
 
-    segment_ids: Tensor | None  # [batch time], only tokens with equal numbers see each other (packing)
+    segment_ids: Tensor | None  # [batch time], only tokens with equal numbers see each other (packing); 0 = padding
     encoder_attention_mask: Tensor | None  # [batch source], 1 = real token
 
 

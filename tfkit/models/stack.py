@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tfkit.components.sublayer import Sublayer
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Config
 from tfkit.core.context import Context, Placement, Span, Visibility, looks_back
@@ -92,6 +93,8 @@ class Stack(nn.Module):
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if isinstance(part, PositionFacts) and part.moves]
         self.moves = bool(self._moving)  # True if positions depend on the text length
+        counts = any(isinstance(part, Sublayer) and part.counts_tokens for part in self.modules())
+        self.counts_tokens = counts and not self._without["padding"]
         self._skips_padding = any(isinstance(part, PositionFacts) and part.skips_padding for part in self.modules())
 
     def forward(self, call: Call) -> Tensor:

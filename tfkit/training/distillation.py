@@ -68,38 +68,28 @@ class Distillation:
         """Return the weighted sum of the errors of hidden states and attention weights."""
         settings, total = self.settings, own.last.new_zeros((), dtype=torch.float32)
         if settings.cosine:
-            real = self._real(batch, own.last, self.side)
-            state, target = chosen(self._projected("last", own.last), real), chosen(other.last, real)  # [m d]
+            texts = self._texts(batch, self.side)
+            state, target = chosen(self._projected("last", own.last), texts), chosen(other.last, texts)  # [m d]
             total = total + settings.cosine * (1 - F.cosine_similarity(state, target, dim=-1)).mean()
         for pair in self.hidden:
             state, target = own.hidden[pair.side, pair.own], other.hidden[pair.side, pair.other]
-            real = self._real(batch, state, pair.side)
-            error = chosen(self._projected(_key(pair), state), real) - chosen(target, real)  # [m d]
+            texts = self._texts(batch, pair.side)
+            error = chosen(self._projected(_key(pair), state), texts) - chosen(target, texts)  # [m d]
             total = total + settings.hidden_weight * error.square().mean()
         for pair in self.attention:
             weights, target = own.attention[pair.side, pair.own], other.attention[pair.side, pair.other]
-            real = self._real(batch, own.hidden[pair.side, pair.own], pair.side)
-            total = total + settings.attention_weight * attention_error(wide(weights), wide(target), real)
+            texts = self._texts(batch, pair.side)
+            total = total + settings.attention_weight * attention_error(wide(weights), wide(target), texts)
         return total
 
     def _projected(self, name: str, hidden: Tensor) -> Tensor:
         projected: Tensor = self.projections[name](hidden) if name in self.projections else hidden
         return projected
 
-    def _real(self, batch: Batch, hidden: Tensor, side: str) -> Tensor | None:
-        """Return the mask of real tokens [batch time], or None without padding.
-
-        Decoder batches are padded on the right and have no attention mask, so the mask consists of
-        the positions that predict a target.
-        """
-        if self.objective.reads == "bidirectional" or (self.objective.reads == "encoder_decoder" and side == "encoder"):
-            mask = batch.get("attention_mask")
-            return None if mask is None else mask.bool()
-        if "predicted" not in batch:
-            return None
-        real = torch.zeros(hidden.shape[0] * hidden.shape[1], dtype=torch.bool, device=hidden.device)
-        real[batch["predicted"]] = True
-        return rearrange(real, "(batch time) -> batch time", batch=hidden.shape[0])
+    def _texts(self, batch: Batch, side: str) -> Tensor | None:
+        """Return the number of each token's text in its row, [batch time], 0 for padding; None: one text per row."""
+        prefix = "decoder_" if side == "decoder" and "decoder_input_ids" in batch else ""
+        return batch.get("segment_ids", batch.get(f"{prefix}attention_mask"))
 
 
 def _key(pair: LayerPair) -> str:
@@ -129,17 +119,17 @@ def target_logits(objective: Objective, model: Model, hidden: Tensor, batch: Bat
     return logits.flatten(0, 1).index_select(0, batch["predicted"]) if "predicted" in batch else logits
 
 
-def chosen(hidden: Tensor, real: Tensor | None) -> Tensor:
+def chosen(hidden: Tensor, texts: Tensor | None) -> Tensor:
     """Select the real tokens of [batch time d] as [m d], in at least float32."""
-    return wide(rearrange(hidden, "batch time width -> (batch time) width") if real is None else hidden[real])
+    return wide(rearrange(hidden, "batch time width -> (batch time) width") if texts is None else hidden[texts != 0])
 
 
-def attention_error(own: Tensor, other: Tensor, real: Tensor | None) -> Tensor:
-    """Mean squared error of attention weights [batch head query key] over heads and pairs of real tokens."""
+def attention_error(own: Tensor, other: Tensor, texts: Tensor | None) -> Tensor:
+    """Mean squared error of attention weights [batch head query key] over heads and pairs of tokens of one text."""
     error = (own - other).square().mean(dim=1)  # [batch query key]
-    if real is None:
+    if texts is None:
         return error.mean()
-    return error[real[:, :, None] & real[:, None, :]].mean()
+    return error[(texts[:, :, None] == texts[:, None, :]) & (texts != 0)[:, None, :]].mean()
 
 
 @dataclass

@@ -300,6 +300,7 @@ class Experts(FeedForward):
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
         self.router = config.router.build(shape.d_model, config.num_experts, config.num_active)
+        self.counts_tokens = bool(config.router.balance_loss or config.router.z_loss or config.router.selection_rate)
         self.experts = _stacked(config.expert.build(shape), config.num_experts)
         common = config.common()
         self.shared_expert = None if common is None else common.build(shape)
@@ -398,8 +399,10 @@ def _stacked(part: nn.Module, count: int) -> nn.Module:
 
 
 def _real(x: Tensor, context: Context) -> Tensor | None:
-    """Return the mask of rows that are not padding, [batch * time]."""
-    real = context.mask.real
+    """Return the mask of rows that are not padding, [batch * time]; in a packed row, padding is segment 0."""
+    real, segments = context.mask.real, context.mask.segments
+    if real is None and segments is not None:
+        real = segments[0] != 0
     if real is None:
         return None
     batch, time, _ = x.shape

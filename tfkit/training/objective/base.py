@@ -138,17 +138,25 @@ def predicts(objective: Objective) -> bool:
 
 
 def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
-    """Compute the loss of a decoder at the predicted positions.
-
-    No attention mask is needed, because the causal mask hides padding on the right.
-    """
+    """Compute the loss of a decoder at the predicted positions."""
     out = model(
         input_ids=batch["input_ids"],
         position_ids=batch.get("position_ids"),
         segment_ids=batch.get("segment_ids"),
         with_heads=False,
+        **counted_padding(model, batch),
     )
     return finished(token_loss(model, out.hidden, batch), out.auxiliary_loss, len(batch["labels"]), training)
+
+
+def counted_padding(model: Model, batch: Batch, prefix: str = "") -> Batch:
+    """Return the mask of a decoder's batch for models that count tokens.
+
+    Others need none: the causal mask hides padding on the right, and kernels are faster without a mask.
+    """
+    name = f"{prefix}attention_mask"
+    counts = isinstance(model, Model) and model.stack(model.blueprint.last.side).counts_tokens
+    return {name: batch[name]} if counts and name in batch else {}
 
 
 def token_loss(model: Model, hidden: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:

@@ -26,7 +26,18 @@ from tfkit.models import Model
 from tfkit.training.baseline import TRAIN_LIMIT, VALID_LIMIT, Baseline, Ids, evenly, unigram_baseline
 from tfkit.training.fills import FILLS, filled
 from tfkit.training.objective.base import Answers, Loss, Objective, Prediction, finished, token_loss
-from tfkit.training.objective.rows import Batch, Example, Item, Items, Rows, column, packed_places, padded, sizes
+from tfkit.training.objective.rows import (
+    Batch,
+    Example,
+    Item,
+    Items,
+    Rows,
+    column,
+    mask_of,
+    packed_places,
+    padded,
+    sizes,
+)
 
 PIECES = 2**16  # number of pieces scanned at once
 
@@ -98,10 +109,7 @@ class MaskedRows(Rows):
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
         """Collate masked `input_ids`, `labels`, their positions `predicted`, and `attention_mask` if padded."""
         ids, real = padded([item["text"] for item in items], self.tokens.pad)
-        batch = self._hide(ids, real, rng)
-        if not real.all():
-            batch["attention_mask"] = torch.from_numpy(real)
-        return batch
+        return self._hide(ids, real, rng) | mask_of(real)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
         """Pack several texts per row. `position_ids` restart per text, `segment_ids` separate texts and padding."""
@@ -112,7 +120,8 @@ class MaskedRows(Rows):
 
     def _hide(self, ids: Ids, real: NDArray[np.bool_], rng: np.random.Generator) -> Batch:
         """Choose at least one position per row and corrupt the chosen tokens. `ids` and `real` are [rows length]."""
-        draw: NDArray[np.float64] = np.asarray(rng.random(ids.shape))
+        draw: NDArray[np.float64] = np.zeros(ids.shape)
+        draw[real] = rng.random(np.count_nonzero(real))  # draws do not depend on the amount of padding
         if self.config.whole_words:  # all tokens of a word share the draw of its first token
             begins = np.where(self._inside[ids], 0, np.arange(ids.shape[1]))
             draw = np.take_along_axis(draw, np.maximum.accumulate(begins, axis=1), axis=1)

@@ -19,7 +19,7 @@ from tfkit.training.baseline import Baseline
 from tfkit.training.objective.base import Loss, finished, token_loss
 from tfkit.training.objective.masked_lm import MaskedLm, MaskedRows
 from tfkit.training.objective.reading import cut_pair, head_of, inputs_of
-from tfkit.training.objective.rows import Batch, Example, Item, padded, wrapped
+from tfkit.training.objective.rows import Batch, Example, Item, mask_of, padded, wrapped
 
 NEXT, OTHER = 0, 1  # BERT's class indices
 
@@ -78,9 +78,7 @@ class NextSentenceRows(MaskedRows):
         batch = self._hide(ids, real, rng)
         batch |= {"token_type_ids": torch.from_numpy(types), "marked": torch.from_numpy(marked)}
         batch["follows"] = torch.from_numpy(classes.astype(np.int64))
-        if not real.all():
-            batch["attention_mask"] = torch.from_numpy(real)
-        return batch
+        return batch | mask_of(real)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
         """Raise UsageError, because pairs cannot be packed."""

@@ -21,7 +21,7 @@ from tfkit.functional.precision import wide
 from tfkit.models import Model
 from tfkit.training.baseline import Ids
 from tfkit.training.objective.base import Answers, Loss, Objective, finished
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, padded, vector_batch
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, mask_of, padded, vector_batch
 
 
 class ReadingRows(Rows):
@@ -163,9 +163,7 @@ def text_batch(items: Sequence[Item], pad: int) -> Batch:
     batch = {"input_ids": ids, "marked": marked}
     if "types" in items[0]:
         batch["token_type_ids"] = padded([item["types"] for item in items], 0)[0]
-    if not real.all():
-        batch["attention_mask"] = real
-    return {name: torch.from_numpy(value) for name, value in batch.items()}
+    return {name: torch.from_numpy(value) for name, value in batch.items()} | mask_of(real)
 
 
 def framed(frame: Frame, first: Ids, second: Ids | None, longest: int | None) -> Item:

@@ -12,7 +12,7 @@ from tfkit.core.facts import RecipeFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Ids
-from tfkit.training.objective.base import Loss, Objective, finished, token_loss
+from tfkit.training.objective.base import Loss, Objective, counted_padding, finished, token_loss
 from tfkit.training.objective.rows import Batch, Example, Item, Rows
 from tfkit.training.objective.seq2seq import pair_batch
 
@@ -51,7 +51,7 @@ class RewritingRows(Rows):
         return room
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate `input_ids`, `decoder_input_ids`, and `attention_mask` if sources are padded."""
+        """Collate `input_ids`, `decoder_input_ids`, and the masks of the padded ones."""
         pairs = [self.spoiled(item["text"], rng) for item in items]
         return pair_batch([source for source, _ in pairs], [target for _, target in pairs], self.tokens.pad)
 
@@ -75,12 +75,12 @@ class Rewriting(Objective):
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Compute the cross-entropy over target tokens."""
-        # no decoder mask is needed, because the causal mask hides padding on the right
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),
             decoder_input_ids=batch["decoder_input_ids"],
             with_heads=False,
+            **counted_padding(model, batch, "decoder_"),
         )
         total = token_loss(model, out.hidden, batch)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)

@@ -239,8 +239,10 @@ class PackableRows(Rows):
     """Base class of rows whose packed and unpacked batches are collated by the same code."""
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate `input_ids` [rows longest], `labels` [n], and their positions `predicted` [n]."""
-        return self._batch([[item] for item in items], None)
+        """Collate `input_ids` [rows longest], `labels` [n], their positions `predicted` [n], and `attention_mask`."""
+        lengths = self.lengths(items)
+        real = np.arange(lengths.max()) < lengths[:, None]
+        return self._batch([[item] for item in items], None) | mask_of(real)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
         """Pack several items per row. `position_ids` restart for each item, `segment_ids` separate items."""
@@ -280,7 +282,7 @@ class TextRows(Rows):
         return sizes(items, "text") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate `input_ids`, `labels` and positions `predicted`."""
+        """Collate `input_ids`, `labels`, positions `predicted`, and `attention_mask` if padded."""
         return next_tokens([item["text"] for item in items], self.tokens.pad)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
@@ -352,18 +354,23 @@ def padded(
     return ids, real
 
 
-def next_tokens(rows: Sequence[Ids], pad: int) -> Batch:
+def mask_of(real: np.ndarray[Any, np.dtype[np.bool_]], prefix: str = "") -> Batch:
+    """Return `attention_mask` [rows time], 1 = real token; without padding, nothing."""
+    return {} if real.all() else {f"{prefix}attention_mask": torch.from_numpy(real)}
+
+
+def next_tokens(rows: Sequence[Ids], pad: int, prefix: str = "") -> Batch:
     """Collate rows for teacher forcing: `input_ids` [rows longest], and the next tokens as `labels` [n].
 
-    `predicted` [n] holds the positions of the labels in the flattened input_ids. Without padding, it is
-    omitted.
+    `predicted` [n] holds the positions of the labels in the flattened input_ids. Without padding, it and
+    `attention_mask` are omitted. The names of inputs start with `prefix`.
     """
     ids, real = padded([row[:-1] for row in rows], pad)
     labels = np.concatenate([row[1:] for row in rows]).astype(np.int64)
-    batch = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+    batch = {f"{prefix}input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
     if not real.all():
         batch["predicted"] = torch.from_numpy(np.flatnonzero(real))
-    return batch
+    return batch | mask_of(real, prefix)
 
 
 def packed_places(rows: Sequence[Sequence[int]], length: int) -> tuple[Ids, Ids]:

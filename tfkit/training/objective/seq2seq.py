@@ -14,7 +14,7 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Baseline, Ids, ngram_baseline
-from tfkit.training.objective.base import Answers, Loss, Objective, finished, token_loss
+from tfkit.training.objective.base import Answers, Loss, Objective, counted_padding, finished, token_loss
 from tfkit.training.objective.rows import (
     Batch,
     Example,
@@ -23,6 +23,7 @@ from tfkit.training.objective.rows import (
     Rows,
     TokenFacts,
     column,
+    mask_of,
     next_tokens,
     padded,
     sizes,
@@ -91,10 +92,9 @@ class Seq2SeqRows(Rows):
         return np.stack((read, sizes(items, "target") - 1), axis=1)
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate `input_ids`, `decoder_input_ids`, and `attention_mask` if sources are padded."""
+        """Collate `input_ids`, `decoder_input_ids`, and the masks of the padded ones."""
         if self.plan is not None:
-            batch = next_tokens([item["target"] for item in items], self.tokens.pad)
-            batch["decoder_input_ids"] = batch.pop("input_ids")
+            batch = next_tokens([item["target"] for item in items], self.tokens.pad, "decoder_")
             return batch | vector_batch([item["vectors"] for item in items])
         sources, targets = ([item[side] for item in items] for side in ("source", "target"))
         return pair_batch(sources, targets, self.tokens.pad, self.source.pad)
@@ -145,13 +145,13 @@ class Seq2Seq(Objective):
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
         """Compute the cross-entropy over target tokens, with label smoothing only in training."""
-        # no decoder mask: the causal mask hides padding on the right, and kernels are faster without a mask
         out = model(
             input_ids=batch.get("input_ids"),
             inputs_embeds=batch.get("inputs_embeds"),
             attention_mask=batch.get("attention_mask"),
             decoder_input_ids=batch["decoder_input_ids"],
             with_heads=False,
+            **counted_padding(model, batch, "decoder_"),
         )
         total = token_loss(model, out.hidden, batch, self.config.label_smoothing if training else 0.0)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
@@ -165,9 +165,4 @@ class Seq2Seq(Objective):
 def pair_batch(sources: Sequence[Ids], targets: Sequence[Ids], pad: int, source_pad: int | None = None) -> Batch:
     """Collate source and target rows for teacher forcing of an encoder-decoder."""
     ids, real = padded(sources, pad if source_pad is None else source_pad)
-    batch = next_tokens(targets, pad)
-    batch["decoder_input_ids"] = batch.pop("input_ids")
-    batch["input_ids"] = torch.from_numpy(ids)
-    if not real.all():
-        batch["attention_mask"] = torch.from_numpy(real)
-    return batch
+    return next_tokens(targets, pad, "decoder_") | {"input_ids": torch.from_numpy(ids)} | mask_of(real)
