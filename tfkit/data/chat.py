@@ -2,63 +2,145 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import errno
 import json
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
 
+from tfkit.core.bounds import TEMPLATE_MEMORY, TEMPLATE_TIME
 from tfkit.core.errors import DataError
 from tfkit.core.extras import optional
 from tfkit.core.synonyms import nearest
 
-Message = dict[str, str]
-ROLES = ("system", "user", "assistant")
+Cuts = Sequence[tuple[int, bool]]
+Message = dict[str, Any]  # role and content, and what the template reads: tool_calls, reasoning_content, ...
+ROLES = ("system", "user", "assistant", "tool", "developer")
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # names of one field, as in transformers
+UNUSED = ("id", "name", "tool_call_id")  # fields that a template may ignore
+NAMES = {  # variables of templates, by the role of the token
+    "start": "bos_token", "end": "eos_token", "pad": "pad_token",
+    "unknown": "unk_token", "mask": "mask_token", "separator": "sep_token",
+}  # fmt: skip
 DEFAULT = (  # each turn between a start and an end token
     "{% for message in messages %}{{ bos_token }}{{ message['role'] }}\n{{ message['content'] }}{{ eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
 )
+HIDDEN, MIXED = "\ufdd0", "\ufdd1"  # in a twin, a character of a message, and one of unclear origin; not characters
+logger = logging.getLogger("tfkit")
 LONGEST = 100_000  # maximum number of characters in a template
 
 
-def checked(value: object, place: str) -> list[Message]:
-    """Validate a parsed conversation and return its messages.
+class Conversation(list[Message]):
+    """Messages, and the tools and documents that the model may use."""
+
+    tools: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = None
+
+    def fields(self) -> Iterator[tuple[str, str]]:
+        """Yield the place and name of each field except roles and contents."""
+        yield from (("", name) for name in ("tools", "documents") if getattr(self, name) is not None)
+        for number, message in enumerate(self, 1):
+            names = (name for name in message if name not in ("role", "content") and message[name] not in ([], {}, ""))
+            yield from ((f"message {number}: ", name) for name in names)
+
+    def with_texts(self) -> Conversation:
+        """Return the conversation with contents that are lists of parts joined."""
+        talk = Conversation(self)
+        talk.tools, talk.documents = self.tools, self.documents
+        for number, message in enumerate(self):
+            if isinstance(message.get("content"), list):
+                talk[number] = {**message, "content": "".join(part["text"] for part in message["content"])}
+        return talk
+
+
+def checked(value: object, place: str) -> Conversation:
+    """Validate a parsed conversation: a list of messages, or a mapping with `messages`, `tools` and `documents`.
 
     Raise DataError, naming `place` and the message, if it is invalid.
     """
-    if not isinstance(value, list) or not value:
-        raise DataError(f"{place}: messages is {'empty' if value == [] else 'not a list'}; list at least one message")
-    return [_message(one, f"{place}: message {number}") for number, one in enumerate(value, 1)]
+    parts = value if isinstance(value, Mapping) else {"messages": value}
+    found = parts.get("messages")
+    if not isinstance(found, list) or not found:
+        raise DataError(f"{place}: messages is {'empty' if found == [] else 'not a list'}; list at least one message")
+    talk = Conversation(_message(one, f"{place}: message {number}") for number, one in enumerate(found, 1))
+    for name in ("tools", "documents"):
+        listed = parts.get(name)
+        if listed is not None and not (isinstance(listed, list) and all(isinstance(one, dict) for one in listed)):
+            raise DataError(f"{place}: {name} is not a list of JSON objects")
+        setattr(talk, name, listed)
+    try:
+        json.dumps([talk, talk.tools, talk.documents])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON: {error}") from None
+    return talk
 
 
 def _message(value: object, place: str) -> Message:
     if not isinstance(value, dict):
         raise DataError(f'{place}: expected {{"role": ..., "content": ...}}, got {value!r:.60}')
-    others = [str(key) for key in value if key not in ("role", "content")]
-    if others:
-        raise DataError(f"{place}: {others[0]} is not supported; a message has a role and a content")
-    role, content = value.get("role"), value.get("content")
+    message = {key: one for key, one in value.items() if one is not None}
+    role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         hint = nearest(str(role), list(ROLES))
         known = f"use one of {', '.join(ROLES)}" if hint is None else f"did you mean '{hint}'?"
         raise DataError(f"{place}: {'has no role' if role is None else f'unknown role {role!r}'}; {known}")
-    if not isinstance(content, str) or not content.strip():
-        what = "has no content" if content is None else "the content is empty or not a string"
-        raise DataError(f"{place}: {what}; write the text of the {role}")
-    return {"role": role, "content": content}
+    parts = content if isinstance(content, list) and content else [{"type": "text", "text": content}]
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            raise DataError(f"{place}: the content has a part of type {kind!r}; only text is supported")
+        text = part.get("text") if kind == "text" else None
+        if len(message) > 2 - (content is None) or (role == "tool" and text == ""):
+            text = text or "-"  # such a message needs no text
+        if not isinstance(text, str) or not text.strip():
+            what = "has no content" if content is None else "the content is empty or not a string"
+            raise DataError(f"{place}: {what}; write the text of the {role}")
+    return message
 
 
 def written(messages: Sequence[Message]) -> str:
-    """Serialize messages to text that `read` parses."""
-    return json.dumps(messages, ensure_ascii=False)
+    """Serialize a conversation to text that `read` parses."""
+    talk = messages if isinstance(messages, Conversation) else Conversation(messages)
+    more = {name: getattr(talk, name) for name in ("tools", "documents") if getattr(talk, name) is not None}
+    return json.dumps({"messages": talk, **more} if more else talk, ensure_ascii=False)
 
 
-def read(text: str) -> list[Message]:
-    """Return the messages if the text is a JSON list of messages, else the text as one user message."""
-    if text.lstrip().startswith("[{"):
+def as_example(talk: Conversation) -> dict[str, str]:
+    """Return the fields of an example: the last message is the target, in JSON if it has more than a text."""
+    last = talk.pop()
+    text = last.get("content")
+    plain = len(last) == 2 and isinstance(text, str) and not text.lstrip().startswith("[{")
+    return {"source": written(talk), "target": str(text) if plain else written(Conversation([last]))}
+
+
+def read(text: str) -> Conversation:
+    """Return the conversation if the text is one in JSON, else the text as one user message."""
+    if text.lstrip().startswith(("[{", '{"messages"')):
         try:
             return checked(json.loads(text), "the conversation")
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
-    return [{"role": "user", "content": text}]
+    return Conversation([{"role": "user", "content": text}])
+
+
+class Rendered(NamedTuple):
+    """A rendered conversation.
+
+    `twin` is the text with the characters of messages hidden, `spans` are the replies that the template marks.
+    """
+
+    text: str
+    twin: str
+    spans: list[list[int]]
 
 
 class ChatTemplate:
@@ -69,41 +151,128 @@ class ChatTemplate:
         if len(text) > LONGEST:
             raise ValueError(f"a chat template has at most {LONGEST:,} characters, got {len(text):,}")
         self.text = text
-        self._jinja = optional("jinja2", "chat", "chat templates need")
-        from tfkit.data.sandbox import Sandbox  # needs jinja2
-
-        self._sandbox = Sandbox()
-        self._sandbox.filters["tojson"] = self._sandbox.guarded(_as_json)
-        self._sandbox.globals["raise_exception"] = self._refuse
+        self.dated = False  # True if it has written the current date
+        self._ignored: set[str] = set()
+        optional("jinja2", "chat", "chat templates need")
         try:
-            self._template = self._sandbox.from_string(text)
-        except self._jinja.TemplateSyntaxError as error:
-            raise ValueError(f"line {error.lineno} of the chat template: {error.message}") from None
-
-    def _refuse(self, message: str) -> NoReturn:
-        raise self._jinja.TemplateError(message)
+            self.rendered([], {}, [])
+        except DataError as error:
+            raise ValueError(str(error)) from None
 
     def render(self, messages: Sequence[Message], special: Mapping[str, str], reply: bool = False) -> str:
-        """Render messages as one text, followed by the start of a reply if `reply`.
+        """Render messages as one text, followed by the start of a reply if `reply`. Raise errors as `rendered` does."""
+        return self.rendered([messages], special, [[(len(messages), reply)]])[0][0].text
 
-        `special` are the special tokens by role. Raise DataError if a message contains a special token, or if the
-        template rejects the messages or exceeds the limits on loops and output.
+    def rendered(
+        self, talks: Sequence[Sequence[Message]], special: Mapping[str, str], cuts: Sequence[Cuts], date: str = ""
+    ) -> list[list[Rendered]]:
+        """Render the first `count` messages of each conversation for each (count, reply) in its `cuts`.
+
+        `special` are the special tokens by role, `date` is the current date if set. Raise DataError if the template
+        rejects the messages, does not read one of their fields, or exceeds a limit.
         """
-        for number, message in enumerate(messages, 1):
-            found = next((token for token in special.values() if token in message["content"]), None)
-            if found is not None:
-                raise DataError(f"message {number} contains the special token {found}; remove it")
-        tokens = {"bos_token": special.get("start", ""), "eos_token": special.get("end", "")}
-        names = {**tokens, "pad_token": special.get("pad", ""), "unk_token": special.get("unknown", "")}
-        self._sandbox.start(messages)
-        try:
-            given = {"messages": messages, "add_generation_prompt": reply, **names}
-            return self._sandbox.text_of(self._template, given)
-        except self._jinja.TemplateError as error:
-            raise DataError(f"the chat template rejects the messages: {error}") from None
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
-            raise DataError(f"the chat template fails on the messages: {error}") from None
+        names = {name: special[role] for role, name in NAMES.items() if role in special}
+        listed = [self._request(talk, some) for talk, some in zip(talks, cuts, strict=True)]
+        answer = _RENDERER.ask(self.text, {"talks": listed, "names": names, "date": date})
+        self.dated = self.dated or (answer["dated"] and not date)
+        return [[Rendered(*one) for one in texts] for texts in answer["texts"]]
+
+    def _request(self, messages: Sequence[Message], cuts: Cuts) -> dict[str, object]:
+        talk = messages if isinstance(messages, Conversation) else Conversation(messages)
+        self._check_fields(talk)
+        if not re.search(r"\btext\b", self.text):  # the template does not read contents in parts
+            talk = talk.with_texts()
+        return {"messages": talk, "tools": talk.tools, "documents": talk.documents, "cuts": cuts}
+
+    def _check_fields(self, talk: Conversation) -> None:
+        """Raise DataError for a field that the template does not read."""
+        for place, field in talk.fields():
+            if any(name in self.text for name in (THOUGHTS if field in THOUGHTS else (field, "tojson"))):
+                continue
+            if field not in UNUSED:
+                raise DataError(f"{place}{field} is not read by the chat template; remove it")
+            if field not in self._ignored:
+                self._ignored.add(field)
+                logger.warning("the chat template does not read the field '%s' of messages", field)
 
 
-def _as_json(value: object, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+class _Renderer:
+    """A subprocess that renders templates, started on first use and again after it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._template: str | None = None  # the compiled one
+
+    def ask(self, template: str, request: dict[str, object]) -> Any:
+        """Return the answer to a request. Raise DataError for a fault of the template."""
+        with self._lock:
+            process = self._started()
+            known = {} if template == self._template else {"template": template}
+            try:
+                answer = _exchanged(process, json.dumps({**known, **request}).encode("ascii") + b"\n")
+            except BaseException:  # Ctrl-C, for example; the answer would be read as that of the next request
+                self.stop()
+                raise
+            if not answer:
+                reason = _reason(process.wait())
+                self.stop()
+                raise DataError(f"the chat template {reason}")
+            found = json.loads(answer)
+            self._template = None if "fault" in found else template
+        if "fault" in found:
+            raise DataError(" ".join(found["fault"].split()))
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self.stop()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tfkit.data.sandbox"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        return self._process
+
+    def stop(self, fork: bool = False) -> None:
+        """End the subprocess, or leave it to the parent process after a fork."""
+        process, self._process, self._template = self._process, None, None
+        if process is not None:
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                pipe.close()
+            if fork:
+                process.returncode = 0
+            else:
+                process.kill()
+                process.wait()
+        self._lock = Lock() if fork else self._lock
+
+
+def _exchanged(process: subprocess.Popen[bytes], request: bytes) -> bytes:
+    """Send a line and return the answer, or nothing if the process ends."""
+    answer = bytearray()
+    if process.stdin is not None and process.stdout is not None:
+        rest = memoryview(request)
+        with contextlib.suppress(BrokenPipeError):
+            while rest:
+                rest = rest[process.stdin.write(rest) :]
+        while not answer.endswith(b"\n") and (block := os.read(process.stdout.fileno(), 2**20)):
+            answer += block
+    return bytes(answer)
+
+
+def _reason(status: int) -> str:
+    if status == -getattr(signal, "SIGPROF", 0):
+        return f"takes more than {TEMPLATE_TIME.most} s of CPU"
+    if status == errno.ENOMEM:
+        return f"needs more than {TEMPLATE_MEMORY.most // 2**20} MiB of memory"
+    return f"ended its process ({status})"
+
+
+_RENDERER = _Renderer()
+atexit.register(_RENDERER.stop)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=lambda: _RENDERER.stop(fork=True))

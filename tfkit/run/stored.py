@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Self
 
@@ -12,8 +13,9 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
-from tfkit.data.chat import ChatTemplate, Message, checked
-from tfkit.data.chat import read as messages_of
+from tfkit.data.chat import HIDDEN, ChatTemplate, Conversation, Message, Rendered, checked
+from tfkit.data.chat import read as conversation_in
+from tfkit.data.control import ControlTokens
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.frame import Frame
 from tfkit.models import Model, build_model
@@ -24,7 +26,7 @@ from tfkit.training import record
 from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.folder import CURVES, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
-from tfkit.training.kept import kept_template
+from tfkit.training.kept import kept_templates
 from tfkit.training.labels import read_labels
 from tfkit.training.objective import Objective
 from tfkit.training.objective.chat import ChatRows
@@ -199,28 +201,51 @@ class StoredRun:
         if self.recipe.objective is not None:
             return self.objective.rows.read(texts, self.source_tokenizer)
         if self.chats:
-            return [self.read_chat(messages_of(text)) for text in texts]
+            return self._control.encode([self._rendered(conversation_in(text)) for text in texts])
         first = dict(self.blueprint.special_ids).get("start")
         nothing = [] if first is None else [first]  # an empty prompt is the start token
         return [ids or nothing for ids in self.source_tokenizer.encode_batch(texts, special=True, template=True)]
 
     @cached_property
+    def chat_templates(self) -> dict[str, str]:
+        """Chat templates of the imported model by name, or the objective's as `default`."""
+        if self.recipe.objective is None:
+            return kept_templates(self.folder)
+        return {"default": self.objective.rows.template().text} if isinstance(self.objective.rows, ChatRows) else {}
+
+    @property
     def chat_template(self) -> str | None:
         """Chat template of the objective or of the imported model, or None."""
-        if self.recipe.objective is not None:
-            return self.objective.rows.template().text if isinstance(self.objective.rows, ChatRows) else None
-        return kept_template(self.folder)
+        return self.chat_templates.get("default")
 
-    def read_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Encode a conversation up to the start of a reply. Raise UsageError if there is no chat template."""
-        return self.tokenizer.encode(self._rendered(checked(list(messages), "the conversation")), special=True)
+    def read_chat(self, messages: Sequence[Message] | Mapping[str, object]) -> list[int]:
+        """Encode a conversation up to the start of a reply. Raise UsageError if there is no chat template.
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
-        if self.chat_template is None:
+        A mapping has `messages`, and optionally `tools` and `documents`.
+        """
+        parts = messages if isinstance(messages, Mapping) else list(messages)
+        return self._control.encode([self._rendered(checked(parts, "the conversation"))])[0]
+
+    @property
+    def _control(self) -> ControlTokens:
+        return ControlTokens.of(self.tokenizer)
+
+    def _rendered(self, talk: Conversation) -> Rendered:
+        """Render a conversation with the template that transformers would select."""
+        if not self.chat_templates:
             text = "has no chat template; train with objective: chat, or import a model that has one"
             raise UsageError(f"{self.folder}: {text}")
-        special = {role: self.tokenizer.token(id_) for role, id_ in self.tokenizer.special_ids.items()}
-        return ChatTemplate(self.chat_template).render(messages, special, reply=True)
+        name = "tool_use" if talk.tools is not None and "tool_use" in self.chat_templates else "default"
+        if name not in self.chat_templates:
+            names = ", ".join(self.chat_templates)
+            raise UsageError(f"{self.folder}: has no chat template named default, only {names}")
+        if self.recipe.objective is not None and isinstance(self.objective.rows, ChatRows):
+            return self.objective.rows.prompt_of(talk, self._control)
+        try:
+            template = ChatTemplate(self.chat_templates[name])
+        except ValueError as error:
+            raise RunError(f"{self.folder}: {error}") from None
+        return template.rendered([talk], self._control.special, [[(len(talk), True)]])[0][0]
 
     @property
     def reads_messages(self) -> bool:
@@ -233,10 +258,10 @@ class StoredRun:
         Raise DataError if it cannot be read.
         """
         if self.reads_messages:
-            messages = messages_of(text)
-            found = self.tokenizer.unknown(self._rendered(messages), special=True)
-            # the template's own words are not the user's
-            return [piece for piece in found if any(piece in message["content"] for message in messages)]
+            rendered = self._rendered(conversation_in(text))
+            ids, places = self._control.encode_with_places(rendered)
+            said = [HIDDEN in rendered.twin[a:b] for a, b in places]  # the template's own words are not the user's
+            return self.tokenizer.unknown_pieces(rendered.text, compress(ids, said), compress(places, said))
         return self.source_tokenizer.unknown(text)
 
     @property

@@ -44,17 +44,22 @@ def kept_files(folder: Path) -> Iterator[Path]:
         yield from template_files(folder / KEPT)
 
 
-def kept_template(folder: Path) -> str | None:
-    """Return the default chat template of an imported run, or None. Raise RunError if its file is damaged."""
+def kept_templates(folder: Path) -> dict[str, str]:
+    """Return the chat templates of an imported run by name, as transformers does.
+
+    Raise RunError if a file is damaged.
+    """
     place = folder / KEPT
+    files = {path.stem: path for path in template_files(place)}
     if (place / CHAT_TEMPLATE).is_file():
-        return read_text(place / CHAT_TEMPLATE)
+        files["default"] = place / CHAT_TEMPLATE
+    if files:
+        return {name: read_text(path) for name, path in files.items()}
     settings = read_json(place / TOKENIZER_CONFIG) if (place / TOKENIZER_CONFIG).is_file() else {}
     found = settings.get("chat_template") if isinstance(settings, dict) else None
-    if isinstance(found, list):  # a list of named templates
-        defaults = (one for one in found if isinstance(one, dict) and one.get("name") == "default")
-        found = next((one.get("template") for one in defaults), None)
-    return found if isinstance(found, str) else None
+    listed = found if isinstance(found, list) else [{"name": "default", "template": found}]
+    named = {one.get("name"): one.get("template") for one in listed if isinstance(one, dict)}
+    return {str(name): text for name, text in named.items() if isinstance(text, str)}
 
 
 def template_files(folder: Path) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from tfkit.core.errors import DataError
 from tfkit.core.options import RecipePath
 from tfkit.core.registry import register
-from tfkit.data.chat import checked, written
+from tfkit.data.chat import as_example, checked
 from tfkit.data.corpus.base import Record, TextRecordCorpus
 from tfkit.data.corpus.lines import Lines
 from tfkit.data.corpus.records import parsed
@@ -42,12 +42,12 @@ class Conversations(TextRecordCorpus):
             value = parsed(line, place)
             if not isinstance(value, dict) or "messages" not in value:
                 raise DataError(f"{place}: no field 'messages'; expected {{\"messages\": [...]}}")
-            messages = checked(value["messages"], place)
+            messages = checked(value, place)
             if messages[-1]["role"] != "assistant" or len(messages) < 2:
                 raise DataError(
                     f"{place}: expected two or more messages, the last (the target) with the role assistant"
                 )
-            yield place, {"source": written(messages[:-1]), "target": messages[-1]["content"]}
+            yield place, as_example(messages)
 
     def name(self) -> str:
         """Return the file path."""

@@ -101,13 +101,15 @@ class Tokenizer:
         backend.encode_special_tokens = False
         return backend
 
-    def unknown(self, text: str, special: bool = False) -> list[str]:
-        """Return the distinct pieces of a text that are encoded as the unknown token.
+    def unknown(self, text: str) -> list[str]:
+        """Return the distinct pieces of a text that are encoded as the unknown token."""
+        return self.unknown_pieces(text, *self.encode_with_places([text])[0])
 
-        `special` recognizes special tokens in the text. Surrounding spaces are stripped, unless a piece consists of
-        spaces.
+    def unknown_pieces(self, text: str, ids: Iterable[int], places: Iterable[tuple[int, int]]) -> list[str]:
+        """Return the distinct pieces of an encoded text that are unknown.
+
+        Surrounding spaces are stripped, unless a piece consists of spaces.
         """
-        ((ids, places),) = self.encode_with_places([text], special)
         role = self.special_ids.get("unknown")
         pieces = [text[begin:end] for id_, (begin, end) in zip(ids, places, strict=True) if id_ == role]
         return list(dict.fromkeys(piece.strip() or piece for piece in pieces))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -13,13 +14,17 @@ from pydantic import Field, model_validator
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
-from tfkit.data.chat import DEFAULT, ChatTemplate, Message, read
+from tfkit.data.chat import DEFAULT, NAMES, ChatTemplate, Conversation, Cuts, Rendered, read
+from tfkit.data.control import ControlTokens
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Ids
 from tfkit.training.objective.base import Loss, Objective, causal_loss
 from tfkit.training.objective.completion import Completions
 from tfkit.training.objective.rows import Batch, Example, Item, PackableRows, padded, sizes
+
+logger = logging.getLogger("tfkit")
+RENDERED_AT_ONCE = 100  # conversations per request
 
 
 class ChatRows(PackableRows):
@@ -33,20 +38,25 @@ class ChatRows(PackableRows):
         """Return the template of the recipe, or the default."""
         return _compiled(DEFAULT if self.config.template is None else self.config.template)
 
-    def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer, whose special tokens the template inserts."""
-        super().bind(tokenizer)
-        self.special = {role: tokenizer.token(id_) for role, id_ in tokenizer.special_ids.items()}
-
     def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
         """Return the formatted conversation without special tokens."""
-        return [self.template().render(_conversation(example), {})]
+        talk = _conversation(example)
+        return [self._rendered([talk], [[(len(talk), False)]], dict.fromkeys(NAMES, ""))[0][0].text]
 
     def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
         """Encode conversations (a text, or messages as JSON) as prompts that end where the reply starts."""
         self.bind(tokenizer)
-        template = self.template()
-        return tokenizer.encode_batch([template.render(read(text), self.special, True) for text in texts], special=True)
+        control = ControlTokens.of(tokenizer)
+        return control.encode([self.prompt_of(read(text), control) for text in texts])
+
+    def prompt_of(self, talk: Conversation, control: ControlTokens) -> Rendered:
+        """Render a conversation up to the start of a reply."""
+        return self._rendered([talk], [[(len(talk), True)]], control.special)[0][0]
+
+    def _rendered(
+        self, talks: Sequence[Conversation], cuts: Sequence[Cuts], special: Mapping[str, str]
+    ) -> list[list[Rendered]]:
+        return self.template().rendered(talks, special, cuts, self.config.date)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items with `text` and `reply`, a mask of the tokens included in the loss."""
@@ -54,33 +64,51 @@ class ChatRows(PackableRows):
         self._column(examples, "source")
         self._column(examples, "target")
         items: list[Item] = []
-        for number, example in enumerate(examples, 1):
-            if example["target"]:
-                try:
-                    items.append(self._item(_conversation(example), tokenizer))
-                except DataError as error:
-                    raise ExampleError(number, str(error)) from None
+        control = ControlTokens.of(tokenizer)
+        start = 0
+        while some := examples[start : start + (RENDERED_AT_ONCE if start else 1)]:  # one, as a template may hang
+            items += self._items(some, start, control)
+            start += len(some)
+        if self.template().dated:
+            logger.warning("%s: the chat template writes the current date; set objective.date to fix it", self._name)
         fits = [item for item in items if len(item["text"]) - 1 <= (max_length or 2**62)]
         count, empty, long = len(examples), len(examples) - len(items), len(items) - len(fits)
         self._left_out(empty, count, "the target is empty")
         self._left_out(long, count, f"longer than {max_length} tokens")
         return self._usable(fits, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
-    def _item(self, messages: Sequence[Message], tokenizer: Tokenizer) -> Item:
-        places = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-        template = self.template()
-        texts = [template.render(messages[:place], self.special, True) for place in places]
-        texts += [template.render(messages[: place + 1], self.special) for place in places]
-        *parts, whole = tokenizer.encode_batch([*texts, template.render(messages, self.special)], special=True)
+    def _items(self, examples: Sequence[Example], start: int, control: ControlTokens) -> list[Item]:
+        """Return the items of examples with a target. Raise ExampleError for the first that is unusable."""
+        talks = [_conversation(example) for example in examples if example["target"]]
+        replies = [[number for number, one in enumerate(talk) if one["role"] == "assistant"] for talk in talks]
+        cuts = [[(place, True) for place in places] + [(place + 1, False) for place in places] for places in replies]
+        try:
+            rendered = self._rendered(talks, cuts, control.special)
+            ids = iter(control.encode([one for several in rendered for one in several]))
+            return [self._item(several, [next(ids) for _ in several], control) for several in rendered]
+        except DataError as error:
+            if len(examples) == 1:
+                raise ExampleError(start + 1, str(error)) from None
+        return [item for place, one in enumerate(examples, start) for item in self._items([one], place, control)]
+
+    def _item(self, rendered: Sequence[Rendered], parts: Sequence[list[int]], control: ControlTokens) -> Item:
+        """Return the item of a conversation, given its prompts, followed by these with their replies."""
+        whole, count = parts[-1], len(parts) // 2
+        if spans := rendered[-1].spans:
+            _, places = control.encode_with_places(rendered[-1])
+            marked = [any(begin < b and a < end for a, b in spans) for begin, end in places]
+            return {"text": np.asarray(whole, np.int32), "reply": np.asarray(marked, np.int32)}
         for part in parts:
             if whole[: len(part)] != part:
                 text = "with this chat template, a conversation's tokens do not start with the tokens of its prompts"
-                raise DataError(f"{text}; a template may only append turns, with special tokens around each reply")
-        end, count = self.tokens.special["end"], len(places)
+                raise DataError(f"{text}; mark the replies with {{% generation %}}, or let it only append turns")
+        end = self.tokens.special["end"]
         reply = np.zeros(len(whole), np.int32)
         for before, after in zip(parts[:count], parts[count:], strict=True):
             if end not in after[len(before) :]:
-                raise DataError(f"the chat template ends a reply without the end token {self.special['end']}; add it")
+                raise DataError(
+                    f"the chat template ends a reply without the end token {control.special['end']}; add it"
+                )
             reply[len(before) : len(after) - after[::-1].index(end)] = 1
         return {"text": np.asarray(whole, np.int32), "reply": reply}
 
@@ -104,8 +132,11 @@ class ChatRows(PackableRows):
 _compiled = lru_cache(maxsize=8)(ChatTemplate)
 
 
-def _conversation(example: Example) -> list[Message]:
-    return [*read(example["source"]), {"role": "assistant", "content": example["target"]}]
+def _conversation(example: Example) -> Conversation:
+    talk, reply = read(example["source"]), {"role": "assistant", "content": example["target"]}
+    last = read(example["target"])  # a message in JSON if it has more than a text
+    talk += last if len(last) == 1 and last[0]["role"] == "assistant" else [reply]
+    return talk
 
 
 @register("objective", "chat")
@@ -126,6 +157,9 @@ class Chat(Objective):
 
         template: str | None = Field(
             None, description="Jinja chat template, as in transformers; none: start and end token around each turn"
+        )
+        date: str = Field(
+            "", pattern=r"^(\d{4}-\d\d-\d\d)?$", description="date for templates, YYYY-MM-DD; empty: the current date"
         )
 
         @model_validator(mode="after")
