@@ -268,6 +268,16 @@ def test_what_is_not_there_is_said_in_a_line(command: str, tmp_path: Path) -> No
     assert str(tmp_path / "nowhere") in result.stderr
 
 
+@looped("command", ["evaluate", "generate", "show", "look", "runs", "draw", "import", "check", "train", "train hf"])
+def test_a_name_that_no_file_can_have_is_said_in_a_line(command: str) -> None:
+    command, *hub = command.split()
+    name = f"hf://{'a' * 300}/b" if hub else "a" * 300
+    result = tfkit_command(command, name, *(["a text"] if command == "look" else []))
+    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
+    said = "96 letters" if hub else "neither a shipped" if command in ("check", "train") else "at most 255 bytes"
+    assert said in result.stderr
+
+
 def test_ctrl_c_ends_with_130(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise Interrupted("stopped at step 7; --resume continues")

@@ -20,6 +20,7 @@ from tests.test_run import recipe, silent
 from tests.training.small import small
 from tests.training.small import trained as train_small
 from tfkit.cli.main import main
+from tfkit.core.bounds import Bound
 from tfkit.generation.attention import AttentionMap, AttentionMaps
 from tfkit.reports.attention import LARGEST, page
 from tfkit.run import Run
@@ -127,6 +128,13 @@ def test_what_cannot_be_looked_at_is_refused(writer: Run, pair: Run, tmp_path: P
     with pytest.raises(tfkit.UsageError, match="attention takes a text"):
         writer.attention(3)  # type: ignore[arg-type]
     assert str(tmp_path) in refused(writer.folder, "one", "--token", "one", "--out", tmp_path)
+
+
+def test_a_long_text_is_refused_before_anything_is_computed(writer: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfkit.generation.attention.LOOKED", Bound(31, "weights"))
+    assert command(writer.folder, "one").stdout
+    said = refused(writer.folder, "one two three")
+    assert "tokens have" in said and "attention weights; at most 31 can be shown; use a shorter text" in said
 
 
 def test_the_page_replaces_an_older_one_and_lets_no_text_act(writer: Run, tmp_path: Path) -> None:

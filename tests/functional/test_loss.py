@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tfkit.functional import loss as module
 from tfkit.functional.loss import cross_entropy, linear_cross_entropy
@@ -16,6 +17,17 @@ def tensors(rows: int = 37, width: int = 8, vocab: int = 11, bias: bool = True):
     weight = torch.randn(vocab, width, requires_grad=True)
     extra = torch.randn(vocab, requires_grad=True) if bias else None
     return features, weight, extra, torch.randint(0, vocab, (rows,))
+
+
+def test_tensors_without_values_are_one_chunk(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 1)
+    multiplied = []
+    product = module.product
+    monkeypatch.setattr(module, "product", lambda *given: multiplied.append(given) or product(*given))
+    with FakeTensorMode():
+        features, weight = (torch.empty(size, requires_grad=True) for size in ((37, 8), (11, 8)))
+        loss = linear_cross_entropy(features, weight, None, torch.zeros(37, dtype=torch.long))
+    assert len(multiplied) == 1 and loss.shape == () and loss.requires_grad
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -238,6 +238,7 @@ def test_a_study_that_was_moved_is_the_same_one(tmp_path: Path) -> None:
         ({"measure": []}, "measure: must not be empty"),
         ({"format": 99}, "format: 99 is not supported"),
         ({"seeds": "x"}, "seeds"),
+        ({"timing": {"seconds_per_step": 1e308}}, "timing.seconds_per_step: .* less than or equal to 2147483648"),
         ({"claims": [{"says": "a < b"}]}, "claims: 'a' is not compared"),
     ],
 )

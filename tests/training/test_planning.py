@@ -136,6 +136,7 @@ def test_the_command_prints_a_plan() -> None:
         return CliRunner().invoke(main, ["plan", "translate-numbers", "--set", "model.d_model=16", *arguments])
 
     found = run("--devices", "16", "--memory", "1GB", "--length", "32")
+    assert found.stderr.startswith("translate-numbers: tracing training steps\n")
     assert found.exit_code == 0 and "16 devices of 1.0 GB" in found.stdout
     assert "torchrun --nnodes 2 --nproc-per-node 8 -m tfkit train translate-numbers" in found.stdout
     assert (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli.options import EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
-from tfkit.cli.terminal import echo, echo_json, working
+from tfkit.cli.terminal import echo, echo_json, warn, working
 from tfkit.core.bounds import COUNT
 
 if TYPE_CHECKING:
@@ -41,11 +41,13 @@ def command(recipe: str, devices: int, memory: int, length: int | None, as_json:
     train.parallel.shard is shown, too. The total leaves out temporary tensors of kernels, which usually add a few
     percent.
     """
-    from tfkit.training.planning import plan_training
+    doing = "tracing training steps"
+    warn(f"{recipe}: {doing}")  # before the imports, which take seconds
+    with working(doing):
+        from tfkit.training.planning import plan_training
 
-    loaded = reading.recipe(recipe)
-    loaded.tell_warnings()
-    with working("tracing a training step"):
+        loaded = reading.recipe(recipe)
+        loaded.tell_warnings()
         plan = plan_training(loaded, devices, memory, length, shlex.join([recipe, *reading.words]))
     if as_json:
         echo_json(plan.as_data())

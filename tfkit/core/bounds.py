@@ -17,6 +17,7 @@ class Bound(NamedTuple):
 
 
 WIDTH = Bound(2**28, "widths, vocabularies, classes, `max_length`")
+VOCABULARY = Bound(2**24, "`vocab_size` of a trained tokenizer")
 LAYERS = Bound(10_000, "layers per stack")
 HEADS = Bound(2**16, "heads")
 EXPERTS = Bound(2**12, "experts per layer")
@@ -31,12 +32,14 @@ SIZES = Bound(20, "sizes and budgets per ladder")
 ARMS = Bound(1_000, "variants per study")
 TRIALS = Bound(10_000, "variants of a study times the values tuned")
 JOBS = Bound(2**10, "concurrent runs")
+LOOKED = Bound(2**28, "attention weights that `tfkit look` shows: layers x heads x tokens x tokens")
 WRITTEN = Bound(992, "new tokens of a benchmark")  # its models have 1,024 positions, and prompts 32 tokens
 TEMPLATE_TIME = Bound(2, "seconds of CPU to compile or render a chat template")
 TEMPLATE_MEMORY = Bound(2**28, "bytes of the process that renders chat templates")
 
 BOUNDS = (
     WIDTH,
+    VOCABULARY,
     LAYERS,
     HEADS,
     EXPERTS,
@@ -51,6 +54,7 @@ BOUNDS = (
     ARMS,
     TRIALS,
     JOBS,
+    LOOKED,
     WRITTEN,
     TEMPLATE_TIME,
     TEMPLATE_MEMORY,

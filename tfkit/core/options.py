@@ -22,6 +22,7 @@ from tfkit.core.shape import Shape, Side
 
 # integers with the bounds of core/bounds.py
 Width = Annotated[int, Field(ge=1, le=bounds.WIDTH.most)]
+Vocabulary = Annotated[int, Field(ge=1, le=bounds.VOCABULARY.most)]
 Heads = Annotated[int, Field(ge=1, le=bounds.HEADS.most)]
 ExpertCount = Annotated[int, Field(ge=1, le=bounds.EXPERTS.most)]
 PositiveInt = Annotated[int, Field(ge=1, le=bounds.COUNT.most)]

@@ -43,6 +43,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: AutogradContext, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
     ) -> Tensor:
         rows = max(1, CHUNK_ELEMENTS // weight.shape[0]) if weight.device.type == "cpu" else CHUNK_ROWS
+        if weight.untyped_storage().device.type == "meta":  # a fake tensor, of which no chunk takes memory
+            rows = max(1, len(features))
         matrix = weight.to(_product_type(weight))
         grad_features = torch.empty_like(features)
         grad_weight = torch.zeros_like(weight)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tfkit.components.embedding.features import Patches
 from tfkit.core.blueprint import StackPlan
+from tfkit.core.bounds import LOOKED
 from tfkit.core.errors import UsageError
 from tfkit.core.slots import HeadFacts
 from tfkit.generation.prompts import Source
@@ -123,6 +124,11 @@ def attention_of(
 
     `read` labels the positions of the source, `written` those of the text that is predicted.
     """
+    heads = max(layer.num_heads or 1 for plan in model.blueprint.stacks() for layer in plan.layers)
+    count = len(model.attention_places()[0]) * heads * max(len(source), len(target or ())) ** 2
+    if count > LOOKED.most:
+        text = f"{len(source):,} tokens have {count:,} attention weights; at most {LOOKED.most:,} can be shown"
+        raise UsageError(f"{text}; use a shorter text")
     call = {"inputs_embeds" if isinstance(source, np.ndarray) else "input_ids": _row(model, source)}
     if target is not None:
         call["decoder_input_ids"] = _row(model, target[:-1])

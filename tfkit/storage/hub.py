@@ -15,7 +15,7 @@ from tfkit.core.extras import optional
 PREFIX = "hf://"
 LOCAL = "TFKIT_HUB"  # environment variable: a folder that is used as the hub, with repositories user/name
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
 
 def is_on_hub(source: object) -> bool:
@@ -28,7 +28,8 @@ def repository(address: str) -> str:
     name = address.removeprefix(PREFIX)
     bad = "--" in name or ".." in name or name.endswith((".git", ".", "-"))
     if not is_on_hub(address) or _NAME.fullmatch(name) is None or bad:
-        raise UsageError(f"{address!r} is not the address of a repository on the hub; use {PREFIX}user/name")
+        wanted = f"use {PREFIX}user/name, with at most 96 letters each"
+        raise UsageError(f"{address[:250]!r} is not the address of a repository on the hub; {wanted}")
     return name
 
 

@@ -6,12 +6,14 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import Field
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
+from tfkit.core.options import NonNegativeInt
 from tfkit.recipe.architecture.stack import VocabSize
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.study import Study, arms_in
@@ -88,9 +90,9 @@ class Arm:
     values: Mapping[str, Any] = field(default_factory=dict)
     solved: Mapping[str, Any] = field(default_factory=dict)
     parameters: int = 0
-    flops: int = 0  # per token of a forward pass
+    flops: Annotated[int, Field(ge=0, le=10**30)] = 0  # per token of a forward pass
     cache_bytes: int = 0  # of a decode state at the counted length
-    steps: int = 0  # of the optimizer
+    steps: NonNegativeInt = 0  # of the optimizer
     same_as: str = ""
 
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:

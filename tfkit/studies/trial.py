@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
+from pydantic import Field
+
+from tfkit.core.bounds import COUNT
 from tfkit.core.errors import RunError
 from tfkit.storage.files import read_bytes
 from tfkit.studies.arms import Arm, StudySource
@@ -24,15 +28,16 @@ from tfkit.training.metrics_log import good_lines
 STEPS = 12  # the first steps are slower and are excluded
 WARM = 2
 SIGNALS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+Measured = Annotated[float, Field(ge=0, le=COUNT.most)]
 
 
 @dataclass(frozen=True)
 class Timing:
     """Seconds and tokens per step; `overhead` is the time of a run outside its steps."""
 
-    seconds_per_step: float = 0.0
-    tokens_per_step: float = 0.0
-    overhead: float = 0.0
+    seconds_per_step: Measured = 0.0
+    tokens_per_step: Measured = 0.0
+    overhead: Measured = 0.0
 
 
 def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:

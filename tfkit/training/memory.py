@@ -59,18 +59,25 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def activations_of(
-    blueprint: Blueprint, compute: Compute, batch: Mapping[str, Tensor], settings: Train, device: torch.device
+    blueprint: Blueprint,
+    compute: Compute,
+    batch: Mapping[str, Tensor],
+    settings: Train,
+    device: torch.device,
+    whole: int | None = None,
 ) -> int:
     """Return the bytes that `compute`, a training forward, saves for the backward pass.
 
     Each storage is counted once; weights are not counted. With recomputation, one layer at a time is counted in full.
+    `whole` is the result without recomputation, if known.
     """
     depths = [plan.num_layers for plan in blueprint.stacks()]
     again = [depth if settings.recompute == "all" else min(settings.recompute, depth) for depth in depths]
     kept = _kept(blueprint, compute, batch, (again, settings.precision), device)
     if not any(again):
         return kept
-    whole = _kept(blueprint, compute, batch, ([0] * len(again), settings.precision), device)
+    if whole is None:
+        whole = _kept(blueprint, compute, batch, ([0] * len(again), settings.precision), device)
     return kept + (whole - kept) // sum(again)
 
 

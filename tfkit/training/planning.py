@@ -113,10 +113,11 @@ def plan_training(
     count = sum(weight.numel() for weight in model.parameters())
     length = length or _length(recipe, blueprint)
     fixed, logits = _states(model, settings, devices), _logits(model, settings)
-    layouts = []
+    layouts, plain = [], (None, None)  # bytes of 1 and 2 rows without recomputation
     for recompute in dict.fromkeys([settings.recompute, settings.recompute if settings.compile else "all"]):
         one = settings.model_copy(update={"recompute": recompute})
-        kept, two = (_activations(blueprint, one, length, rows) for rows in (1, 2))
+        kept, two = (_activations(blueprint, one, length, rows, plain[rows - 1]) for rows in (1, 2))
+        plain = (kept, two) if recompute == 0 else plain
         for shard, state in fixed.items():
             layout = Layout(recompute, shard, replace(state, activations=kept), two - kept, length, logits)
             layouts.append(layout.filled(room, devices))
@@ -169,7 +170,7 @@ def _length(recipe: Recipe, blueprint: Blueprint) -> int:
     return int(block or (UNKNOWN if longest is None else longest.tokens))
 
 
-def _activations(blueprint: Blueprint, settings: Train, length: int, rows: int) -> int:
+def _activations(blueprint: Blueprint, settings: Train, length: int, rows: int, plain: int | None) -> int:
     """Return the bytes saved for rows of full length, with the loss of every token if the head predicts tokens."""
     sample = build_model(blueprint, device="meta")
     inputs = meta_inputs(sample, length, rows)
@@ -181,4 +182,4 @@ def _activations(blueprint: Blueprint, settings: Train, length: int, rows: int) 
             return model(**batch)
         return token_loss(model, model(**batch, with_heads=False).hidden, {"labels": targets})
 
-    return activations_of(blueprint, compute, {**inputs, "labels": labels}, settings, DEVICE)
+    return activations_of(blueprint, compute, {**inputs, "labels": labels}, settings, DEVICE, plain)

@@ -8,7 +8,7 @@ import tokenizers
 from pydantic import Field, model_validator
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import PositiveInt, Vocabulary
 from tfkit.core.registry import register
 from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
 from tfkit.data.tokenizer.special import check_room, default_unknown, unknown_problem
@@ -25,7 +25,7 @@ class Bpe(LearnedTokenizer):
     class Config(LearnedTokenizer.Config):
         """Options of `bpe`."""
 
-        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special ones")
+        vocab_size: Vocabulary = Field(description="maximum number of tokens, including special ones")
         byte_level: bool = Field(
             False, description="merge bytes instead of characters, so that no text is unknown (GPT-2)"
         )

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from tokenizers import decoders, models, trainers
 
 from tfkit.core.errors import DataError
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import PositiveInt, Vocabulary
 from tfkit.core.registry import register
 from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 from tfkit.data.tokenizer.special import check_room, default_unknown, unknown_problem
@@ -31,7 +31,7 @@ class Unigram(LearnedTokenizer):
     class Config(LearnedTokenizer.Config):
         """Options of `unigram`."""
 
-        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special tokens and bytes")
+        vocab_size: Vocabulary = Field(description="maximum number of tokens, including special tokens and bytes")
         byte_fallback: bool = Field(
             False, description="encode unseen characters as bytes, so that no text is unknown (adds 256 tokens)"
         )

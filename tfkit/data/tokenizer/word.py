@@ -8,7 +8,7 @@ import tokenizers
 from pydantic import Field, model_validator
 from tokenizers import models, trainers
 
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import PositiveInt, Vocabulary
 from tfkit.core.registry import register
 from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some
 from tfkit.data.tokenizer.special import check_room
@@ -22,7 +22,7 @@ class Word(LearnedTokenizer):
     class Config(LearnedTokenizer.Config):
         """Options of `word`."""
 
-        vocab_size: PositiveInt | None = Field(
+        vocab_size: Vocabulary | None = Field(
             None, description="maximum number of tokens, including special tokens; none: no limit"
         )
         minimum_count: PositiveInt = Field(1, description="minimum number of occurrences of a word")

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tfkit.core.errors import DataError
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import PositiveInt, Vocabulary
 from tfkit.core.registry import register
 from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
 from tfkit.data.tokenizer.special import check_room
@@ -30,7 +30,7 @@ class WordPiece(LearnedTokenizer):
     class Config(LearnedTokenizer.Config):
         """Options of `wordpiece`."""
 
-        vocab_size: PositiveInt = Field(description="maximum number of tokens, including special tokens")
+        vocab_size: Vocabulary = Field(description="maximum number of tokens, including special tokens")
         lowercase: bool = Field(False, description="convert texts to lower case and strip accents (BERT uncased)")
         minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a pair to merge")
 
