@@ -106,7 +106,11 @@ def test_what_a_template_may_not_do_is_said() -> None:
 
 
 GROWS = "{% set n = namespace(x=['a'], y=['a']) %}{% for i in range(90000) %}EACH{% endfor %}{{ n.x == n.y }}"
-TIME, MEMORY, WRITES = "takes more than 2 s of CPU", "needs more than 256 MiB", "writes more than 10[0-9],[0-9]* characters"
+TIME, MEMORY, WRITES = (
+    "takes more than 2 s of CPU",
+    "needs more than 256 MiB",
+    "writes more than 10[0-9],[0-9]* characters",
+)
 BOUNDED = [  # template, fault, and True if it is a fault of compiling
     (GROWS.replace("EACH", "{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, n.y] %}"), TIME, False),
     ("\n{{ [1] | slice(99999999) | list }}", TIME, True),

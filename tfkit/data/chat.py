@@ -34,7 +34,6 @@ DEFAULT = (  # each turn between a start and an end token
     "{% for message in messages %}{{ bos_token }}{{ message['role'] }}\n{{ message['content'] }}{{ eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
 )
-HIDDEN, MIXED = "\ufdd0", "\ufdd1"  # in a twin, a character of a message, and one of unclear origin; not characters
 logger = logging.getLogger("tfkit")
 LONGEST = 100_000  # maximum number of characters in a template
 
@@ -135,7 +134,8 @@ def read(text: str) -> Conversation:
 class Rendered(NamedTuple):
     """A rendered conversation.
 
-    `twin` is the text with the characters of messages hidden, `spans` are the replies that the template marks.
+    `twin` differs from the text in the first characters of control tokens that are text of a message; `spans` are the
+    replies that the template marks.
     """
 
     text: str
@@ -164,16 +164,22 @@ class ChatTemplate:
         return self.rendered([messages], special, [[(len(messages), reply)]])[0][0].text
 
     def rendered(
-        self, talks: Sequence[Sequence[Message]], special: Mapping[str, str], cuts: Sequence[Cuts], date: str = ""
+        self,
+        talks: Sequence[Sequence[Message]],
+        special: Mapping[str, str],
+        cuts: Sequence[Cuts],
+        date: str = "",
+        control: Mapping[str, bool] | None = None,
     ) -> list[list[Rendered]]:
         """Render the first `count` messages of each conversation for each (count, reply) in its `cuts`.
 
-        `special` are the special tokens by role, `date` is the current date if set. Raise DataError if the template
-        rejects the messages, does not read one of their fields, or exceeds a limit.
+        `special` are the special tokens by role, `date` is the current date if set, and `control` maps the tokenizer's
+        control tokens to True if they are special. Raise DataError if the template rejects the messages, does not read
+        one of their fields, or exceeds a limit.
         """
         names = {name: special[role] for role, name in NAMES.items() if role in special}
         listed = [self._request(talk, some) for talk, some in zip(talks, cuts, strict=True)]
-        answer = _RENDERER.ask(self.text, {"talks": listed, "names": names, "date": date})
+        answer = _RENDERER.ask(self.text, {"talks": listed, "names": names, "date": date, "control": control or {}})
         self.dated = self.dated or (answer["dated"] and not date)
         return [[Rendered(*one) for one in texts] for texts in answer["texts"]]
 

@@ -11,10 +11,10 @@ from typing import Any
 import tokenizers
 
 from tfkit.core.errors import DataError
-from tfkit.data.chat import MIXED, Rendered
+from tfkit.data.chat import Rendered
 from tfkit.data.tokenizer import Tokenizer
 
-MARK = "\ufdd2"  # replaces a control token while the text around it is encoded; not a character
+MARK = "\ufdef"  # replaces a control token while the text around it is encoded; not a character
 Encoded = tuple[list[int], list[tuple[int, int]]]  # ids with their character spans
 
 
@@ -26,9 +26,12 @@ class ControlTokens:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        added = {one.content: id_ for id_, one in tokenizer.backend.get_added_tokens_decoder().items() if _acts(one)}
+        tokens = tokenizer.backend.get_added_tokens_decoder()
+        added = {one.content: id_ for id_, one in tokens.items() if _acts(one)}
         self.special = {role: tokenizer.token(id_) for role, id_ in tokenizer.special_ids.items()}
         self.ids = {text: tokenizer.special_ids[role] for role, text in self.special.items()} | added
+        plain = {one.content for one in tokens.values() if not one.special} - set(self.special.values())
+        self.control = {text: text not in plain for text in self.ids}  # control tokens; True if they are special
         model = json.loads(tokenizer.to_json())["model"]
         unknown = model["vocab"][model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
         self._unknown = tokenizer.id(unknown) if unknown else tokenizer.special_ids.get("unknown")
@@ -47,14 +50,13 @@ class ControlTokens:
         return [ids if self._are_written(one, ids) else self.encode_with_places(one)[0] for one, ids in pairs]
 
     def encode_with_places(self, rendered: Rendered) -> Encoded:
-        """Return the ids of a conversation and their character spans. Raise DataError if their origin is unclear."""
+        """Return the ids of a conversation and their character spans. Raise DataError if a message acts as control."""
         text, twin = rendered.text, rendered.twin
         ((ids, places),) = self.tokenizer.encode_with_places([text], special=True)
         if self._are_written(rendered, ids):
             return ids, places
-        for found in self._pattern.finditer(text):
-            if MIXED in twin[found.start() : found.end()] or MARK in text:
-                raise DataError(f"a message and the chat template write {found[0]} in one expression; separate them")
+        if MARK in text:
+            raise DataError(f"a message contains the code point U+{ord(MARK):04X}, which is no character; remove it")
         found_ids = zip(*self.tokenizer.encode_with_places([twin], special=True)[0], strict=True)
         control = [(id_, a, b) for id_, (a, b) in found_ids if id_ in self._numbers and text[a:b] == twin[a:b]]
         starts, ends = [0, *(b for _, _, b in control)], [*(a for _, a, _ in control), len(text)]

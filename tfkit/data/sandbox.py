@@ -3,8 +3,8 @@
 The process runs this module. It reads requests as lines of JSON, writes an answer for each, and exits at the end of its
 input, and therefore also when its parent process exits.
 
-Text from a message has a twin of the same length in which its characters are hidden. Each operation of a template is
-computed for the text and for its twin, so that the twin of the output shows only what the template itself has written.
+A control token that a message contains is text. To find which ones the template has written, messages are rendered
+again with a twin of the same length, in which the first characters of their control tokens are hidden.
 """
 
 from __future__ import annotations
@@ -15,102 +15,21 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import wraps
-from typing import IO, Any, NoReturn, SupportsIndex
+from typing import IO, Any, NoReturn
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError, Undefined, nodes
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-from markupsafe import Markup
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tfkit.core.bounds import TEMPLATE_MEMORY, TEMPLATE_TIME
-from tfkit.data.chat import HIDDEN, MIXED, THOUGHTS
+from tfkit.data.chat import THOUGHTS
 
+HIDDEN = 0xFDD0  # the first of 32 code points that are no characters
+SAID = ("messages", "tools", "documents")
 TIMES, MORE = 100, 100_000  # maximum output in characters: TIMES * characters of the messages + MORE
-
-
-class Said(str):
-    """Text that contains text of a message; `_twin` is its twin."""
-
-    _twin: str
-
-    def __new__(cls, text: str, twin: str | None = None) -> Said:
-        said = super().__new__(cls, text)
-        said._twin = hidden(text) if twin is None else twin
-        return said
-
-    def __str__(self) -> str:
-        return self
-
-    def __add__(self, other: str) -> str:
-        return joined((self, other)) if isinstance(other, str) else NotImplemented
-
-    def __radd__(self, other: str) -> str:
-        return joined((other, self))
-
-    def __mul__(self, times: SupportsIndex) -> str:
-        return Said(str.__mul__(self, times), self._twin * times)
-
-    __rmul__ = __mul__
-
-    def __getitem__(self, key: SupportsIndex | slice) -> str:
-        return Said(str.__getitem__(self, key), self._twin[key])
-
-    def __iter__(self) -> Iterator[str]:
-        return map(Said, str.__iter__(self), self._twin)
-
-
-def hidden(text: str, sign: str = HIDDEN) -> str:
-    """Hide all characters except white space, quotes and backslashes, which functions treat specially."""
-    return re.sub(r"[^\s\"'\\]+", lambda found: sign * len(found[0]), text)
-
-
-def joined(parts: Iterable[str]) -> str:
-    """Concatenate texts and their twins."""
-    texts = list(parts)
-    text = "".join(texts)
-    return Said(text, "".join(map(twins, texts))) if any(isinstance(one, Said) for one in texts) else text
-
-
-def said(value: Any) -> Any:
-    """Mark all texts in a value as texts of a message."""
-    if isinstance(value, dict):
-        return {Said(name): said(one) for name, one in value.items()}
-    return [said(one) for one in value] if isinstance(value, list) else Said(value) if isinstance(value, str) else value
-
-
-def twins(value: Any) -> Any:
-    """Replace all texts in a value with their twins."""
-    if isinstance(value, dict):
-        return {twins(name): twins(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(twins, value))
-    return value._twin if isinstance(value, Said) else value
-
-
-def holds_said(value: object) -> bool:
-    """True if a value may contain text of a message."""
-    if isinstance(value, dict):
-        value = (*value, *value.values())
-    if isinstance(value, list | tuple):
-        return any(map(holds_said, value))
-    return not (type(value) in (str, int, float, bool) or value is None or isinstance(value, Undefined | Macro | range))
-
-
-class _JinjaCode(CodeGenerator):
-    """Code generator that delegates the operator `~` to the environment."""
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write("environment.concat(map(environment.finalize, (")
-        for one in node.nodes:
-            self.visit(one, frame)
-            self.write(", ")
-        self.write(")))")
 
 
 class Generation(Extension):
@@ -133,64 +52,28 @@ class Generation(Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """A sandbox with the options of transformers, which tracks text of messages."""
-
-    intercepted_binops = frozenset(("%",))
-    code_generator_class = _JinjaCode
-    concat = staticmethod(joined)  # type: ignore[assignment]
+    """A sandbox with the options of transformers."""
 
     def __init__(self) -> None:
-        super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"], finalize=self.text
-        )
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
         self.length, self.spans = 0, list[tuple[int, int, str]]()
         self.date, self.dated = "", False
         self.filters["tojson"] = _as_json
         self.globals |= {"raise_exception": _refuse, "strftime_now": self._now}
         del self.globals["lipsum"], self.filters["random"]
-        for name in self.filters.keys() - {"length", "count", "first", "last"}:
-            self.filters[name] = self._tracked_filter(self.filters[name])
 
-    def render(self, template: Template, names: Mapping[str, object], most: int) -> tuple[str, str, object]:
-        """Return the text, its twin and the spans of replies. Raise TemplateError if the text is too long."""
+    def render(self, template: Template, names: Mapping[str, object], most: int) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text and the spans of replies. Raise TemplateError if the text is too long."""
         self.length, self.spans, parts = 0, [], list[str]()
         for part in template.generate(names):
             self.length += len(part)
             if self.length > most:
                 raise TemplateError(f"writes more than {most:,} characters")
             parts.append(part)
-        text = joined(parts)
+        text = "".join(parts)
         if any(text[start:end] != reply for start, end, reply in self.spans):
             raise TemplateError("{% generation %} is inside of a macro or a set block; move it out")
-        return text, twins(text), [(start, end) for start, end, _ in self.spans]
-
-    def text(self, value: object) -> str:
-        """Convert an output to text."""
-        return value if isinstance(value, str) else Said(str(value)) if holds_said(value) else str(value)
-
-    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        """Compute a remainder, or format a text."""
-        return self._tracked(lambda both, _: both[0] % both[1], [left, right], {})
-
-    def call(  # named as in Jinja, so that no keyword argument conflicts
-        __self, __context: Context, __obj: Callable[..., object], *args: object, **kwargs: object
-    ) -> object:
-        """Call a function, or a method of a text."""
-        subject = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
-        call = super().call
-        if not isinstance(subject, str):
-            return call(__context, __obj, *args, **kwargs)
-
-        def method(values: Sequence[Any], named: Mapping[str, object]) -> object:
-            return call(__context, __self.getattr(values[0], __obj.__name__), *values[1:], **named)
-
-        return __self._tracked(method, [subject, *args], kwargs)
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
-        for node in tree.find_all(nodes.ScopedEvalContextModifier):
-            raise TemplateSyntaxError("autoescape is not supported", node.lineno)
-        return tree
+        return text, [(start, end) for start, end, _ in self.spans]
 
     def _compile(self, source: str, filename: str) -> Any:
         """Compile generated code. Faults are reported at the line of the template."""
@@ -203,48 +86,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _now(self, form: str) -> str:
         self.dated = True
-        now = (datetime.fromisoformat(self.date) if self.date else datetime.now()).strftime(form)
-        return Said(now) if isinstance(form, Said) else now
-
-    def _tracked_filter(self, function: Callable[..., object]) -> Callable[..., object]:
-        @wraps(function)
-        def tracked(*args: Any, **kwargs: object) -> object:
-            first = hasattr(function, "jinja_pass_arg")  # the first argument is Jinja's context, not a value
-            lazy = [isinstance(one, Iterator | MappingView) and not isinstance(one, LoopContext) for one in args]
-            values = [list(one) if is_lazy else one for one, is_lazy in zip(args, lazy, strict=True)][first:]
-            return self._tracked(lambda some, named: function(*args[:first], *some, **named), values, kwargs)
-
-        return tracked
-
-    def _tracked(self, function: Callable[..., object], values: list[Any], named: dict[str, Any]) -> object:
-        """Call a function of texts. Its result gets a twin if the values contain text of a message."""
-        value = function(values, named)
-        value = "".join((value,)) if isinstance(value, Markup) else value
-        parts = value if isinstance(value, list | tuple) else (value,)
-        if not any(type(one) in (str, bytes) for one in parts) or not holds_said([values, named]):
-            return value
-        if isinstance(value, bytes):
-            raise SecurityError("text of a message cannot be converted to bytes")
-        try:
-            other = function(twins(values), twins(named))
-        except MemoryError:
-            raise
-        except Exception:  # the twin has no number to format, for example
-            other = None
-        subject = values[0]
-        mixed = twins(subject) != hidden(subject) if isinstance(subject, str) else False
-        return _paired(value, other, MIXED if mixed else HIDDEN)
-
-
-def _paired(value: Any, other: object, sign: str) -> Any:
-    """Give texts their twins from the other result, if it fits, else hide all characters."""
-    if isinstance(value, list | tuple):
-        fits = isinstance(other, list | tuple) and len(other) == len(value)
-        others = other if fits and isinstance(other, list | tuple) else [None] * len(value)
-        return type(value)(_paired(one, twin, sign) for one, twin in zip(value, others, strict=True))
-    if type(value) is not str:
-        return value
-    return Said(value, other if isinstance(other, str) and len(other) == len(value) else hidden(value, sign))
+        return (datetime.fromisoformat(self.date) if self.date else datetime.now()).strftime(form)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -258,10 +100,57 @@ def _as_json(
 
 
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
-    """Mark a message as said, except for its role, and name its reasoning as the templates of all models do."""
+    """Name the reasoning of a message as the templates of all models do."""
     thought = next((message[name] for name in THOUGHTS if message.get(name) is not None), None)
-    more = {} if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
-    return {**said(more or message), "role": message["role"]}
+    return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
+
+
+def _said(value: Any) -> Iterator[str]:
+    """Yield all texts in a value."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _said(one)
+    elif isinstance(value, str):
+        yield value
+
+
+def _replaced(value: Any, change: Callable[[str], str]) -> Any:
+    """Change all texts in a value, except the roles of messages."""
+    if isinstance(value, dict):
+        return {name: one if name == "role" else _replaced(one, change) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_replaced(one, change) for one in value]
+    return change(value) if isinstance(value, str) else value
+
+
+class _Twins:
+    """Hides the first characters of control tokens in what messages, tools and documents say."""
+
+    def __init__(self, control: Mapping[str, bool]) -> None:
+        """`control` are the control tokens; True for those that no reply contains."""
+        self.control = control
+        signs = sorted({token[0] for token in control})
+        self.table = {ord(sign): chr(HIDDEN + number) for number, sign in enumerate(signs)}
+        self.back = {ord(other): chr(sign) for sign, other in self.table.items()}
+        special = (re.escape(token) for token, is_special in control.items() if is_special)
+        self.special = re.compile("|".join(special) or "(?!)")
+
+    def needed(self, given: Mapping[str, Any]) -> bool:
+        """True if a text, or texts that are joined, contain a control token."""
+        said = "".join(_said([given[name] for name in SAID]))
+        return any(token in said for token in self.control)
+
+    def of(self, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield `given` with all first characters hidden, then with replies in which templates find their own signs."""
+        every = {name: _replaced(given[name], lambda text: text.translate(self.table)) for name in SAID}
+        yield {**given, **every}
+        own = [
+            _replaced(message, lambda text: self.special.sub(lambda one: one[0].translate(self.table), text))
+            if message["role"] == "assistant"
+            else hidden
+            for message, hidden in zip(given["messages"], every["messages"], strict=True)
+        ]
+        yield {**given, **every, "messages": own}
 
 
 def _line(error: BaseException) -> int:
@@ -279,16 +168,24 @@ def _line(error: BaseException) -> int:
     return line
 
 
-def _texts(sandbox: Sandbox, template: Template, names: Mapping[str, object], talk: dict[str, Any]) -> list[object]:
+def _texts(
+    sandbox: Sandbox, template: Template, names: Mapping[str, object], talk: dict[str, Any], twins: _Twins
+) -> list[object]:
     """Render the first `count` messages for each [count, reply] in `cuts`."""
     messages = [_with_thoughts(message) for message in talk["messages"]]
-    others = {name: said(talk[name]) for name in ("tools", "documents")}
+    others = {name: talk[name] for name in ("tools", "documents")}
     most = TIMES * len(json.dumps([messages, others])) + MORE
     texts: list[object] = []
     for count, reply in talk["cuts"]:
         _start_clock()
         given = {**names, **others, "messages": messages[:count], "add_generation_prompt": reply}
-        texts.append(sandbox.render(template, given, most))
+        text, spans = sandbox.render(template, given, most)
+        found = (sandbox.render(template, one, most)[0] for one in twins.of(given))
+        alike = (one for one in found if one.translate(twins.back) == text)
+        twin = next(alike, None) if twins.needed(given) else text
+        if twin is None:
+            raise TemplateError("a message contains a control token that the template reads; remove it")
+        texts.append((text, twin, spans))
     return texts
 
 
@@ -310,7 +207,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
                 template = sandbox.from_string(request["template"])
             what = "fails on the messages"
             sandbox.date = request["date"]
-            texts = [_texts(sandbox, template, request["names"], talk) for talk in request["talks"]]
+            twins = _Twins(request["control"])
+            texts = [_texts(sandbox, template, request["names"], talk, twins) for talk in request["talks"]]
             answer: object = {"texts": texts, "dated": sandbox.dated}
         except MemoryError:
             raise

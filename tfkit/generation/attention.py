@@ -127,8 +127,8 @@ def attention_of(
     heads = max(layer.num_heads or 1 for plan in model.blueprint.stacks() for layer in plan.layers)
     count = len(model.attention_places()[0]) * heads * max(len(source), len(target or ())) ** 2
     if count > LOOKED.most:
-        text = f"{len(source):,} tokens have {count:,} attention weights; at most {LOOKED.most:,} can be shown"
-        raise UsageError(f"{text}; use a shorter text")
+        size = f"{len(source):,} tokens have {count:,} attention weights; at most {LOOKED.most:,} can be shown"
+        raise UsageError(f"{size}; use a shorter text")
     call = {"inputs_embeds" if isinstance(source, np.ndarray) else "input_ids": _row(model, source)}
     if target is not None:
         call["decoder_input_ids"] = _row(model, target[:-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +12,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
-from tfkit.data.chat import HIDDEN, ChatTemplate, Conversation, Message, Rendered, checked
+from tfkit.data.chat import ChatTemplate, Conversation, Message, Rendered, checked
 from tfkit.data.chat import read as conversation_in
 from tfkit.data.control import ControlTokens
 from tfkit.data.tokenizer import Tokenizer
@@ -245,7 +244,8 @@ class StoredRun:
             template = ChatTemplate(self.chat_templates[name])
         except ValueError as error:
             raise RunError(f"{self.folder}: {error}") from None
-        return template.rendered([talk], self._control.special, [[(len(talk), True)]])[0][0]
+        control = self._control
+        return template.rendered([talk], control.special, [[(len(talk), True)]], control=control.control)[0][0]
 
     @property
     def reads_messages(self) -> bool:
@@ -259,9 +259,8 @@ class StoredRun:
         """
         if self.reads_messages:
             rendered = self._rendered(conversation_in(text))
-            ids, places = self._control.encode_with_places(rendered)
-            said = [HIDDEN in rendered.twin[a:b] for a, b in places]  # the template's own words are not the user's
-            return self.tokenizer.unknown_pieces(rendered.text, compress(ids, said), compress(places, said))
+            found = self.tokenizer.unknown_pieces(rendered.text, *self._control.encode_with_places(rendered))
+            return [piece for piece in found if piece in text]  # the template's own words are not the user's
         return self.source_tokenizer.unknown(text)
 
     @property

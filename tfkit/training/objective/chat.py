@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -41,7 +41,8 @@ class ChatRows(PackableRows):
     def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
         """Return the formatted conversation without special tokens."""
         talk = _conversation(example)
-        return [self._rendered([talk], [[(len(talk), False)]], dict.fromkeys(NAMES, ""))[0][0].text]
+        cuts = [[(len(talk), False)]]
+        return [self.template().rendered([talk], dict.fromkeys(NAMES, ""), cuts, self.config.date)[0][0].text]
 
     def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
         """Encode conversations (a text, or messages as JSON) as prompts that end where the reply starts."""
@@ -51,12 +52,12 @@ class ChatRows(PackableRows):
 
     def prompt_of(self, talk: Conversation, control: ControlTokens) -> Rendered:
         """Render a conversation up to the start of a reply."""
-        return self._rendered([talk], [[(len(talk), True)]], control.special)[0][0]
+        return self._rendered([talk], [[(len(talk), True)]], control)[0][0]
 
     def _rendered(
-        self, talks: Sequence[Conversation], cuts: Sequence[Cuts], special: Mapping[str, str]
+        self, talks: Sequence[Conversation], cuts: Sequence[Cuts], control: ControlTokens
     ) -> list[list[Rendered]]:
-        return self.template().rendered(talks, special, cuts, self.config.date)
+        return self.template().rendered(talks, control.special, cuts, self.config.date, control.control)
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
         """Return items with `text` and `reply`, a mask of the tokens included in the loss."""
@@ -83,7 +84,7 @@ class ChatRows(PackableRows):
         replies = [[number for number, one in enumerate(talk) if one["role"] == "assistant"] for talk in talks]
         cuts = [[(place, True) for place in places] + [(place + 1, False) for place in places] for places in replies]
         try:
-            rendered = self._rendered(talks, cuts, control.special)
+            rendered = self._rendered(talks, cuts, control)
             ids = iter(control.encode([one for several in rendered for one in several]))
             return [self._item(several, [next(ids) for _ in several], control) for several in rendered]
         except DataError as error:
