@@ -366,7 +366,9 @@ def test_targets_are_written_once(objective: str, tmp_path: Path, monkeypatch: p
         ready(loaded)
     written = json.loads(whole)
     file.write_text(json.dumps({**written, "targets": ["the cat" for _ in written["targets"]]}))
-    with pytest.raises(RunError, match=r"json: has changed since it was written; delete it"):
+    with pytest.raises(
+        RunError, match=r"json: has changed, or does not contain the targets of these examples; delete it"
+    ):
         ready(loaded)
     elsewhere = shutil.move(file.parent, tmp_path / "elsewhere")
     for make in (lambda: file.parent.symlink_to(elsewhere), lambda: file.parent.write_text("")):

@@ -37,25 +37,4 @@ WRITTEN = Bound(992, "new tokens of a benchmark")  # its models have 1,024 posit
 TEMPLATE_TIME = Bound(2, "seconds of CPU to compile or render a chat template")
 TEMPLATE_MEMORY = Bound(2**28, "bytes of the process that renders chat templates")
 
-BOUNDS = (
-    WIDTH,
-    VOCABULARY,
-    LAYERS,
-    HEADS,
-    EXPERTS,
-    COUNT,
-    SEED,
-    ROWS,
-    TEXTS,
-    DRAWN,
-    ORDER,
-    SEEDS,
-    SIZES,
-    ARMS,
-    TRIALS,
-    JOBS,
-    LOOKED,
-    WRITTEN,
-    TEMPLATE_TIME,
-    TEMPLATE_MEMORY,
-)
+BOUNDS = tuple(value for value in list(globals().values()) if isinstance(value, Bound))

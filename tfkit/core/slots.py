@@ -362,8 +362,8 @@ class TokenizerFacts(Component):
 
         @property
         def vocabulary_bound(self) -> int | None:
-            """Maximum vocabulary size under these settings; None if it depends on text or a file."""
-            return None
+            """Maximum vocabulary size, the option `vocab_size`; None if it depends on text or a file."""
+            return dict(self).get("vocab_size")
 
         def has(self, role: str) -> bool | None:
             """True if a special token for the role (`sentinel_0`, ...) will exist; None if it depends on a file."""

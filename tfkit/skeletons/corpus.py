@@ -24,9 +24,7 @@ class MyPart(Corpus):
     # The fields of each example: `text` for language models, `source` and `target` for pairs, `text` and `label`, ...
     fields = ("text",)
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
     def read(self) -> Iterator[Example]:
         # Change this: yield one mapping from fields to texts per example.

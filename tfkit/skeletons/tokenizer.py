@@ -21,9 +21,7 @@ class MyPart(LearnedTokenizer):
     class Config(LearnedTokenizer.Config):
         minimum_count: int = Field(1, ge=1, description="minimum number of occurrences; rarer characters are unknown")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
         # Change this: how the vocabulary is built. `some` raises an error if all texts are empty.

@@ -28,8 +28,8 @@ def repository(address: str) -> str:
     name = address.removeprefix(PREFIX)
     bad = "--" in name or ".." in name or name.endswith((".git", ".", "-"))
     if not is_on_hub(address) or _NAME.fullmatch(name) is None or bad:
-        wanted = f"use {PREFIX}user/name, with at most 96 letters each"
-        raise UsageError(f"{address[:250]!r} is not the address of a repository on the hub; {wanted}")
+        text = f"is not the address of a repository on the hub; use {PREFIX}user/name, each at most 96 letters"
+        raise UsageError(f"{address[:250]!r} {text}")
     return name
 
 

@@ -113,7 +113,8 @@ def plan_training(
     count = sum(weight.numel() for weight in model.parameters())
     length = length or _length(recipe, blueprint)
     fixed, logits = _states(model, settings, devices), _logits(model, settings)
-    layouts, plain = [], (None, None)  # bytes of 1 and 2 rows without recomputation
+    layouts = []
+    plain: tuple[int | None, ...] = (None, None)  # bytes of 1 and 2 rows without recomputation
     for recompute in dict.fromkeys([settings.recompute, settings.recompute if settings.compile else "all"]):
         one = settings.model_copy(update={"recompute": recompute})
         kept, two = (_activations(blueprint, one, length, rows, plain[rows - 1]) for rows in (1, 2))

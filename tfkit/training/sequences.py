@@ -81,11 +81,11 @@ def _kept(file: Path, key: str, count: int) -> list[str | None] | None:
         return None
     found = read_json(file)
     targets = found.get("targets") if isinstance(found, dict) and found.get("key") == key else None
-    if isinstance(targets, list) and len(targets) == count and all(isinstance(one, str | None) for one in targets):
-        if found.get("sum") == key_of(targets):
-            return targets
-        raise RunError(f"{file}: has changed since it was written; delete it to generate the targets again")
-    raise RunError(f"{file}: does not contain the targets of these examples; delete it to generate them again")
+    texts = [one for one in targets if isinstance(one, str | None)] if isinstance(targets, list) else []
+    if len(texts) == count and found.get("sum") == key_of(texts):
+        return texts
+    why = "has changed, or does not contain the targets of these examples"
+    raise RunError(f"{file}: {why}; delete it to generate them again")
 
 
 def _written(

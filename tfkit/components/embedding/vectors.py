@@ -151,17 +151,8 @@ def _row(text: str, width: int, place: str) -> tuple[str, list[float]]:
         raise DataError(f"{place}: {len(fields)} numbers after '{token}', but the token table has width {width}")
     try:
         values = [float(field) for field in fields]
-    except ValueError:
-        wrong = next(field for field in fields if not _is_number(field))
-        raise DataError(f"{place}: '{wrong}' is not a number") from None
+    except ValueError as error:
+        raise DataError(f"{place}: {str(error).rpartition(': ')[2]} is not a number") from None
     if not all(-LARGEST <= value <= LARGEST for value in values):
         raise DataError(f"{place}: the vector of '{token}' is not finite in float32")
     return token, values
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True

@@ -67,8 +67,10 @@ class Corpus(CorpusFacts):
     # False if reading the first example takes as long as reading all; `tfkit check` then skips the corpus
     in_order: bool = True
 
+    config: Config
+
     def __init__(self, config: Config) -> None:
-        self.limit = config.limit
+        self.config, self.limit = config, config.limit
 
     def examples(self) -> list[Example]:
         """Read all examples, logging progress. Each example has all of `self.fields`.
@@ -168,6 +170,12 @@ class TextRecordCorpus(RecordCorpus):
 
         encoding: Encoding = Field("utf-8", description="text encoding of the file: utf-8, latin-1, ...")
 
+    file: str
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.encoding = config.encoding
+
+    def name(self) -> str:
+        """Return the file path."""
+        return self.file

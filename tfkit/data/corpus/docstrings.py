@@ -52,11 +52,11 @@ class Docstrings(Corpus):
             description="whole texts, or docstrings as pairs: the first sentence is the target, the rest the source",
         )
 
+    config: Config
     fields: tuple[str, ...] = ("text",)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.config = config
         if config.form == "summary":
             self.fields = ("source", "target")
 

@@ -43,10 +43,6 @@ class DrawnCorpus(VectorCorpus):
     example: ClassVar = {"size": 12}
     config: Config
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
-
     def count(self) -> int:
         """Number of examples."""
         return self.config.size

@@ -83,7 +83,6 @@ class Mixture(Corpus):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.config = config
         self.corpora: list[Corpus] = [share.corpus.build() for share in config.of]
         self.fields = self.corpora[0].fields
         self.in_order = all(corpus.in_order for corpus in self.corpora)

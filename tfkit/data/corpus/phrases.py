@@ -41,12 +41,9 @@ class Phrases(Corpus):
                 )
             return self
 
+    config: Config
     fields = ("source", "target")
     in_order = False
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
 
     def read(self) -> Iterator[Example]:
         """Yield the pairs of the split: English source, German target."""

@@ -43,12 +43,9 @@ class Probe(Corpus):
         longest: Drawn = Field(24, description="maximum length in longer (must exceed length)")
         seed: Seed = Field(1, description="seed of the draws")
 
+    config: Config
     fields = ("source", "target", "length")
     metric: ClassVar[str] = "exact_match"  # metric that scores the answers
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
 
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
         """Draw the words of a source of this length and of its target, using only `rng` for randomness."""

@@ -313,10 +313,6 @@ class Capo(Corpus):
 
     config: Config
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
-
     def count(self) -> int:
         return self.config.people * len(SENTENCES) * len(WAYS_OF[self.config.split])
 

@@ -105,10 +105,6 @@ class JsonLines(TextRecordCorpus):
             if line.strip():
                 yield place, pick(parsed(line, place), self.names, place)
 
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file
-
 
 Columns = Annotated[dict[str, str | NonNegativeInt], Field(min_length=1)]
 
@@ -167,10 +163,6 @@ class Csv(TextRecordCorpus):
             raise DataError(f"{self.file}:{begin}: the row that starts here is not valid CSV: {error}") from None
         finally:
             csv.field_size_limit(limit)
-
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file
 
 
 def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> dict[str, int]:

@@ -118,10 +118,6 @@ class LabelledText(TextRecordCorpus):
         label, *text = re.split("[ \t]", line, maxsplit=1)
         return "".join(text), label
 
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file
-
 
 @register("corpus", "parallel_text")
 class ParallelText(TextRecordCorpus):
@@ -195,10 +191,6 @@ class ParallelTsv(TextRecordCorpus):
             elif line.strip() or not self.skip_empty:
                 raise DataError(f"{self.file}:{number}: {len(cells)} columns, but the first line has {columns}")
 
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file
-
 
 @register("corpus", "tagged_text")
 class TaggedText(TextRecordCorpus):
@@ -230,10 +222,6 @@ class TaggedText(TextRecordCorpus):
                     f"{self.tags}:{number}: {len(tags)} tags, but {self.file}:{number} has {len(words)} words"
                 )
             yield f"{self.file}:{number}", {"text": " ".join(words), "tags": " ".join(tags)}
-
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file
 
 
 def _split(line: str) -> list[str]:
@@ -294,7 +282,3 @@ class Conllu(TextRecordCorpus):
             hint = "set column to an index for other files (CoNLL-2003: 3)"
             raise DataError(f"{self.file}:{number}: {len(cells)} columns; CoNLL-U has 10, separated by tabs; {hint}")
         return (cells[1], cells[_COLUMNS[self.column]]) if cells[0].isdigit() else None
-
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file

@@ -65,7 +65,6 @@ class Npy(VectorCorpus):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.config = config
         self.fields = ("vectors",) if config.labels is None else ("vectors", config.field)
 
     def read(self) -> Iterator[Example]:
@@ -125,7 +124,6 @@ class FolderCorpus(VectorCorpus):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.config = config
         self.fields = ("vectors", config.field)
 
     def read(self) -> Iterator[Example]:
@@ -318,7 +316,7 @@ def read_wav(path: str) -> tuple[Array, int]:
         raw = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
         wide = np.zeros((len(raw), 4), dtype=np.uint8)
         wide[:, 4 - width :] = raw ^ (128 if width == 1 else 0)  # 8-bit samples are unsigned
-        samples = wide.view("<i4").astype(np.float32) / 2**31
+        samples = wide.view("<i4").astype(np.float32) / np.float32(2**31)
     return np.ascontiguousarray(samples.reshape(-1, channels).mean(axis=1)), rate
 
 
@@ -352,10 +350,6 @@ class Digits(VectorCorpus):
         )
 
     config: Config
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
 
     def read(self) -> Iterator[Example]:
         """Yield the digits of the split. Raise DataError if scikit-learn is missing."""

@@ -244,8 +244,10 @@ class LearnedTokenizer(TokenizerPart):
         def id_of(self, role: str) -> int | None:
             return list(self.special_tokens.texts()).index(role) if self.has(role) else None
 
+    config: Config
+
     def __init__(self, config: Config) -> None:
-        self.special = config.special_tokens
+        self.config, self.special = config, config.special_tokens
 
     def finish(self, backend: tokenizers.Tokenizer) -> Tokenizer:
         """Add the special tokens to a trained backend and wrap it."""

@@ -44,14 +44,7 @@ class Bpe(LearnedTokenizer):
             check_room(self.vocab_size, self.special_tokens, others=256 if self.byte_level else 1)
             return self
 
-        @property
-        def vocabulary_bound(self) -> int | None:
-            """The configured size, an upper bound: the vocabulary learned from small texts may be smaller."""
-            return self.vocab_size
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
         """Learn the merges from `texts`. Raise DataError if the characters alone exceed the vocabulary size."""

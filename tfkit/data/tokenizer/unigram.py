@@ -50,14 +50,7 @@ class Unigram(LearnedTokenizer):
             check_room(self.vocab_size, self.special_tokens, others=257 if self.byte_fallback else 1)
             return self
 
-        @property
-        def vocabulary_bound(self) -> int | None:
-            """The configured size, an upper bound: the vocabulary learned from small texts may be smaller."""
-            return self.vocab_size
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
         """Learn pieces and their probabilities from `texts`. Raise DataError if the characters exceed the size."""

@@ -33,14 +33,7 @@ class Word(LearnedTokenizer):
             check_room(self.vocab_size, self.special_tokens)
             return self
 
-        @property
-        def vocabulary_bound(self) -> int | None:
-            """The configured limit, or None."""
-            return self.vocab_size
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.config = config
+    config: Config
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
         """Learn the words of `texts`; ids are sorted by frequency, then alphabetically."""
