@@ -15,6 +15,7 @@ from tfkit.cli.main import COMMANDS, GROUPS, main
 
 from ..sampling import each
 
+README = " ".join(Path(__file__).parents[2].joinpath("README.md").read_text().split())
 QUICK = ("new", "recipes", "check", "show", "explain", "diff", "parts", "schema")  # `new` writes what the others read
 LONGER = ("--verify",)  # of these commands
 
@@ -50,7 +51,7 @@ def test_help_ends_with_two_examples() -> None:
         lines = CliRunner().invoke(main, [*path, "--help"]).stdout.rstrip().splitlines()
         assert lines[-3].strip() == "Examples:"
         statuses = " ".join(map(str.strip, lines[-6:-4]))
-        assert statuses.startswith("Exit status: 0 done; 1 the answer is no (") and "130 interrupted" in statuses
+        assert statuses.startswith("Exit status: 0 done; 1") and statuses.removeprefix("Exit status: ") in README
         assert [line.strip() for line in lines[-2:]] == [f"tfkit {line}" for line in EXAMPLES[" ".join(path)]]
         assert all(len(line) <= 80 for line in lines)
         if path:

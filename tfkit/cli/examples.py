@@ -6,7 +6,7 @@ import click
 
 EXIT = """\b
 Exit status: 0 done; 1 the answer is no (different, broken, altered, failed,
-cut off) or the output was lost; 2 something to correct; 130 interrupted.
+cut off), or the output was lost; 2 something to correct; 130 interrupted.
 
 """
 # command, or command and subcommand -> examples without `tfkit`
