@@ -161,7 +161,7 @@ def test_an_import_and_a_comparison_read_a_folder_as_a_hub(tmp_path: Path, monke
         assert command("import", name, "--out", tmp_path / "run", "--force").exit_code == 0
         assert command("verify", tmp_path / "run", "--against", name).exit_code == 0
     refused = command("import", "them/none")
-    assert (refused.exit_code, "them/none: no such folder" in refused.stderr) == (2, True), refused.output
+    assert (refused.exit_code, "none: has no config.json" in refused.stderr) == (2, True), refused.output
 
 
 @pytest.mark.full

@@ -253,7 +253,7 @@ def test_trackers_get_what_is_in_metrics(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_recipe_chooses_no_server_file_or_key(tmp_path: Path, name: str) -> None:
     for option in ("settings", "base_url", "dir", "config", "id", "api_key", "space_id", "resume"):
-        with pytest.raises(RecipeError, match=rf"train\.callbacks\[0\]\.options: {option}: not set by a recipe"):
+        with pytest.raises(RecipeError, match=rf"train\.callbacks\[0\]\.options\.{option}: unknown option"):
             small(tmp_path, callbacks=[{"type": name, "options": {"name": "mine", option: {"a": 1}}}])
     passed = dict.fromkeys(("mode", "entity", "group", "job_type", "name", "notes", "tags"), "mine")
     small(tmp_path, callbacks=[{"type": name, "options": passed}])

@@ -50,10 +50,10 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
         files = {name: _without_paths(paths, file, Path(beside) / name) for name, file in _files(folder).items()}
         card = run_card(folder, run.recipe.name, paths.out_of("\n".join(run.summary)).split("\n"), target)
         contents: dict[str, Path | bytes] = {**files, SUMS: _sums(files), CARD: card.encode()}
-        if place is None:
-            _commit(hub, target, contents, run.recipe.name, force, private)
-        else:
+        if place is not None:
             _put(place, target, contents, force, private)
+        else:
+            _commit(hub, target, contents, run.recipe.name, force, private)
     if paths.names:
         warnings.warn(f"{target}: {paths}", TfkitWarning, stacklevel=2)
     return target
@@ -85,7 +85,7 @@ def _put(place: Path, target: str, contents: dict[str, Path | bytes], force: boo
         for name, one in {**others, **contents}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(one) if isinstance(one, bytes) else shutil.copyfile(one, folder / name)
-        folder.chmod(0o700 if private else 0o755)
+        folder.chmod(place.stat().st_mode if existing else 0o700 if private else 0o755)
 
 
 def _without_paths(paths: LocalPaths, file: Path, copy: Path) -> Path:

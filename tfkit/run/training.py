@@ -23,7 +23,7 @@ from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.curves import write_curves
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, WEIGHTS, RunFolder
-from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in, unused_changes
+from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in
 from tfkit.training.mend import mend
 from tfkit.training.objective.base import predicts
 from tfkit.training.processes import joined, team
@@ -96,12 +96,10 @@ def _led(
         accepted.enter_context(record.accepting(*(_changeable(folder, loaded, resume) if accept_changes else ())))
         if resume:
             _check_resumed(folder, reporter)
-        if resume and is_finished(folder, loaded):
+        if resume and is_finished(folder, loaded, reporter.say):
             accepted.close()
             team().shared(lambda: (str(folder.path.absolute()), False))
             restore_history(folder, loaded)
-            for line in unused_changes(folder, loaded):
-                reporter.say(line)
             reporter.say(f"{folder}: already finished\n{_next_commands(run)}")
         else:
             try:

@@ -35,8 +35,7 @@ def repository(address: str) -> str:
 
 def local_repository(name: str) -> Path | None:
     """Return the folder of a repository, user/name, if TFKIT_HUB is set. Raise DataError if that is no folder."""
-    hub = os.environ.get(LOCAL)
-    if not hub:
+    if not (hub := os.environ.get(LOCAL)):
         return None
     if not os.path.isdir(hub):
         raise DataError(f"{LOCAL}={hub}: no such folder")
@@ -44,13 +43,8 @@ def local_repository(name: str) -> Path | None:
 
 
 def downloaded(name: str, patterns: Sequence[str], address: str) -> Path:
-    """Download files of a repository to the hub's cache. Raise DataError, or UsageError without the hub's library.
-
-    A repository of a local hub is read in its place.
-    """
+    """Download files of a repository, unless the hub is local. Raise DataError, or UsageError without the library."""
     if (folder := local_repository(name)) is not None:
-        if not folder.is_dir():
-            raise DataError(f"{address}: {folder}: no such folder")
         return folder
     hub = optional("huggingface_hub", "hf", f"{address} is on the hub, which needs")
     with in_words(address):

@@ -131,24 +131,23 @@ def restore_history(folder: RunFolder, recipe: Recipe) -> None:
     history.reached(progress)
 
 
-def is_finished(folder: RunFolder, recipe: Recipe) -> bool:
-    """True if the run in `folder` has completed `recipe`. Raise RunError if the run has another recipe."""
+def is_finished(folder: RunFolder, recipe: Recipe, say: Callable[[str], None]) -> bool:
+    """True if the run in `folder` has completed `recipe`; report unused changes. Raise RunError for another recipe."""
     checkpoint = Checkpoints(folder / CHECKPOINTS).last()
     removed = folder.removed if folder.holds_run else ()
     if not (folder / ENVIRONMENT).is_file() or (checkpoint is None and CHECKPOINTS not in removed):
         return False
-    check_same(folder, _resolved_with(folder, recipe), recipe.data)
+    recipe = recipe.labelled(len(read_labels(folder)))
+    resolved = recipe.resolved(_saved_tokenizer(folder, recipe).sizes)
+    check_same(folder, resolved, recipe.data)
     finished = folder.known.get("finished")
     whole = all((folder / name).is_file() or name in removed for name in (WEIGHTS, RESOLVED, RECIPE))
     if not (whole and isinstance(finished, dict)):
         return False
-    return bool(finished == _ending(recipe, finished.get("step", 0) if checkpoint is None else step_of(checkpoint)))
-
-
-def unused_changes(folder: RunFolder, recipe: Recipe) -> list[str]:
-    """Return a line that names the settings that differ from those of a finished run, or []."""
-    lines = changed_keys(folder, _resolved_with(folder, recipe), recipe.data)
-    return [f"{line}; nothing of it is used, because training has ended" for line in lines]
+    ended = finished == _ending(recipe, finished.get("step", 0) if checkpoint is None else step_of(checkpoint))
+    for line in changed_keys(folder, resolved, recipe.data) if ended else ():
+        say(f"{line}; nothing of it is used, because training has ended")
+    return bool(ended)
 
 
 def mark_finished(folder: RunFolder, recipe: Recipe) -> None:
@@ -264,12 +263,6 @@ def _describe(folder: RunFolder, task: Task) -> None:
     resolved = _resolved(task)
     write_text(folder / RESOLVED, resolved)
     write_text(folder / RECIPE, resolved if task.recipe.text is None else task.recipe.text)
-
-
-def _resolved_with(folder: RunFolder, recipe: Recipe) -> str:
-    """Return the resolved recipe, with the labels and vocabularies of the run."""
-    recipe = recipe.labelled(len(read_labels(folder)))
-    return recipe.resolved(_saved_tokenizer(folder, recipe).sizes)
 
 
 def _resolved(task: Task) -> str:

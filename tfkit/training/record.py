@@ -126,11 +126,12 @@ def accepting(*folders: Path) -> Iterator[None]:
                 pass
         elif path.name in OWN and path.suffix == ".json":
             read_json(path)
-    checksums.UNCHECKED.update(folder.absolute() for folder in folders)
+    trusted = {folder.absolute() for folder in folders}
+    checksums.UNCHECKED.update(trusted)
     try:
         yield
     finally:
-        checksums.UNCHECKED.clear()
+        checksums.UNCHECKED.difference_update(trusted)
     for folder in folders:
         for name in checksums.renew(folder, _acceptable(folder)):
             what = "recorded as it is now" if (folder / name).is_file() else "missing; removed from the record"

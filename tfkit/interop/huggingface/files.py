@@ -19,7 +19,7 @@ from tfkit.core.output import some
 from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in
-from tfkit.storage.hub import PREFIX, downloaded, local_repository
+from tfkit.storage.hub import PREFIX, local_repository
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
@@ -39,9 +39,7 @@ def folder_of(source: str) -> Path:
         return path
     if path.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise DataError(f"{source}: no such folder")
-    if local_repository(source) is not None:
-        return downloaded(source, DOWNLOADED, source)
-    return _downloaded(source)
+    return local_repository(source) or _downloaded(source)
 
 
 def _downloaded(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
@@ -121,6 +122,8 @@ class Faults:
                 known = schema_at(node, model, detail["loc"][:-1])
                 self.unknown_key(place, list(known.model_fields) if known else [])
                 inside.append(place.path)
+            elif detail["type"] == "literal_error" and "[key]" in rest:  # a mapping that has only these keys
+                self.unknown_key(place, re.findall(r"'(.+?)'", detail["ctx"]["expected"]))
             else:
                 by_node.setdefault(key, []).append(InvalidValue(place, detail, rest))
         inside += by_node
