@@ -1,1 +1,0 @@
-"""Adapter for lm-eval, EleutherAI's evaluation harness."""
