@@ -230,7 +230,7 @@ class Experiments(Tracker):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.project, self.options = config.project, config.options
+        self.project, self.options = config.project, {str(name): value for name, value in config.options.items()}
 
     def names(self, training: Training) -> dict[str, str]:
         """Return the arguments of `init` that identify the run, so that a resumed run continues its log."""
