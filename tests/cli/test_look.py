@@ -134,7 +134,7 @@ def test_a_long_text_is_refused_before_anything_is_computed(writer: Run, monkeyp
     monkeypatch.setattr("tfkit.generation.attention.LOOKED", Bound(31, "weights"))
     assert command(writer.folder, "one").stdout
     said = refused(writer.folder, "one two three")
-    assert "tokens have" in said and "attention weights; shorten the text to 31" in said
+    assert "tokens have" in said and "attention weights; at most 31 can be shown" in said
 
 
 def test_the_page_replaces_an_older_one_and_lets_no_text_act(writer: Run, tmp_path: Path) -> None:

@@ -228,11 +228,12 @@ class Run(StoredRun):
         if target is not None and not pair:
             raise UsageError(f"{self.folder}: reads one text; a target requires an encoder-decoder")
         if self.reads_vectors:
-            (text,) = as_vectors(text if isinstance(text, Vectors) else [text])
-            (source,) = self._sources(text)
-            read = position_labels(next(self.blueprint.stacks()), text.array.shape, len(source))
+            (vectors,) = as_vectors(text if isinstance(text, Vectors) else [text])
+            (source,) = self._sources(vectors)
+            text, read = vectors, position_labels(next(self.blueprint.stacks()), vectors.array.shape, len(source))
         else:
-            (source,) = self.read([str(text)]) if self.writes else self._encode_framed([str(text)])
+            text = str(text)
+            (source,) = self.read([text]) if self.writes else self._encode_framed([text])
             read = _labels(self.source_tokenizer, source)
         if not len(source):
             raise UsageError("the text has no tokens")
@@ -241,7 +242,7 @@ class Run(StoredRun):
         special = (_labels(one, list(one.special_ids.values())) for one in (self.tokenizer, self.source_tokenizer))
         return attention_of(model, source, ids, read, written, tuple(chain(*special)))
 
-    def _target(self, source: Any, target: str | None) -> list[int]:
+    def _target(self, source: str, target: str | None) -> list[int]:
         """Return the ids of the target with start and end token. The default target is generated."""
         ids = self.tokenizer.encode(target) if target is not None else list(self.candidates(source)[0][0].ids)
         end = dict(self.blueprint.special_ids).get("end", self.tokenizer.special_ids.get("end"))
