@@ -17,9 +17,10 @@ import tfkit
 from tfkit.core.errors import DataError, RunError, TfkitWarning
 from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.huggingface.generation import generate_section
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.recipe import shortened
-from tfkit.interop.huggingface.special import generate_section, special_ids
+from tfkit.interop.huggingface.special import special_ids
 from tfkit.interop.huggingface.tokenizer import tokenizer_of
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.architecture.resolve import ModelResolver
@@ -34,7 +35,7 @@ from .rows import ROWS
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
-FUNCTIONS = 534
+FUNCTIONS = 545
 
 
 @pytest.fixture
@@ -413,17 +414,83 @@ def test_several_ends_stop_a_text(llama: Path, tmp_path: Path) -> None:
     assert dict(recipe.blueprint().special_ids) == {"pad": 1, "start": 2, "end": 3}
 
 
+def generated(folder: Path, call: int | None = None) -> list[int]:
+    """What their `generate` writes after three tokens, without the end token."""
+    paired = json.loads((folder / "config.json").read_text())["model_type"] == "bart"
+    theirs: Any = theirs_of(folder, "AutoModelForSeq2SeqLM" if paired else "AutoModelForCausalLM")
+    ids = torch.tensor([[5, 9, 11]])
+    more = {} if call is None else {"max_new_tokens": call}
+    out = theirs.generate(ids, attention_mask=torch.ones_like(ids), **more)[0].tolist()[1 if paired else 3 :]
+    ends = theirs.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    return next((out[:place] for place, id_ in enumerate(out) if id_ in ends), out)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["llama", "bart"])
+def test_generation_settings_write_what_theirs_write(kind: str, tmp_path: Path) -> None:
+    folder = with_tokenizer(model_folder(tmp_path / kind, kind, forced_bos_token_id=None))
+    config = json.loads((folder / "config.json").read_text())
+    special = {"eos_token_id": 3, "pad_token_id": 1, **({"decoder_start_token_id": 3} if kind == "bart" else {})}
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({**special, "eos_token_id": None, "max_new_tokens": 9}))
+    a, b, c = generated(folder)[:3]
+
+    def check(settings: dict[str, Any], left: str = "", call: int | None = None, old: bool = False) -> None:
+        stored = {"max_new_tokens": 9, **settings}
+        if old:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_text(json.dumps({**special, **stored}))
+        (folder / "config.json").write_text(json.dumps({**config, **(stored if old else {})}))
+        made = import_model(str(folder), tmp_path / "run", force=True)
+        run = tfkit.load_run(tmp_path / "run")
+        assert list(run.candidates([[5, 9, 11]], call)[0][0].ids) == generated(folder, call)
+        export_model(run, tmp_path / "out", force=True)
+        assert generated(tmp_path / "out", call) == generated(folder, call)
+        named = [note for note in made.notes if note.startswith("generation settings not used: ")]
+        assert named == ([f"generation settings not used: {left}"] if left else [])
+
+    beams = {"num_beams": 3, "length_penalty": 2.0, "early_stopping": True, "eos_token_id": [b, c]}
+    each(
+        [
+            ({"eos_token_id": [b, c], "min_length": 7},),
+            ({"eos_token_id": b, "min_length": 2, "min_new_tokens": 5}, "", None, True),
+            ({"bad_words_ids": [[3], [b], [a, a]], "suppress_tokens": [c]}, "bad_words_ids of several tokens"),
+            ({"begin_suppress_tokens": [a, b], "forced_eos_token_id": [4, 3]}, "", 6),
+            ({**beams, "forced_eos_token_id": 3}, "", None, True),
+            ({**beams, "early_stopping": "never", "no_repeat_ngram_size": 2, "min_length": 6},),
+            ({"max_new_tokens": None, "max_length": 8},),
+            ({"max_new_tokens": None, "max_length": 6}, "", 8),
+            ({"do_sample": True, "top_p": 1e-6}, "", None, True),
+            ({"temperature": 0.6, "mine": "x", "length_penalty": 3.0}, "temperature, mine, length_penalty"),
+            ({"forced_bos_token_id": 7, "begin_suppress_tokens": [a]}, "forced_bos_token_id" * (kind == "llama")),
+        ],
+        check,
+    )
+    file.write_text(json.dumps({**special, "do_sample": True, "temperature": 0.5}))
+    result = command("import", folder, "--out", tmp_path / "drawn")
+    assert "generation defaults: do_sample True, temperature 0.5, top_k 50" in result.stdout
+    run = tfkit.load_run(tmp_path / "drawn")
+    assert [rule.part.part_name for rule in run.recipe.generate.logits] == ["temperature", "top_k"]
+    assert run.generate(["w1"], 4, strategy="greedy") == run.generate(["w1"], 4, strategy="greedy")
+    with pytest.warns(TfkitWarning, match="the recipe's generate: is not exported"):
+        export_model(tfkit.load_run(run.folder, sets=["generate.max_new_tokens=3"]), tmp_path / "changed")
+    file.write_text(json.dumps({**special, "bad_words_ids": 5, "stop_strings": [""]}))
+    assert f"{file}: stop_strings: " in command("import", folder, "--out", tmp_path / "no").stderr
+
+
 def test_special_ids_of_an_encoder_decoder() -> None:
     config = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "no": 1}
     assert special_ids(config, {}, 50) == {"pad": 1, "start": 2, "end": 2}
     assert special_ids(config, {"decoder_start_token_id": 7}, 50)["start"] == 7
     assert special_ids({"eos_token_id": 99}, {}, 50) == {}
-    section = generate_section(config, {"forced_bos_token_id": 0, "no_repeat_ngram_size": 3}, 50)
+    section = generate_section(config, {"forced_bos_token_id": 0, "no_repeat_ngram_size": 3}, 50, True)[0]
     assert section["logits"] == [
         {"type": "no_repeat_ngram", "size": 3},
         {"type": "forced", "tokens": [0]},
     ]
-    assert generate_section(config, {"no_repeat_ngram_size": 0, "suppress_tokens": [60]}, 50) == {}
+    assert generate_section(config, {"no_repeat_ngram_size": 0, "suppress_tokens": [60]}, 50, True)[0] == {}
 
 
 def test_a_config_remembers_what_was_asked() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,8 @@ from tfkit.core.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tfkit.generation.vectors import Pooling
+
 
 @click.command("embed")
 @click.argument("run")
@@ -23,10 +25,14 @@ if TYPE_CHECKING:
 @takes_texts
 @click.option("--out", metavar="FILE", help="Same as --output; .npy: an array [texts d_model], otherwise JSON lines.")
 @click.option(
-    "--pooling", type=click.Choice(["mean", "first", "last"]), default="mean", show_default=True,
-    help="Vector of a text: the mean over its tokens, or that of its first or last token.",
+    "--pooling", type=click.Choice(["mean", "first", "last", "max", "mean_sqrt", "weighted_mean"]),
+    help="Vector of a text: the mean over its tokens, that of its first or last token, ...  [default: the model's, "
+    "else mean]",
 )  # fmt: skip
-@click.option("--normalize/--no-normalize", default=True, show_default=True, help="Divide each vector by its norm.")
+@click.option(
+    "--normalize/--no-normalize", default=None, help="Divide each vector by its norm.  [default: the model's, else yes]"
+)
+@click.option("--prompt", metavar="NAME", help="Prompt of a model of sentence-transformers, by name; '': none.")
 @click.option("--batch-size", type=Whole(ROWS), help="Texts per batch.", metavar="N")
 @DEVICE
 @reads_run
@@ -35,8 +41,9 @@ def command(
     file: str | None,
     inputs: TextOptions,
     out: str | None,
-    pooling: Literal["mean", "first", "last"],
-    normalize: bool,
+    pooling: Pooling | None,
+    normalize: bool | None,
+    prompt: str | None,
     batch_size: int | None,
     device: str,
     reading: ReadOptions,
@@ -53,14 +60,14 @@ def command(
     if inputs.output is None or not inputs.output.endswith(".npy"):
         # opened first, so that an output that cannot be written is refused before anything is computed
         with output_to(inputs.output) as output:
-            _write(output, texts, loaded.embed(values, pooling, normalize, batch_size), inputs.are_records)
+            _write(output, texts, loaded.embed(values, pooling, normalize, batch_size, prompt), inputs.are_records)
         return
     from tfkit.storage.files import whole
 
     with whole(Path(inputs.output)) as temporary:
         import numpy as np
 
-        vectors = loaded.embed(values, pooling, normalize, batch_size)
+        vectors = loaded.embed(values, pooling, normalize, batch_size, prompt)
         with open(temporary, "wb") as stream:
             np.save(stream, vectors.numpy(), allow_pickle=False)
 

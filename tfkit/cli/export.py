@@ -31,8 +31,8 @@ HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2, PEFT = FORMATS
 @click.option("--quantize", type=click.Choice(("int8",)), help="Quantize the weights of an ONNX export to int8.")
 @click.option(
     "--pooling",
-    type=click.Choice(("mean", "first", "last")),
-    help="Pooling for --to sentence-transformers, as in tfkit embed.  [default: mean]",
+    type=click.Choice(("mean", "first", "last", "max", "mean_sqrt", "weighted_mean")),
+    help="Pooling for --to sentence-transformers, as in tfkit embed.  [default: the model's, else mean]",
 )
 @reads_run
 def command(
@@ -76,7 +76,7 @@ def command(
     elif form == PEFT:
         _to_peft(loaded, folder, force)
     else:
-        _to_transformers(loaded, folder, force, (pooling or "mean") if form == SENTENCES else None)
+        _to_transformers(loaded, folder, force, pooling, form == SENTENCES)
     _report_paths(loaded)
 
 
@@ -87,9 +87,13 @@ def _report_paths(run: Run) -> None:
         echo(paths)
 
 
-def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None) -> None:
+def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None, sentences: bool) -> None:
     from tfkit.interop.huggingface.exporting import export_model
+    from tfkit.training.kept import KEPT
+    from tfkit.training.sentences import sentences_in
 
+    if sentences and sentences_in(run.folder / KEPT) is None:
+        pooling = pooling or "mean"
     exported = export_model(run, folder, force, pooling)
     if exported.family_config is None:
         echo(f"{exported.folder}: not an architecture of transformers; the folder includes tfkit's code")
@@ -98,7 +102,7 @@ def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None) ->
     else:
         echo(f"{exported.folder}: {exported.family_config.config['model_type']} ({exported.family_config.head_class})")
     more = ", trust_remote_code=True" * (exported.family_config is None)
-    if pooling is not None:
+    if sentences:
         echo(f'Load: sentence_transformers.SentenceTransformer("{exported.folder}"{more})')
     else:
         echo(f'Load: transformers.{exported.auto_class}.from_pretrained("{exported.folder}"{more})')

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, ReadOptions, Whole, reads_recipe, vocabulary_note
-from tfkit.cli.terminal import echo_json
+from tfkit.cli.terminal import echo, echo_json
 from tfkit.core.bounds import COUNT
 
 
@@ -42,5 +42,9 @@ def command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bo
         return
     from tfkit.core.console import Console
     from tfkit.reports.table import render
+    from tfkit.training.kept import KEPT
+    from tfkit.training.sentences import sentences_in
 
     render(data, Console())
+    if settings := sentences_in(folder / KEPT):
+        echo(f"embed: {settings}")

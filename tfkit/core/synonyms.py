@@ -181,7 +181,7 @@ TARGETS: Mapping[str, str] = {
     "train.metrics": "compute_metrics eval_metrics metric metrics",
     "train.device": "use_cuda accelerator device",
     # generation
-    "generate.max_new_tokens": "max_tokens max_length max_gen_len max_generate_length gen_length max_new_tokens",
+    "generate.max_new_tokens": "max_tokens max_gen_len max_generate_length gen_length max_new_tokens",
     "generate.strategy.num_beams": "beam_size beam_width beams num_beams",
     "generate.strategy.n_best": "num_return_sequences nbest best_of n_best",
     "generate.strategy.length_penalty": "lenpen length_alpha length_penalty",

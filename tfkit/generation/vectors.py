@@ -17,7 +17,7 @@ from tfkit.generation.tokens import padded_ids
 from tfkit.models import Model
 from tfkit.models.call import Call
 
-Pooling = Literal["mean", "first", "last"]
+Pooling = Literal["mean", "first", "last", "max", "mean_sqrt", "weighted_mean"]
 
 
 def text_vectors(
@@ -34,5 +34,20 @@ def text_vectors(
         for rows in by_length([len(text) for text in texts], device.type, batch_size):
             ids, real = padded_ids([texts[row] for row in rows], device, left=False)
             hidden = stack(Call(Inputs(ids, real=real)))
-            vectors[rows] = pool(wide(hidden), real, pooling).cpu()
+            vectors[rows] = _pooled(wide(hidden), real, pooling).cpu()
     return F.normalize(vectors, dim=-1) if normalize else vectors
+
+
+def _pooled(hidden: Tensor, real: Tensor | None, pooling: Pooling) -> Tensor:
+    """Pool [batch time d_model] over the real tokens, which come first."""
+    if pooling in ("mean", "first", "last"):
+        return pool(hidden, real, pooling)
+    mask = torch.ones(hidden.shape[:2], device=hidden.device) if real is None else real
+    if pooling == "max":
+        return hidden.masked_fill(~mask.bool()[..., None], -torch.inf).amax(dim=1)
+    weights = mask.to(hidden.dtype)  # [batch time]
+    if pooling == "weighted_mean":
+        weights = weights * torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+    total = weights.sum(dim=1, keepdim=True)
+    total = total.sqrt() if pooling == "mean_sqrt" else total
+    return (hidden.masked_fill(~mask.bool()[..., None], 0) * weights[..., None]).sum(dim=1) / total

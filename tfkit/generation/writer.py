@@ -162,9 +162,10 @@ class Writer:
         """Return the maximum number of new tokens for a prompt or source of this length."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        if self.settings.length_ratio is None or self.model.blueprint.encoder is None:
-            return self.settings.max_new_tokens
-        return min(self.settings.max_new_tokens, int(self.settings.length_ratio * length) + 10)
+        most, whole, ratio = self.settings.max_new_tokens, self.settings.max_length, self.settings.length_ratio
+        if self.model.blueprint.encoder is None:
+            return most if whole is None else min(most, max(1, whole - length))
+        return most if ratio is None else min(most, int(ratio * length) + 10)
 
 
 def make_writer(
@@ -184,14 +185,16 @@ def make_writer(
     strategies = _chosen("strategy", options.get("strategy"), [settings.strategy])
     if len(strategies) != 1:
         raise UsageError(f"expected one strategy, got {len(strategies)}")
-    logits = _chosen("logits", options.get("logits"), settings.logits)
+    strategy, logits = strategies[0].build(), _chosen("logits", options.get("logits"), settings.logits)
+    if strategies[0] != settings.strategy and not strategy.draws:  # the recipe's rules for samples have no effect
+        logits = [rule for rule in logits if rule not in settings.logits or not rule.build().of_sampling]
     rules = bound_rules(logits, _chosen("stop", options.get("stop"), settings.stop), tokenizer)
     return Writer(
         decoder,
         tokenizer,
         settings,
         start,
-        strategies[0].build(),
+        strategy,
         rules,
         settings.seed if seed is None else seed,
         most,

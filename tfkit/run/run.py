@@ -38,10 +38,12 @@ from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.device import choose_device
 from tfkit.training.fills import fillings
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
+from tfkit.training.kept import KEPT
 from tfkit.training.objective import MaskedLm, Prediction
 from tfkit.training.objective.base import text_fields
 from tfkit.training.samples import SampleOutput
 from tfkit.training.scoring import Scorer, keep_scores
+from tfkit.training.sentences import POOLINGS, Sentences, sentences_in
 from tfkit.training.supply import downloaded_run, saved_recipe
 from tfkit.training.vocabularies import check_tokenizer
 from tfkit.training.weights_file import is_weights_file, recipe_in
@@ -190,28 +192,41 @@ class Run(StoredRun):
     def embed(
         self,
         texts: str | Sequence[str],
-        pooling: Pooling = "mean",
-        normalize: bool = True,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         batch_size: int | None = None,
+        prompt: str | None = None,
     ) -> Tensor:
         """Return the pooled last hidden states of each text, [texts d_model], in at least float32.
 
-        `pooling` selects the mean over all tokens except padding, the first token or the last token. `normalize`
-        divides each vector by its norm. Long texts are truncated. Raise UsageError for vector models and invalid
-        arguments.
+        `pooling` (mean, first, last, max, mean_sqrt, weighted_mean) selects the vector of a text, by default the mean
+        over all tokens except padding. `normalize` divides each vector by its norm. `prompt` names a prompt to put
+        before each text; "" is none. A model imported from sentence-transformers has other defaults. Long texts are
+        truncated. Raise UsageError for vector models and invalid arguments.
         """
         if self.reads_vectors:
             raise UsageError(f"{self.folder}: this model reads arrays, but embed requires texts; call run.model")
-        if pooling not in ("mean", "first", "last"):
-            raise UsageError(f"pooling must be mean, first or last, got '{pooling}'")
+        settings = sentences_in(self.folder / KEPT) or Sentences()
+        pooling = settings.pooling if pooling is None else pooling
+        if pooling not in POOLINGS:
+            raise UsageError(f"pooling must be {', '.join(POOLINGS)}, got '{pooling}'")
+        prompt = settings.default if prompt is None else prompt
+        if prompt and prompt not in settings.prompts:
+            raise UsageError(f"{self.folder}: no prompt '{prompt}'; available: {', '.join(settings.prompts) or 'none'}")
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, got {batch_size}")
         strings = [texts] if isinstance(texts, str) else list(texts)
+        if prompt or settings.lower:
+            strings = [(settings.prompts[prompt] if prompt else "") + text for text in strings]
+            strings = [text.lower() for text in strings] if settings.lower else strings
         plan = next(self.blueprint.stacks())
-        ids = [self._cut(ids, plan.max_length) for ids in self._encode_framed(strings)]
+        longest = min((size for size in (plan.max_length, settings.max_length) if size is not None), default=None)
+        ids = [self._cut(ids, longest) for ids in self._encode_framed(strings)]
         if not ids:
             return torch.empty(0, plan.d_model)
-        return text_vectors(self.model, ids, pooling, normalize, batch_size)
+        return text_vectors(
+            self.model, ids, pooling, settings.normalize if normalize is None else normalize, batch_size
+        )
 
     @parts_named()
     def attention(self, text: str | Array, target: str | None = None) -> AttentionMaps:

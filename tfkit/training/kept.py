@@ -27,7 +27,10 @@ VOCABULARIES = (
     "source.spm", "spiece.model", "spm.model", "spm_char.model", "target.spm", "tekken.json", "tiktoken.model",
     "tokenizer.model", "vocab-src.json", "vocab-tgt.json", "vocab.json", "vocab.txt",
 )  # fmt: skip
-FILES = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, *VOCABULARIES)
+# files of sentence-transformers
+MODULES, POOLING = "modules.json", "1_Pooling/config.json"
+SENTENCES = (MODULES, "sentence_bert_config.json", "config_sentence_transformers.json", POOLING)
+FILES = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, *VOCABULARIES, *SENTENCES)
 
 
 def names_in(folder: Path) -> list[str]:

@@ -13,10 +13,10 @@ from torch import Tensor
 from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
-from tfkit.core.options import PositiveInt
+from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.logits.base import NEVER, LogitsRule
+from tfkit.generation.logits.base import NEVER, PADDING, LogitsRule
 from tfkit.generation.tokens import Tokens, end_ids, token_ids
 
 
@@ -26,6 +26,9 @@ class Banned(LogitsRule):
 
     class Config(LogitsRule.Config):
         tokens: Tokens = Field(description="texts or ids of the excluded tokens")
+        at: NonNegativeInt | None = Field(
+            None, description="exclude them only as this token, 0: the first; none: always"
+        )
 
     config: Config
 
@@ -34,18 +37,22 @@ class Banned(LogitsRule):
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         self.banned = self.banned.to(logits.device)  # once, as a copy waits for the device
-        return logits.index_fill(1, self.banned, NEVER)
+        excluded = logits.index_fill(1, self.banned, NEVER)
+        return excluded if self.config.at is None else torch.where((new == self.config.at)[:, None], excluded, logits)
 
 
 @register("logits", "forced")
 class Forced(LogitsRule):
     """logit = 0 for tokens[n] after n written tokens, -inf for all others (Liu et al. 2020, mBART, arXiv 2001.08210).
 
+    With `last`, they are the last tokens of a text that reaches its maximum length.
+
     Beam search does not normalize after the rules, so the logit 0 gives forced tokens a log-probability of 0.
     """
 
     class Config(LogitsRule.Config):
         tokens: Tokens = Field(description="texts or ids of the first tokens, in order")
+        last: bool = Field(False, description="force the last tokens at the maximum length instead")
 
     config: Config
 
@@ -53,11 +60,16 @@ class Forced(LogitsRule):
         self.first = torch.tensor(token_ids(self.config.tokens, tokenizer))
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+        return self.within(logits, ids, new, None)
+
+    def within(self, logits: Tensor, ids: Tensor, new: Tensor, left: Tensor | None) -> Tensor:
         first = self.first = self.first.to(logits.device)
-        forced = first[new.clamp(max=len(first) - 1)]
+        if self.config.last:
+            new = torch.full_like(new, -1) if left is None else len(first) - left
+        forced = first[new.clamp(0, len(first) - 1)]
         others = torch.arange(logits.shape[1], device=logits.device)[None] != forced[:, None]
         certain = torch.zeros_like(logits).masked_fill(others, NEVER)
-        return torch.where((new < len(first))[:, None], certain, logits)
+        return torch.where(((new >= 0) & (new < len(first)))[:, None], certain, logits)
 
 
 @register("logits", "min_length")
@@ -67,6 +79,7 @@ class MinLength(LogitsRule):
     class Config(LogitsRule.Config):
         tokens: PositiveInt = Field(description="minimum number of tokens before the end token")
         ends: Tokens | None = Field(None, description="texts or ids of the end tokens; none: the tokenizer's end token")
+        prompt: bool = Field(False, description="count the tokens of the prompt, too")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
@@ -84,4 +97,5 @@ class MinLength(LogitsRule):
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         self.ends = self.ends.to(logits.device)
         held_back = logits.index_fill(1, self.ends, NEVER)
-        return torch.where((new < self.config.tokens)[:, None], held_back, logits)
+        written = (ids != PADDING).sum(dim=1) if self.config.prompt else new
+        return torch.where((written < self.config.tokens)[:, None], held_back, logits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import Fault
-from tfkit.core.trees import JsonObject
+from tfkit.core.errors import Fault, TfkitWarning
+from tfkit.core.trees import JsonObject, Tree
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_checkpoint
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
+from tfkit.interop.huggingface.generation import generate_section, settings_of
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
 from tfkit.interop.huggingface.matching import FamilyConfig, matching_family, nearest_unlike
 from tfkit.interop.huggingface.own import head_classes, own_config, write_sources
@@ -28,6 +30,7 @@ from tfkit.interop.huggingface.special import ID_KEYS, read_optional
 from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.interop.local_paths import LocalPaths
+from tfkit.recipe.settings.sections import Generate
 from tfkit.run import Run
 from tfkit.storage.files import write_json
 from tfkit.storage.targets import target_folder, whole_folder
@@ -84,16 +87,29 @@ def export_model(
         save_tensors(folder / SINGLE, stored, {"format": "pt"})
         write_json(folder / CONFIG, config | facts(run.blueprint, tensors))
         if run.blueprint.decoder is not None:
-            write_json(folder / GENERATION, read_optional(kept / GENERATION) or special)
+            generation = special | _generation(run, kept)
+            write_json(folder / GENERATION, read_optional(kept / GENERATION) or generation)
         if has_tokenizer(run):
             write_tokenizer(run, kept, folder)
-        restore(kept, folder)
         if pooling is not None:
             write_sentences(run, pooling, folder)
+        restore(kept, folder)
         LocalPaths.of(run).out_of_files(folder)
         text = card(run, auto_class(run.blueprint), family_config is None, pooling is not None)
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
     return Exported(goal.path, family_config, auto_class(run.blueprint), why)
+
+
+def _generation(run: Run, kept: Path) -> Tree:
+    """Return the generation settings of the original files. Warn if the recipe's `generate:` is another."""
+    config, generation = read_optional(kept / CONFIG), read_optional(kept / GENERATION)
+    size = run.tokenizer.vocab_size if has_tokenizer(run) else run.blueprint.last.vocab_size or 0
+    found = generate_section(config, generation, size, run.blueprint.encoder is not None)
+    stored = settings_of(config, generation)
+    if stored and run.recipe.generate not in (Generate(), Generate(**found.section)):
+        text = f"{run.folder}: the recipe's generate: is not exported, as it is not that of the imported model"
+        warnings.warn(text, TfkitWarning, stacklevel=3)
+    return stored
 
 
 def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:

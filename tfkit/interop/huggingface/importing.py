@@ -9,21 +9,18 @@ from pathlib import Path
 import torch
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RecipeError
+from tfkit.core.errors import RecipeError, on_one_line
 from tfkit.core.plugins import is_shipped
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import RenamedTensors
 from tfkit.interop.huggingface.files import CONFIG, open_checkpoint
+from tfkit.interop.huggingface.generation import Settings, generate_section
 from tfkit.interop.huggingface.kept import fingerprint, keep
 from tfkit.interop.huggingface.recipe import recipe_text, shortened
 from tfkit.interop.huggingface.source import Source, without_weights
-from tfkit.interop.huggingface.special import (
-    generate_section,
-    special_ids,
-    token_ids,
-)
+from tfkit.interop.huggingface.special import special_ids, token_ids
 from tfkit.interop.huggingface.strangers import CODE
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
 from tfkit.interop.huggingface.weights import check_depth, write_weights
@@ -45,6 +42,7 @@ from tfkit.training.folder import (
 from tfkit.training.labels import save_labels
 from tfkit.training.needs import NEEDS, parts_in, recorded
 from tfkit.training.record import record_all
+from tfkit.training.sentences import sentences_in
 from tfkit.training.vocabularies import save_tokenizer
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -77,11 +75,13 @@ def import_model(
         out = Path("runs") / (read.folder.resolve().name if Path(source).is_dir() else source.rpartition("/")[2])
     goal = target_folder(out, "tfkit run", (ENVIRONMENT, RESOLVED), force)
     target = goal.path
+    sentences = sentences_in(read.folder)
     tokenizer = tokenizer_of(read.folder, token_ids(read.config, read.generation))
     model = read.model()
     stored_notes = _as_stored(read, model)
     absent = without_weights(read, model) if model.get("heads") else []
-    text = _text(read, model, tokenizer, target)
+    settings = _settings(read, model, tokenizer)
+    text = _text(read, model, tokenizer, target, settings.section)
     with whole_folder(goal) as folder:
         (folder / RECIPE).write_text(text, encoding="utf-8", newline="\n")
         recipe = _loaded(folder / RECIPE, imports, read, model)
@@ -98,7 +98,11 @@ def import_model(
             *(f"{name} references code ({', '.join(CODE)}), which is neither executed nor kept" for name in named),
         ]
         notes += [f"omitted {name}: the files have no weights for it" for name in absent]
+        notes += [f"embed: {sentences}"] if sentences else []
         notes += _notes(read, recipe.blueprint(), tokenizer, unread)
+        used = [f"{key} {on_one_line(str(value), 40)}" for key, value in settings.used.items()]
+        for text, settings_named in (("generation defaults", used), ("generation settings not used", settings.left)):
+            notes += [f"{text}: {', '.join(settings_named)}"] if settings_named else []
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder), notes))
         write_card(RunFolder(folder), target.name, [f"{parameters:,} parameters.", *recipe.lines(recipe.blueprint())])
         record_all(folder)
@@ -113,12 +117,18 @@ def _as_stored(read: Source, model: Tree) -> list[str]:
         return read.family.to_stored(model, RenamedTensors(read.family, checkpoint))
 
 
-def _text(read: Source, model: Tree, tokenizer: Tokenizer | None, target: Path) -> str:
+def _settings(read: Source, model: Tree, tokenizer: Tokenizer | None) -> Settings:
+    """Return the generation settings of a model that generates."""
+    if not _writes(model):
+        return Settings({}, {}, [])
+    size = _vocab_size(model) or 0 if tokenizer is None else tokenizer.vocab_size
+    return generate_section(read.config, read.generation, size, model["type"] == "encoder_decoder")
+
+
+def _text(read: Source, model: Tree, tokenizer: Tokenizer | None, target: Path, generate: Tree) -> str:
     """Return the text of the recipe, with commands to try in its header comment."""
     short = shortened(model)
     ids = special_ids(read.config, read.generation, _vocab_size(model))
-    size = 0 if tokenizer is None else tokenizer.vocab_size
-    sections = {"generate": generate_section(read.config, read.generation, size)} if _writes(model) else {}
     summary = (read.family.__doc__ or read.family.part_name).strip().splitlines()[0].rstrip(".")
     header = [
         f"{summary}.",
@@ -127,7 +137,7 @@ def _text(read: Source, model: Tree, tokenizer: Tokenizer | None, target: Path) 
     ]
     if tokenizer is not None and _writes(model):
         header.append(f'      tfkit generate {target} "..."')
-    return recipe_text(header, {**short, "special_ids": ids} if ids else short, sections)
+    return recipe_text(header, {**short, "special_ids": ids} if ids else short, {"generate": generate})
 
 
 def _writes(model: ModelSection) -> bool:

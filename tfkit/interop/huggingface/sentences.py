@@ -8,16 +8,11 @@ from tfkit.core.errors import UsageError
 from tfkit.run import Run
 from tfkit.storage.files import write_json
 from tfkit.training.folder import RunFolder
+from tfkit.training.sentences import POOLINGS
 from tfkit.training.vocabularies import tokenizer_files
 
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
 POOLING_FOLDER, POOLING_CONFIG = "1_Pooling", "config.json"
-# pooling of `tfkit embed` -> key of sentence-transformers, in the format that all its versions read
-POOLINGS = {
-    "mean": "pooling_mode_mean_tokens",
-    "first": "pooling_mode_cls_token",
-    "last": "pooling_mode_lasttoken",
-}
 
 
 def check_reads_sentences(run: Run) -> None:
@@ -39,5 +34,5 @@ def write_sentences(run: Run, pooling: str, folder: Path) -> None:
     write_json(folder / MODULES, modules)
     write_json(folder / SETTINGS, {"max_seq_length": plan.max_length, "do_lower_case": False})
     (folder / POOLING_FOLDER).mkdir()
-    modes = {key: name == pooling for name, key in POOLINGS.items()}
+    modes = {key: name == pooling for name, (_, key) in POOLINGS.items()}
     write_json(folder / POOLING_FOLDER / POOLING_CONFIG, {"word_embedding_dimension": plan.d_model, **modes})

@@ -12,9 +12,10 @@ from tfkit.interop.huggingface.blame import config_fault, unreadable
 from tfkit.interop.huggingface.convert import names_of
 from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, folder_of, open_checkpoint, read_config
+from tfkit.interop.huggingface.generation import RULES, STRATEGY
 from tfkit.interop.huggingface.known import family_of
 from tfkit.interop.huggingface.settings import ConfigJson
-from tfkit.interop.huggingface.special import RULES, read_optional
+from tfkit.interop.huggingface.special import read_optional
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.model import blueprint_of
@@ -66,10 +67,12 @@ class Source:
 
     def generation_fault(self, error: RecipeError) -> DataError:
         """Return an error in the recipe's `generate:` as an error in the source files."""
-        named = {option: key for key, (_, _, option) in RULES.items()}
+        options = {key: option for key, (_, _, option) in RULES.items()} | STRATEGY | {"max_length": "max_new_tokens"}
+        named = {option: key for key, option in options.items() if key in {**self.config, **self.generation}}
         lines = []
         for fault in error.faults:
-            key = named.get(fault.path.rpartition(".")[2], fault.path)
+            option = fault.path.rpartition(".")[2].partition("[")[0]
+            key = named.get(option, option)
             file = GENERATION if key in self.generation else CONFIG
             lines.append(f"{self.folder / file}: {key}: {fault.message}")
         return DataError("\n".join(lines))

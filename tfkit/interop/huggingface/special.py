@@ -1,4 +1,4 @@
-"""Special tokens and generation settings in config.json and generation_config.json."""
+"""Special tokens in config.json, generation_config.json and the tokenizer files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ TOKEN_KEYS = {
     "separator": ("sep_token",),
 }
 ID_KEYS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
-# key of generation_config.json -> (value without effect, tfkit's rule, option of the rule)
-RULES: Mapping[str, tuple[float | None, str, str]] = {
-    "repetition_penalty": (1.0, "repetition_penalty", "penalty"),
-    "no_repeat_ngram_size": (0, "no_repeat_ngram", "size"),
-    "suppress_tokens": (None, "banned", "tokens"),
-    "forced_bos_token_id": (None, "forced", "tokens"),
-}
 
 
 def read_optional(path: Path) -> dict[str, object]:
@@ -56,22 +49,6 @@ def special_ids(config: ConfigJson, generation: Mapping[str, object], size: int 
     if isinstance(begins, int):
         ids["start"] = begins
     return {role: id_ for role, id_ in ids.items() if size is None or id_ < size}
-
-
-def generate_section(config: ConfigJson, generation: Mapping[str, object], size: int) -> dict[str, object]:
-    """Return the recipe's `generate:` section; ids must be below `size`, the tokenizer's vocabulary size."""
-    stored = {**{key: config[key] for key in RULES if key in config}, **generation}
-    rules = []
-    for key, (nothing, rule, option) in RULES.items():
-        value = stored.get(key)
-        value = [id_ for id_ in value if id_ < size] if isinstance(value, list) else value
-        if value is not None and value != nothing and value != []:
-            rules.append({"type": rule, option: [value] if option == "tokens" and isinstance(value, int) else value})
-    ends = [id_ for id_ in token_ids(config, generation).get("end", []) if id_ < size]
-    section: dict[str, object] = {"logits": rules} if rules else {}
-    if len(ends) > 1:
-        section["stop"] = [{"type": "end_token", "tokens": ends}]
-    return section
 
 
 def role_texts(folder: Path) -> dict[str, str]:

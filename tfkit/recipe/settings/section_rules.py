@@ -244,6 +244,9 @@ def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Pro
     elif blueprint.encoder is None and "length_ratio" in changed:
         text = "has no effect: only an encoder_decoder has a source; use max_new_tokens"
         yield Doubt("length_ratio", text, at="generate")
+    elif blueprint.encoder is not None and "max_length" in changed:
+        text = "has no effect: the prompt of an encoder_decoder is its start token; use max_new_tokens"
+        yield Doubt("max_length", text, at="generate")
     if generate.compile and generate.cache != "static":
         yield Problem("compile", "needs buffers of full size; set cache: static too", at="generate")
 

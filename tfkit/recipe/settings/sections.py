@@ -428,6 +428,9 @@ class Generate(Section):
     """Generation defaults."""
 
     max_new_tokens: PositiveInt = Field(256, description="maximum number of new tokens")
+    max_length: PositiveInt | None = Field(
+        None, description="additional limit of prompt and new tokens together, in a model without an encoder"
+    )
     length_ratio: NonNegativeFloat | None = Field(
         None, description="additional limit for translation, relative to the source: ratio * source length + 10 tokens"
     )
