@@ -150,7 +150,6 @@ LINES = {
     "steps=8": "train.steps",
     "data.max_length=8": "data.batch.length",
     "train.max_length=8": "model.max_length",
-    "generate.max_length=8": "max_new_tokens",
     "study={base: x, over: [], seed: 8}": "seeds",
     # and what is only misspelt, or is none of the part's options
     "model.d_modell=8": "d_model",

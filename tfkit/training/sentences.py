@@ -21,6 +21,7 @@ POOLINGS: Mapping[Pooling, tuple[str, str]] = {
     "mean_sqrt": ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"),
     "weighted_mean": ("weightedmean", "pooling_mode_weightedmean_tokens"),
 }
+TASK = "feature-extraction"
 LARGEST = 10**6  # longer limits are those of tokenizers without one
 
 
@@ -50,28 +51,29 @@ def sentences_in(folder: Path) -> Sentences | None:
     modules = _read(folder, MODULES, list)
     if not modules:
         return None
-    kinds = [str(one.get("type")).rpartition(".")[2] if isinstance(one, dict) else str(one) for one in modules]
-    paths = [one.get("path") if isinstance(one, dict) else None for one in modules]
-    if (
-        kinds[2:] not in ([], ["Normalize"])
-        or kinds[:2] != ["Transformer", "Pooling"]
-        or paths[:2] != ["", "1_Pooling"]
-    ):
-        named = ", ".join(f"{kind} in {path!r}" for kind, path in zip(kinds, paths, strict=True))
+    parts = [one if isinstance(one, dict) else {} for one in modules]
+    found = [(str(one.get("type")).rpartition(".")[2], one.get("path")) for one in parts]
+    after = [kind for kind, _ in found[2:]]
+    if found[:2] != [("Transformer", ""), ("Pooling", "1_Pooling")] or after not in ([], ["Normalize"]):
+        named = ", ".join(f"{kind} in {path!r}" for kind, path in found)
         supported = "a Transformer in '', a Pooling in '1_Pooling' and optionally Normalize"
         raise DataError(f"{folder / MODULES}: {named} is not supported; expected {supported}")
     base, about, pooling = (_read(folder, name, dict) for name in SENTENCES[1:])
-    prompts = {str(name): text for name, text in (about.get("prompts") or {}).items() if text}
-    default = about.get("default_prompt_name")
-    _check(folder, base, pooling, prompts)
+    stored, default = about.get("prompts"), about.get("default_prompt_name")
+    texts = stored if isinstance(stored, dict) else {}
+    prompts = {name: text for name, text in texts.items() if isinstance(text, str) and text}
+    if (task := base.get("transformer_task", TASK)) != TASK:
+        raise DataError(f"{folder / SENTENCES[1]}: transformer_task {task!r} is not supported; expected {TASK!r}")
+    if prompts and pooling.get("include_prompt") is False:
+        raise DataError(f"{folder / POOLING}: include_prompt: false is not supported")
     longest = base.get("max_seq_length") or _read(folder, TOKENIZER_CONFIG, dict).get("model_max_length")
     return Sentences(
         _pooling(folder, pooling),
-        "Normalize" in kinds,
+        bool(after),
         longest if isinstance(longest, int) and 0 < longest < LARGEST else None,
         base.get("do_lower_case") is True,
         prompts,
-        default if default in prompts else None,
+        default if isinstance(default, str) and default in prompts else None,
     )
 
 
@@ -81,14 +83,6 @@ def _read(folder: Path, name: str, kind: type[Any]) -> Any:
     if not isinstance(found, kind):
         raise DataError(f"{folder / name}: expected a {'list' if kind is list else 'mapping'}")
     return found
-
-
-def _check(folder: Path, base: Mapping[str, Any], pooling: Mapping[str, Any], prompts: Mapping[str, str]) -> None:
-    """Raise DataError for settings that would give other vectors."""
-    if base.get("transformer_task", "feature-extraction") != "feature-extraction":
-        raise DataError(f"{folder / SENTENCES[1]}: transformer_task {base['transformer_task']!r} is not supported")
-    if prompts and pooling.get("include_prompt") is False:
-        raise DataError(f"{folder / POOLING}: include_prompt: false is not supported")
 
 
 def _pooling(folder: Path, config: Mapping[str, Any]) -> Pooling:
