@@ -111,6 +111,7 @@ LINES: dict[str, tuple[str | bytes, str]] = {
     "an empty line": ("a\n\nb\n", ":2: empty line; remove it"),
     "a blank line at the end": ("a\n \n", ":2: empty line; remove it"),
     "no text": (b"a\n\xff\n", ":2: not UTF-8 text (invalid start byte)"),
+    "wide": ("ab\n".encode("utf-16-le"), ":1: not UTF-8 text (null characters)"),
     "a line without an end": (b"a\n" + b"a" * (LONGEST + 1), f":2: longer than {LONGEST:,} bytes"),
 }
 OBJECTS: dict[str, tuple[str | bytes, str]] = {

@@ -41,9 +41,8 @@ def command(recipe: str, devices: int, memory: int, length: int | None, as_json:
     train.parallel.shard is shown, too. The total leaves out temporary tensors of kernels, which usually add a few
     percent.
     """
-    doing = "tracing training steps"
-    warn(f"{recipe}: {doing}")  # before the imports, which take seconds
-    with working(doing):
+    warn(f"{recipe}: tracing training steps")  # before the imports, which take seconds
+    with working("tracing training steps"):
         from tfkit.training.planning import plan_training
 
         loaded = reading.recipe(recipe)

@@ -277,6 +277,8 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise DataError(f"{place}: not UTF-8 text ({error.reason})") from None
+        if text.count("\0") * 4 > len(text):
+            raise DataError(f"{place}: not UTF-8 text (null characters)")
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 

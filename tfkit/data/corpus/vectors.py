@@ -8,6 +8,7 @@ import os
 import struct
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -153,10 +154,14 @@ class FolderCorpus(VectorCorpus):
         if array.shape[1:] != like.shape[1:]:
             raise DataError(f"{path}: has shape {list(array.shape)}, but {first} has {list(like.shape)}")
 
+    @cached_property
+    def _files(self) -> list[str]:
+        return files_in(self.config.folder, self.suffixes)
+
     def _labelled(self) -> Iterator[tuple[str, str]]:
         """Yield each file with its label."""
         if self.config.labels is None:
-            for path in files_in(self.config.folder, self.suffixes):
+            for path in self._files:
                 label = os.path.basename(os.path.dirname(path))
                 if Path(path).parent == Path(self.config.folder):
                     raise DataError(f"{path}: is not in a class folder; move it to a subfolder, or set `labels`")
@@ -213,14 +218,13 @@ class Images(FolderCorpus):
                         )
                     if picture.format in ANIMATED and getattr(picture, "is_animated", False):
                         raise DataError(f"{path}: is animated ({picture.n_frames} frames); save each frame as a file")
-                    array = self._pixels(picture, path)
+                    return self._pixels(picture, path)
         except RunError as error:
             raise DataError(str(error)) from None
         except pillow.UnidentifiedImageError:
             raise DataError(f"{path}: cannot be read as an image of type {', '.join(FORMATS)}") from None
         except (*wrong, pillow.DecompressionBombError) as error:
             raise DataError(f"{path}: cannot be read as an image: {error}") from None
-        return array
 
     def _pixels(self, picture: Any, path: str) -> Array:
         """Return a picture upright, on white, as [height width channels] from 0 to 1."""
