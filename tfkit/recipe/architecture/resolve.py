@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
-from tfkit.core.errors import Place
-from tfkit.core.keys import Kind, NormValue, PartsValue, PartValue
 from tfkit.core.shape import Side
 from tfkit.core.slots import EmbeddingFacts, ModelFacts, of_kind
 from tfkit.recipe.architecture.checks import LastStates, check_memory_is_read, check_sight, ends_in_states
@@ -17,14 +15,13 @@ from tfkit.recipe.architecture.context import stack_positions
 from tfkit.recipe.architecture.heads import HeadResolver, check_readers
 from tfkit.recipe.architecture.layers import DistinctLayers, LayerResolver, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
-from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand, varies
+from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, combinations, expand
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
 from tfkit.recipe.architecture.stack import Sizes, StackText, Vocabulary, is_last_state
-from tfkit.recipe.architecture.sublayers import SUBLAYER_KEY
-from tfkit.recipe.keys import LAYER, MODEL, STACK, default_part
+from tfkit.recipe.keys import MODEL, STACK, default_part
 from tfkit.recipe.overlays import merge
-from tfkit.recipe.text.faults import Faults, InvalidValue, plain
-from tfkit.recipe.text.node import Node, items, mapping, node_at
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.node import Node, mapping, node_at
 
 SIDES = ("encoder", "decoder")
 # keys whose values are stored in the Blueprint as they are
@@ -57,7 +54,6 @@ class ModelResolver:
         plans: dict[Side, StackPlan] = {}
         for side, causal in sides.items():
             plans[side] = self._stack(side, causal, plans.get("encoder"))
-        check_overridden(own, self._used(), self.faults)
         if len(plans) == 2:
             encoder, decoder = plans["encoder"], plans["decoder"]
             plans["encoder"] = replace(encoder, other_depth=decoder.num_layers)
@@ -115,16 +111,6 @@ class ModelResolver:
             self.faults.add(over, f"expected a mapping of the {side}'s keys")
             return own
         return mapping(merge(replace(self.node, value=own), over, self.faults.errors))
-
-    def _used(self) -> Iterator[Node]:
-        """Yield the nodes that stacks and layers use; for a stack whose layers have faults, yield all its nodes."""
-        for side, keys in self.stacks.items():
-            layers = self.layers.get(side)
-            # excludes the stack's mask, which each layer may drop
-            yield from (node for key, node in keys.items() if layers is None or key not in ("layer", "layers", "mask"))
-            if layers is not None:
-                yield from {id(text): text for text in layers.texts}.values()  # without duplicates
-                yield from (layers.layers.merged((kind,)) for kind in layers.layers.kinds)
 
     # a single stack
 
@@ -222,76 +208,3 @@ class ModelResolver:
             self.faults.add(node, "cannot be none; remove init to use the default, xavier")
             return None
         return Preparer(self.faults).config(node, "init", default=default)
-
-
-class _Forms(Faults):
-    """Faults of the values that are present; missing ones were already reported with the stacks."""
-
-    def _invalid_one(self, several: list[InvalidValue]) -> None:
-        node, first, _ = several[0]
-        if first["type"] != "missing" and not (first["type"] == "part_type" and node.get("type") is None):
-            super()._invalid_one(several)
-
-
-def check_overridden(keys: Mapping[str, Node], used: Iterable[Node], faults: Faults) -> None:
-    """Report invalid values in `model:` that no stack uses because `encoder:` and `decoder:` override them.
-
-    `used` are the nodes in use. Values are validated one by one, not in combination.
-    """
-    stands = set(_places(used))
-    unused = set(_places(keys.values())) - stands
-    if not unused:
-        return
-    forms, known = _Forms(faults.errors), len(faults.errors)
-    # layers are always checked, since kinds are merged over the layer, and norms over its norm
-    checked = {key for key, node in keys.items() if not stands.issuperset(_places([node]))} | {"layer", "layers"}
-    _read({key: node for key, node in keys.items() if key in checked}, forms)
-    faults.errors += [fault for fault in forms.errors[known:] if (fault.place, fault.path) in unused]
-
-
-def _places(texts: Iterable[Node]) -> Iterator[tuple[Place, str]]:
-    """Yield the places of all values and keys in `texts`, each with the path."""
-    for text in texts:
-        for _, node in text.walk():
-            yield node.place, node.path
-            if node.key_place is not None:
-                yield node.key_place, node.path
-
-
-def _read(keys: Mapping[str, Node], faults: Faults) -> None:
-    """Validate each value of a stack separately."""
-    sizes, preparer = Sizes(next(iter(keys.values())), keys, faults), Preparer(faults, stack_norm(keys))
-    for name, declared in STACK.items():
-        if declared.is_plain and name in keys:
-            sizes.plain(declared)
-        _parts(keys.get(name), declared.kind, preparer)
-    sizes.vocabulary(Vocabulary(), "decoder")
-    layer, kinds = keys.get("layer"), mapping(keys.get("layers"))
-    expand(keys.get("pattern"), MAX_LAYERS, list(kinds), faults)
-    whole = [kind if layer is None else merge(layer, kind, []) for kind in kinds.values()]
-    for text in (layer, *whole):
-        for key, node in mapping(text).items():
-            _in_layer(key, node, preparer)
-
-
-def _in_layer(key: str, node: Node, preparer: Preparer) -> None:
-    """Validate one key of a layer or a kind."""
-    match = SUBLAYER_KEY.fullmatch(key)
-    declared = LAYER.get(key if match is None else f"{match['base']}{match['norm'] or ''}")
-    if varies(node):
-        return
-    if declared is None:
-        preparer.faults.unknown_key(node, list(LAYER))
-    elif declared.is_plain:
-        plain(declared.kind, node, preparer.faults)
-    else:
-        _parts(node, declared.kind, preparer)
-
-
-def _parts(node: Node | None, kind: Kind, preparer: Preparer) -> None:
-    """Validate a part or a list of parts; skip none, and `true` for a norm."""
-    if not isinstance(kind, PartValue | PartsValue | NormValue):
-        return
-    for item in items(node):
-        if item.value is not None and not (kind.slot == "norm" and item.value is True):
-            preparer.config(item, kind.slot)
