@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -25,11 +26,12 @@ from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.known import family_of
 from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.verifying import verify
+from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.model import blueprint_of
 from tfkit.run import Run
 
-from ..sampling import some, some_rows
+from ..sampling import looped, some, some_rows
 from .made import SIZE, command, model_folder, said, theirs_of, tokens, with_tokenizer
 from .parity import VOCABULARY, Row, make
 from .rows import ROWS
@@ -108,6 +110,46 @@ def modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     ]
     if place in sys.path:
         sys.path.remove(place)
+
+
+def model_of(row: Row) -> dict[str, Any]:
+    """The `model:` section of their config."""
+    config = getattr(transformers, row.config)(**{"vocab_size": VOCABULARY, **row.settings})
+    return family_of({"model_type": config.model_type}).recipe(config.to_dict() | {"architectures": [row.model]})
+
+
+def without(config: Any, key: str) -> Any:
+    """Copy a config without a key, in its sections as well."""
+    kept = {name: value for name, value in config.items() if name != key}
+    return {name: without(value, key) if isinstance(value, dict) else copy.copy(value) for name, value in kept.items()}
+
+
+@looped("name", [
+    "llama-wide", "llama-linear-1", "llama-dynamic-1", "llama-yarn-7", "llama-llama3-4", "llama-longrope-3", "gemma3",
+    "glm", "phi", "phi3", "gpt_neox", "falcon", "hunyuan_v1_dense", "cohere", "t5gemma", "apertus", "gpt_oss",
+])  # fmt: skip
+def test_older_versions_read_the_rotary_settings_too(name: str) -> None:
+    """Transformers reads the older keys by themselves as it reads rope_parameters."""
+    row = next(row for row in ROWS if name in (row.label, row.family))
+    found = matching_family(blueprint_of(model_of(row)), (row.family, row.model))
+    assert found is not None and found.family.part_name == row.family and "transformers_version" not in found.config
+    kind = transformers.CONFIG_MAPPING[found.config["model_type"]]
+    read = [kind(**without(without(found.config, key), "model_type")) for key in ("", "rope_parameters")]
+    for side in ("encoder", "decoder") if name == "t5gemma" else ("",):
+        new, old = (getattr(config, side, config).rope_parameters for config in read)
+        assert old == {key: value for key, value in new.items() if key in old}
+        assert {"rope_theta", "rope_type"} <= old.keys() or old.keys() == {"full_attention", "sliding_attention"}
+    family = family_of({"model_type": found.config["model_type"]})
+    assert family.recipe(watched := Watched(found.config))
+    assert not any(key.startswith(("rope_scaling", "rope_theta", "rotary_")) for key in watched.unread())
+
+
+def test_rotary_settings_that_older_versions_cannot_express(tmp_path: Path) -> None:
+    recipe = {"tfkit": 1, "model": model_of(next(row for row in ROWS if row.family == "olmo3"))}
+    run = tfkit.save(tfkit.build(recipe, seed=1), recipe, None, tmp_path / "run")
+    result = command("export", run.folder, tmp_path / "out")
+    assert "needs transformers 5.0.0 or later; older versions compute other rotary positions" in result.stdout
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["transformers_version"] == "5.0.0"
 
 
 def same_logits(run: Run, folder: Path, loader: str = "AutoModelForCausalLM", **options: Any) -> None:

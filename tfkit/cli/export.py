@@ -101,6 +101,8 @@ def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None, se
             echo(f"  {fault}")
     else:
         echo(f"{exported.folder}: {exported.family_config.config['model_type']} ({exported.family_config.head_class})")
+        if version := exported.family_config.config.get("transformers_version"):
+            echo(f"  needs transformers {version} or later; older versions compute other rotary positions")
     more = ", trust_remote_code=True" * (exported.family_config is None)
     if sentences:
         echo(f'Load: sentence_transformers.SentenceTransformer("{exported.folder}"{more})')

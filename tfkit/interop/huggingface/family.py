@@ -11,7 +11,9 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError
 from tfkit.core.trees import ModelSection, Tree
+from tfkit.interop.huggingface.layer_types import FULL
 from tfkit.interop.huggingface.overlap import check_rules
+from tfkit.interop.huggingface.rotary import with_older_keys
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, look, put
 from tfkit.interop.huggingface.tensors import Rule, Sizes
 from tfkit.recipe import overlays
@@ -41,6 +43,8 @@ class Family(Component):
     dropped: ClassVar[tuple[str, ...]] = ()  # name templates of tensors that no output uses
     derived: ClassVar[tuple[str, ...]] = ()  # redundant keys of config.json
     reads_ids: ClassVar[tuple[str, ...]] = ()  # config.json keys of special tokens that the forward pass uses
+    thetas: ClassVar[Mapping[str, str]] = {}  # layer type -> key of its rotary theta in older files
+    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # layer types to which older files apply rope_scaling
     ahead: ClassVar[bool] = False  # True if files may have unused extra layers for multi-token prediction
 
     @classmethod
@@ -83,7 +87,7 @@ class Family(Component):
             if value is not MISSING:
                 put(config, setting.config_key, setting.write(value))
         cls.to_config(config, model)
-        return config
+        return with_older_keys(config, cls.thetas, cls.scaled)
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:

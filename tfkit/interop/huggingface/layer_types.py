@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tfkit.core.errors import Place
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import override
 from tfkit.recipe.architecture.pattern import expand, shortest
+from tfkit.recipe.overlays import overlaid
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import MAPPING, from_value
 
@@ -23,7 +23,7 @@ def set_kinds(model: Tree, types: Sequence[str], kinds: Mapping[str, Tree], once
     """
     used = list(dict.fromkeys(types))
     if len(used) == 1:
-        override(model, {"layer": kinds.get(used[0], {})})
+        model.update(overlaid("model", model, {"layer": kinds.get(used[0], {})}))
         return
     model["layers"] = {KINDS.get(name, name): kinds.get(name, {}) for name in used}
     model["pattern"] = shortest([KINDS.get(name, name) for name in types], once)

@@ -6,6 +6,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from tfkit.core.blueprint import Blueprint
@@ -200,7 +201,7 @@ def _check_loads(config: ConfigJson) -> None:
     missing = set(config["architectures"]) - set(dir(transformers))
     if config["model_type"] not in transformers.CONFIG_MAPPING or missing:
         raise Absent(f"the installed transformers has no {', '.join(missing) or config['model_type']}")
-    values = {key: value for key, value in config.items() if key != "model_type"}
+    values = {key: deepcopy(value) for key, value in config.items() if key != "model_type"}  # the class changes them
     try:
         transformers.CONFIG_MAPPING[config["model_type"]](**values)
     except Exception as error:  # transformers' validation may raise any exception

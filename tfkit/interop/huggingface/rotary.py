@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tfkit.core.errors import DataError
 from tfkit.core.trees import Options, Tree
+from tfkit.interop.huggingface.layer_types import FULL
 from tfkit.interop.huggingface.settings import ConfigJson, look
 
 SCALED = ("llama3", "yarn", "longrope")  # scaling types with a key for the original training length
@@ -128,6 +129,29 @@ class Rope:
             raise DataError("config.json cannot express yarn scaling with mscale_all_dim")
         values = {names.get(key, key): value for key, value in scaling.items() if key != "type" and value is not None}
         return {"rope_type": kind, **values}
+
+
+def with_older_keys(config: ConfigJson, thetas: Mapping[str, str], scaled: Collection[str]) -> Tree:
+    """Return a config with its rotary settings as transformers 4 reads them, next to each rope_parameters.
+
+    `thetas` maps layer types to the keys of their theta, and rope_scaling applies to the types in `scaled`. If older
+    versions would compute other numbers, transformers_version names the first one that does not.
+    """
+    sections = {key: value for key, value in config.items() if isinstance(value, dict) and key != "rope_parameters"}
+    made = {**config, **{key: with_older_keys(value, thetas, scaled) for key, value in sections.items()}}
+    if not (parameters := config.get("rope_parameters")):
+        return made
+    kinds = parameters if FULL in parameters else {FULL: parameters}
+    own, length = ("rope_theta", "partial_rotary_factor"), "original_max_position_embeddings"
+    scales: Tree = {name: {key: one[key] for key in one if key not in own} for name, one in kinds.items()}
+    scales = {name: None if one["rope_type"] == "default" else one for name, one in scales.items()}
+    older = {key: kinds[FULL][key] for key in (*own, length) if key in kinds[FULL]} | {"rope_scaling": scales[FULL]}
+    for name, one in kinds.items():
+        theta = older.setdefault(thetas.get(name, "rope_theta"), one["rope_theta"])
+        scaling = older["rope_scaling"] if name in scaled and FULL not in thetas else None
+        if (theta, scaling) != (one["rope_theta"], scales[name]):
+            made["transformers_version"] = "5.0.0"
+    return (older if FULL not in thetas else {key: older[key] for key in thetas.values()}) | made
 
 
 def first(*values: object) -> Any:

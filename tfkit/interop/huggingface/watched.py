@@ -69,13 +69,23 @@ class Watched(JsonObject):
 def _unread(config: ConfigJson, prefix: str, accessed: Mapping[str, object]) -> list[str]:
     unread = []
     for key, value in config.items():
-        if key in HARMLESS or value is None or (key == "is_decoder" and not value):
+        if key in HARMLESS or value is None or (key == "is_decoder" and not value) or _is_older(key, value, config):
             continue
         if prefix + key not in accessed:
             unread.append(prefix + key)
         elif _is_tree(value) and any(name.startswith(f"{prefix}{key}.") for name in accessed):
             unread += _unread(value, f"{prefix}{key}.", accessed)
     return unread
+
+
+def _is_older(key: str, value: object, config: ConfigJson) -> bool:
+    """True for a rotary setting in the keys of transformers 4 that rope_parameters repeats."""
+    parameters = dict(config.items()).get("rope_parameters")
+    if not isinstance(parameters, dict) or not ("rope" in key or "rotary" in key) or parameters is value:
+        return False
+    parts = [parameters, *(one for one in parameters.values() if isinstance(one, dict))]
+    said = value.values() if isinstance(value, dict) else [value]
+    return all(any(one in part.values() for part in parts) for one in said)
 
 
 def _is_tree(value: object) -> bool:

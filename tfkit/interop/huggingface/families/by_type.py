@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.trees import Tree
@@ -17,8 +17,6 @@ class ByType(Llama):
 
     listed = True
     local: ClassVar[Rope] = Rope()  # rotary settings of windowed layers
-    thetas: ClassVar[Mapping[str, str]] = {}  # layer type -> key of its theta in older files
-    scaled: ClassVar[tuple[str, ...]] = (FULL,)  # layer types to which older files apply rope_scaling
 
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:

@@ -77,7 +77,8 @@ class GPTNeoX(ClassicDecoder):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        config["rope_parameters"] = cls.rope.write(model["position"], config)
+        config["rope_parameters"] = rope = cls.rope.write(model["position"], config)
+        config["rotary_emb_base"], config["rotary_pct"] = rope["rope_theta"], rope["partial_rotary_factor"]
         config["use_parallel_residual"] = look(model, "layer.residual.type") == "parallel_two_norms"
 
 

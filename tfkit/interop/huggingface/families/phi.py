@@ -57,8 +57,13 @@ class Phi3(Llama):
     @classmethod
     def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
         super().write_positions(config, layers)
-        length = config["rope_parameters"].get("original_max_position_embeddings")
+        rope = config["rope_parameters"]
+        length = rope.get("original_max_position_embeddings")
         config["original_max_position_embeddings"] = length or config["max_position_embeddings"]
+        if rope["rope_type"] != "default":  # transformers 4 accepts three keys, and computes the attention factor
+            older = {"type": rope["rope_type"], **{key: rope.get(key) for key in ("short_factor", "long_factor")}}
+            same = older["type"] == "longrope" and cls.rope.read(config, rope | older) == cls.rope.read(config)
+            config |= {"rope_scaling": older} if same else {"rope_scaling": None, "transformers_version": "5.0.0"}
 
 
 @register("family", "phi")
