@@ -213,8 +213,14 @@ class _Tried(Sampler):
 
 def is_path(field: FieldInfo) -> bool:
     """True if an option is a path or a list of paths."""
-    marks = [*field.metadata, *(mark for kind in get_args(field.annotation) for mark in get_args(kind))]
-    return any(isinstance(mark, PathMark) for mark in marks)
+    return any(isinstance(mark, PathMark) for mark in (*field.metadata, *_inner(field.annotation)))
+
+
+def _inner(kind: object) -> Iterator[object]:
+    """Yield the arguments of a type at all levels, such as the marks of Annotated."""
+    for one in get_args(kind):
+        yield one
+        yield from _inner(one)
 
 
 def alternatives(option: str, annotation: object, default: object) -> Iterator[object]:
