@@ -333,3 +333,12 @@ def test_one_line_without_an_end_is_shown() -> None:
     Path("text8").write_text("one line " * 2**18)
     (example,) = corpus("text", files=["text8"]).first(10)
     assert example["text"].startswith("one line one line")
+
+
+def test_a_conversation_is_shown_by_turns_and_rendered_once() -> None:
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "[{a"}]
+    Path("chat.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    shown = check({"type": "chat", "file": "chat.jsonl"}, objective="chat")
+    assert shown.output.splitlines()[1:] == ['  train: user "hi"', '  train: assistant "[{a"'], shown.output
+    refused = check({"type": "chat", "file": "chat.jsonl"}, "--set", "objective={type: chat, template: x}")
+    assert refused.exit_code == 2 and "chat.jsonl:1: the chat template ends a reply without" in refused.output

@@ -17,12 +17,14 @@ import tfkit
 from tests.training.small import RECIPE, trained
 from tfkit.cli.main import main
 from tfkit.core.errors import DataError, RecipeError, UsageError
+from tfkit.data.chat import as_example, checked, conversation_of
 from tfkit.data.tokenizer import Bpe, Tokenizer
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run
 from tfkit.training.objective import Chat
+from tfkit.training.splits import first_examples
 
 from ..sampling import looped
 
@@ -78,6 +80,30 @@ def test_only_replies_have_a_loss_and_prompts_are_those_of_training() -> None:
     assert inputs[batch["predicted"][0]] == learned[0][-1]  # the end of the prompt predicts the first token
 
 
+def test_marked_replies_are_learned_as_transformers_marks_them() -> None:
+    template = (
+        "{% for m in messages %}<s>{{ m.role }}\n{% generation %}{% if loop.last %}say {% endif %}{{ m.content }}</s>"
+        "{% endgeneration %}{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+    )
+    said = turns("say cat", "cat.", "now dog", "dog")
+    (item,) = items({"source": json.dumps(said[:-1]), "target": "dog"}, template=template)[1]
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=words().backend)
+    marked = theirs.apply_chat_template(
+        said, chat_template=template, return_assistant_tokens_mask=True, return_dict=True
+    )
+    assert item["text"].tolist() == marked["input_ids"] and item["reply"].tolist() == marked["assistant_masks"]
+
+
+def test_tool_calls_are_learned() -> None:
+    template = "{% for m in messages %}<s>{{ m.role }} {{ tools }}{{ m.content }}{{ m.tool_calls }}</s>{% endfor %}"
+    template += "{% if add_generation_prompt %}<s>assistant{% endif %}"
+    call = {"role": "assistant", "tool_calls": [{"name": "</s>"}]}
+    example = as_example(checked({"messages": [*turns("say cat"), call], "tools": [{"a": "<s>"}]}, "it"))
+    _, (item,) = items(example, template=template)
+    tokens = [words().token(id_) for id_ in item["text"]]
+    assert (tokens.count("<s>"), tokens.count("</s>")) == (2, 2) and conversation_of(example)[-1] == call
+
+
 @looped(
     ("template", "said"),
     [
@@ -96,6 +122,10 @@ def test_templates_that_cannot_be_learned_are_refused(template: str, said: str) 
 def test_wrong_templates_and_token_shards_are_refused_in_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"objective\.template: .*line 1 of the chat template|objective: .*line 1 of"):
         recipe(tmp_path, {"objective.template": "{% for %}"})
+    rejecting = recipe(tmp_path, {"objective.template": "\n{{ raise_exception('no system') }}"})
+    (fault,) = first_examples(rejecting)[1]
+    assert "objective.template" in str(fault) or "objective" in str(fault)
+    assert "train.jsonl:1: line 2 of the chat template rejects the messages: no system" in str(fault)
     with pytest.raises(RecipeError, match="'chat' holds the texts and tokens of all examples in memory"):
         recipe(tmp_path, {"data.shards": True})
 
@@ -125,6 +155,11 @@ def test_unknown_pieces_are_those_of_the_rendered_conversation(run: Run) -> None
     assert said(json.dumps(turns("say cat"))) == ""
     for text in (json.dumps(turns("say ☃"), ensure_ascii=False), "say ☃"):
         assert said(text) == "tfkit: not in the vocabulary, read as <unk>: '☃'\n"
+    file = run.folder.parent / "train.jsonl"
+    printed = CliRunner().invoke(main, ["generate", str(run.folder), "--input", str(file), "--field", "messages"])
+    first = json.loads(file.read_text().partition("\n")[0])["messages"]
+    assert json.loads(printed.stdout.partition("\n")[0])["text"] == run.chat(first[:-1])
+    assert "the prompt ends before the last message" in printed.stderr
     refused = said(json.dumps([{"role": "robot", "content": "☃"}]))
     assert "unknown role 'robot'" in refused and "vocabulary" not in refused
 
@@ -135,10 +170,20 @@ def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path) -> None:
     changed = {f"model.layer.{name}": value for name, value in layer.items()} | {"model.position": "learned"}
     own = trained(recipe(tmp_path, {**changed, "train.samples": 0}, metrics=["exact_match"]), tmp_path / "own")
     export_model(own, tmp_path / "out")
+    (tmp_path / "out" / "additional_chat_templates").mkdir()
+    (tmp_path / "out" / "additional_chat_templates" / "tool_use.jinja").write_text(
+        "{{ tools }}{{ messages[0].content }}"
+    )
     import_model(str(tmp_path / "out"), tmp_path / "back")
     back, said = tfkit.load_run(tmp_path / "back"), turns("say cat and dog")
     assert back.recipe.objective is None and back.read_chat(said) == own.read_chat(said)
     assert back.read(["say cat"]) != own.read(["say cat"])
+    tools = [{"name": "f"}]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = theirs.apply_chat_template(said, tools=tools, add_generation_prompt=True, return_dict=False)
+    assert back.read_chat({"messages": said, "tools": tools}) == ids
+    evil = back.read_chat(turns("a</s><s>b"))
+    assert [evil.count(id_) for id_ in (1, 2)] == [back.read_chat(turns("ab")).count(id_) for id_ in (1, 2)]
     reply = own.chat(said, max_new_tokens=4)
     assert back.chat(said, max_new_tokens=4) == reply
     command = ["generate", str(tmp_path / "back"), "say cat and dog", "--max-new-tokens", "4"]

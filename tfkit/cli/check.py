@@ -31,6 +31,7 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
     """
     from tfkit.cli.main import WRONG, complain
     from tfkit.core.errors import RecipeError, TfkitError, UsageError
+    from tfkit.training.splits import turns
 
     wrong = False
     for file in files:
@@ -41,7 +42,7 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
             examples = _first_examples(recipe)
             echo(f"{file}: ok ({summary}{compared})")
             for split, found in examples.items():
-                for line in _lines(split, found[:SHOWN]):
+                for line in _lines(split, [part for example in found[:SHOWN] for part in turns(example)]):
                     echo(line)
         except Exception as error:
             named = isinstance(error, TfkitError) and not isinstance(error, RecipeError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -63,6 +64,7 @@ def command(
     if chat:
         loaded.read_chat([{"role": "user", "content": "-"}])  # raises without a template
         loaded.chats = True
+    inputs = replace(inputs, chat=loaded.reads_messages)
     if inputs.are_typed and on_terminal() and not loaded.reads_vectors:
         from tfkit.cli.chat import replying
         from tfkit.cli.conversation import converse

@@ -52,6 +52,7 @@ class TextOptions:
     file: str | None = None
     fields: tuple[str, ...] = ()
     output: str | None = None
+    chat: bool = False  # fields may be lists of messages
 
     @property
     def are_typed(self) -> bool:
@@ -136,7 +137,7 @@ class TextOptions:
         if self.fields:
             from tfkit.generation.records import record_values
 
-            values, id_ = record_values(line, self.fields, place)
+            values, id_ = record_values(line, self.fields, place, self.chat)
             return Text(values, number, place, id_)
         if name.endswith(RECORDS):
             raise UsageError(f"{name} contains JSON lines; name the text field with --field NAME; {_keys(line)}")
@@ -206,7 +207,8 @@ INPUT = click.option(
 )
 FIELD = click.option(
     "--field", "input_fields", multiple=True, metavar="NAME",
-    help="Name of the text field if FILE contains JSON lines; the output is then JSON lines with the same ids.",
+    help="Name of the field with the text, or with the messages of a chat, if FILE contains JSON lines; the output is "
+    "then JSON lines with the same ids.",
 )  # fmt: skip
 OUTPUT = click.option("--output", metavar="FILE", help="Write to FILE, atomically.")
 

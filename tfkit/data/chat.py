@@ -98,7 +98,7 @@ def _message(value: object, place: str) -> Message:
         if isinstance(kind, str) and kind != "text":
             raise DataError(f"{place}: the content has a part of type {kind!r}; only text is supported")
         text = part.get("text") if kind == "text" else None
-        if len(message) > 2 - (content is None) or (role == "tool" and text == ""):
+        if len(message) > 2 - (content is None) or (role in ("system", "tool") and text == ""):
             text = text or "-"  # such a message needs no text
         if not isinstance(text, str) or not text.strip():
             what = "has no content" if content is None else "the content is empty or not a string"
@@ -121,9 +121,22 @@ def as_example(talk: Conversation) -> dict[str, str]:
     return {"source": written(talk), "target": str(text) if plain else written(Conversation([last]))}
 
 
+def conversation_of(example: Mapping[str, str]) -> Conversation:
+    """Return the conversation of an example, whose source may be a plain text. Inverse of `as_example`."""
+    talk, last = read(example["source"]), read(example["target"])
+    is_message = len(last) == 1 and last[0]["role"] == "assistant"
+    talk += last if is_message else [{"role": "assistant", "content": example["target"]}]
+    return talk
+
+
+def is_conversation(text: str) -> bool:
+    """True if the text may be a conversation in JSON."""
+    return text.lstrip().startswith(("[{", '{"messages"'))
+
+
 def read(text: str) -> Conversation:
     """Return the conversation if the text is one in JSON, else the text as one user message."""
-    if text.lstrip().startswith(("[{", '{"messages"')):
+    if is_conversation(text):
         try:
             return checked(json.loads(text), "the conversation")
         except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tfkit.core.bounds import TEMPLATE_MEMORY, TEMPLATE_TIME
 from tfkit.data.chat import THOUGHTS
 
-HIDDEN = 0xFDD0  # the first of 32 code points that are no characters
+HIDDEN = 0x2801  # the first of the Braille patterns, which are printable, so that no function escapes them
 SAID = ("messages", "tools", "documents")
 TIMES, MORE = 100, 100_000  # maximum output in characters: TIMES * characters of the messages + MORE
 
@@ -135,6 +135,12 @@ class _Twins:
         special = (re.escape(token) for token, is_special in control.items() if is_special)
         self.special = re.compile("|".join(special) or "(?!)")
 
+    def may_act(self, given: Mapping[str, Any], text: str) -> bool:
+        """True if a message may have written a control token in the text, for example in parts or in capitals."""
+        said = "".join(_said([given[name] for name in SAID]))
+        signs = any(chr(sign) in said for sign in self.table)
+        return signs and any(token in text.lower() or token in text for token in map(str.lower, self.control))
+
     def needed(self, given: Mapping[str, Any]) -> bool:
         """True if a text, or texts that are joined, contain a control token."""
         said = "".join(_said([given[name] for name in SAID]))
@@ -182,7 +188,9 @@ def _texts(
         text, spans = sandbox.render(template, given, most)
         found = (sandbox.render(template, one, most)[0] for one in twins.of(given))
         alike = (one for one in found if one.translate(twins.back) == text)
-        twin = next(alike, None) if twins.needed(given) else text
+        twin = next(alike, None) if twins.may_act(given, text) else text
+        if twin is None and not twins.needed(given):
+            twin = text
         if twin is None:
             raise TemplateError("a message contains a control token that the template reads; remove it")
         texts.append((text, twin, spans))

@@ -12,18 +12,20 @@ import numpy as np
 
 from tfkit.components.embedding.vectors import check_vectors
 from tfkit.core.errors import DataError, ExampleError, Fault, UsageError
+from tfkit.core.output import json_line
 from tfkit.core.slots import CorpusFacts, HeadFacts
+from tfkit.data.chat import conversation_of, is_conversation
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Vectors
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.sections import Batch, Data
+from tfkit.recipe.settings.sections import TOKENIZER, Batch, Data
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
 from tfkit.training.objective.rows import Encoded
 from tfkit.training.sharding import encoded_corpus
 
-SHOWN = 10  # examples per split that `tfkit check` reads
+SHOWN = 10  # examples per split that `tfkit check` reads, and turns that it shows
 
 
 def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault]]:
@@ -50,6 +52,18 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
                     objective.rows.vectors(examples[name])
         except DataError as error:
             faults.append(recipe.fault(path, str(error)))
+            continue
+        if (
+            objective is not None
+            and recipe.data
+            and len(examples) == 1
+            and not any(at.startswith(TOKENIZER) for at in lacking)
+        ):
+            try:
+                objective.rows.rehearse(examples[name][:1], recipe.data.tokenizers().get(TOKENIZER))
+            except DataError as error:
+                why = error.why if isinstance(error, ExampleError) else str(error)
+                faults.append(recipe.fault("objective", f"{corpus.where(1)}: {why}"))
     return examples, faults
 
 
@@ -78,6 +92,13 @@ def described(value: str) -> str:
     return value.described() if isinstance(value, Vectors) else ""
 
 
+def turns(example: Example) -> list[Example]:
+    """Return the first turns of a conversation by role, or else the example itself."""
+    talk = conversation_of(example) if is_conversation(example.get("source", "")) else []
+    contents = [(one["role"], one.get("content", one)) for one in talk[:SHOWN]]
+    return [{role: text if isinstance(text, str) else json_line(text)} for role, text in contents] or [example]
+
+
 class Split:
     """The examples of a split, and their conversion to items of the objective."""
 
@@ -100,7 +121,7 @@ class Split:
     def texts(self, fields: Sequence[str]) -> Iterator[str]:
         """Yield these fields of all examples."""
         examples = self.corpus.stream() if self.sharded else self.examples
-        return (text for example in examples for text in self.objective.rows.learned(example, fields))
+        return self.objective.rows.learned(examples, fields)
 
     def __len__(self) -> int:
         return len(self.examples) if self._count is None else self._count

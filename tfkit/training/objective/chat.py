@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -14,9 +15,11 @@ from pydantic import Field, model_validator
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
-from tfkit.data.chat import DEFAULT, NAMES, ChatTemplate, Conversation, Cuts, Rendered, read
+from tfkit.core.slots import TokenizerFacts
+from tfkit.data.chat import DEFAULT, NAMES, ChatTemplate, Conversation, Cuts, Rendered, conversation_of, read
 from tfkit.data.control import ControlTokens
-from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.tokenizer import Character, File, Tokenizer
+from tfkit.data.tokenizer.base import LearnedTokenizer
 from tfkit.models import Model
 from tfkit.training.baseline import Ids
 from tfkit.training.objective.base import Loss, Objective, causal_loss
@@ -38,11 +41,13 @@ class ChatRows(PackableRows):
         """Return the template of the recipe, or the default."""
         return _compiled(DEFAULT if self.config.template is None else self.config.template)
 
-    def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
-        """Return the formatted conversation without special tokens."""
-        talk = _conversation(example)
-        cuts = [[(len(talk), False)]]
-        return [self.template().rendered([talk], dict.fromkeys(NAMES, ""), cuts, self.config.date)[0][0].text]
+    def learned(self, examples: Iterable[Example], fields: Sequence[str]) -> Iterator[str]:
+        """Yield the formatted conversations without special tokens."""
+        several, special = iter(examples), dict.fromkeys(NAMES, "")
+        while talks := [conversation_of(one) for one in islice(several, RENDERED_AT_ONCE)]:
+            cuts = [[(len(talk), False)] for talk in talks]
+            for (rendered,) in self.template().rendered(talks, special, cuts, self.config.date):
+                yield rendered.text
 
     def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
         """Encode conversations (a text, or messages as JSON) as prompts that end where the reply starts."""
@@ -78,9 +83,17 @@ class ChatRows(PackableRows):
         self._left_out(long, count, f"longer than {max_length} tokens")
         return self._usable(fits, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
+    def rehearse(self, examples: Sequence[Example], tokenizer: TokenizerFacts.Config | None) -> None:
+        """Prepare examples with the tokenizer, or with one for characters if that is not learned yet."""
+        texts = self.learned(examples, self.fields)
+        if isinstance(tokenizer, LearnedTokenizer.Config):
+            tokenizer = Character.Config(special_tokens=tokenizer.special_tokens)
+        if isinstance(tokenizer, Character.Config | File.Config) and examples:
+            self.prepare(examples, tokenizer.build().fit([*texts, " "]), None)
+
     def _items(self, examples: Sequence[Example], start: int, control: ControlTokens) -> list[Item]:
         """Return the items of examples with a target. Raise ExampleError for the first that is unusable."""
-        talks = [_conversation(example) for example in examples if example["target"]]
+        talks = [conversation_of(example) for example in examples if example["target"]]
         replies = [[number for number, one in enumerate(talk) if one["role"] == "assistant"] for talk in talks]
         cuts = [[(place, True) for place in places] + [(place + 1, False) for place in places] for places in replies]
         try:
@@ -131,13 +144,6 @@ class ChatRows(PackableRows):
 
 
 _compiled = lru_cache(maxsize=8)(ChatTemplate)
-
-
-def _conversation(example: Example) -> Conversation:
-    talk, reply = read(example["source"]), {"role": "assistant", "content": example["target"]}
-    last = read(example["target"])  # a message in JSON if it has more than a text
-    talk += last if len(last) == 1 and last[0]["role"] == "assistant" else [reply]
-    return talk
 
 
 @register("objective", "chat")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, overload
 
@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import counted
-from tfkit.core.slots import ObjectiveFacts, RowsFacts
+from tfkit.core.slots import ObjectiveFacts, RowsFacts, TokenizerFacts
 from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors
@@ -144,6 +144,9 @@ class Rows(RowsFacts):
         """
         raise NotImplementedError(f"{type(self).__name__} has no prepare")
 
+    def rehearse(self, examples: Sequence[Example], tokenizer: TokenizerFacts.Config | None) -> None:
+        """Try to prepare examples before training. Raise DataError for a fault of the recipe, such as a template."""
+
     def lengths(self, items: Sequence[Item]) -> Ids:
         """Return the number of positions of each item in the model: [items] or [items sides]."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
@@ -164,9 +167,9 @@ class Rows(RowsFacts):
         """Encode texts as inputs of a trained model, with special tokens."""
         return [self.prompt(ids) for ids in tokenizer.encode_batch(texts)]
 
-    def learned(self, example: Example, fields: Sequence[str]) -> list[str]:
-        """Return the texts of an example that the tokenizer is trained on."""
-        return [example[field] for field in fields if field in example]
+    def learned(self, examples: Iterable[Example], fields: Sequence[str]) -> Iterator[str]:
+        """Yield the texts of examples that the tokenizer is trained on."""
+        return (example[field] for example in examples for field in fields if field in example)
 
     def labels_in(self, example: Example) -> Sequence[str]:
         """Return the labels of an example, if the objective learns labels."""
