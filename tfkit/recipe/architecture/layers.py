@@ -137,6 +137,7 @@ class DistinctLayers:
         self.faults = layers.faults
         self.plans: list[LayerPlan] = []
         self.nodes: list[Node] = []
+        self.texts: list[Node] = []  # source of every layer, including equal ones
         self._by_text: dict[str, list[int]] = {}  # indices of plans by repr
 
     def order(self, entries: Sequence[PatternEntry]) -> list[int]:
@@ -149,21 +150,25 @@ class DistinctLayers:
         if not turns.check(self.faults):
             return []
         numbers: dict[object, int | None] = {}  # plan index by kinds and `per_layer` values, which determine the source
+        nodes: dict[object, Node] = {}
         constant: dict[tuple[str, ...], int | None] = {}  # plan index of kinds whose layers are all equal
         order: list[int | None] = []
         wrong = 0
         for entry in entries:
             if entry.kinds in constant:
+                self.texts.append(nodes[entry.kinds, ()])
                 order.append(constant[entry.kinds])
                 continue
             picked = turns.values(entry.kinds)
             key = entry.kinds, picked
             if key not in numbers:
-                number = self._number(turns.text(entry.kinds))
+                nodes[key] = turns.text(entry.kinds)
+                number = self._number(nodes[key])
                 wrong += number is None
                 if number is not None or not picked:  # invalid values in a `per_layer` list are reported one by one
                     numbers[key] = number
             turns.step(entry.kinds)
+            self.texts.append(nodes[key])
             order.append(number := numbers.get(key))
             if turns.fixed(entry.kinds):
                 constant[entry.kinds] = number
