@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import IO, Any, NoReturn
+from unicodedata import normalize
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
@@ -129,8 +130,10 @@ class _Twins:
     def __init__(self, control: Mapping[str, bool]) -> None:
         """`control` are the control tokens; True for those that no reply contains."""
         self.control = control
-        signs = sorted({token[0] for token in control})
-        self.table = {ord(sign): chr(HIDDEN + number) for number, sign in enumerate(signs)}
+        signs = {token[0] for token in control}
+        wide = (chr(code) for code in range(0xFE50, 0xFF5F))  # tokenizers may normalize these forms to signs
+        signs |= {sign for sign in wide if normalize("NFKC", sign) in signs}
+        self.table = {ord(sign): chr(HIDDEN + number) for number, sign in enumerate(sorted(signs))}
         self.back = {ord(other): chr(sign) for sign, other in self.table.items()}
         special = (re.escape(token) for token, is_special in control.items() if is_special)
         self.special = re.compile("|".join(special) or "(?!)")
@@ -139,7 +142,7 @@ class _Twins:
         """True if a message may have written a control token in the text, for example in parts or in capitals."""
         said = "".join(_said([given[name] for name in SAID]))
         signs = any(chr(sign) in said for sign in self.table)
-        return signs and any(token in text.lower() or token in text for token in map(str.lower, self.control))
+        return signs and any(token.lower() in normalize("NFKC", text).lower() for token in self.control)
 
     def needed(self, given: Mapping[str, Any]) -> bool:
         """True if a text, or texts that are joined, contain a control token."""
