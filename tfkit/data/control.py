@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Any
 
 import tokenizers
 
@@ -111,7 +110,7 @@ class ControlTokens:
 _control_of = lru_cache(maxsize=4)(ControlTokens)
 
 
-def _acts(token: Any) -> bool:
+def _acts(token: tokenizers.AddedToken) -> bool:
     """True if an added token acts as control; added words and runs of spaces are text."""
     text = token.content
     signs = not text[:1].isalnum() and not text[-1:].isalnum() and any(map(str.isalnum, text)) and " " not in text

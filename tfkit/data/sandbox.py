@@ -26,10 +26,11 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tfkit.core.bounds import TEMPLATE_MEMORY, TEMPLATE_TIME
-from tfkit.data.chat import THOUGHTS
+from tfkit.data.chat import THOUGHTS, Message
 
 HIDDEN = 0x2801  # the first of the Braille patterns, which are printable, so that no function escapes them
-SAID = ("messages", "tools", "documents")
+Given = Mapping[str, Any]  # variables of a template
+INPUTS = ("messages", "tools", "documents")
 TIMES, MORE = 100, 100_000  # maximum output in characters: TIMES * characters of the messages + MORE
 
 
@@ -94,25 +95,27 @@ def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _as_json(
-    x: object, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _as_json(x: object, ensure_ascii: bool = False, indent: int | str | None = None, **form: Any) -> str:
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, **form)
 
 
-def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+def _with_thoughts(message: Message) -> Message:
     """Name the reasoning of a message as the templates of all models do."""
     thought = next((message[name] for name in THOUGHTS if message.get(name) is not None), None)
     return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 
 
-def _said(value: Any) -> Iterator[str]:
+def _texts_in(value: object) -> Iterator[str]:
     """Yield all texts in a value."""
     if isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
-            yield from _said(one)
+            yield from _texts_in(one)
     elif isinstance(value, str):
         yield value
+
+
+def _all_text(given: Given) -> str:
+    return "".join(_texts_in([given[name] for name in INPUTS]))
 
 
 def _replaced(value: Any, change: Callable[[str], str]) -> Any:
@@ -138,20 +141,19 @@ class _Twins:
         special = (re.escape(token) for token, is_special in control.items() if is_special)
         self.special = re.compile("|".join(special) or "(?!)")
 
-    def may_act(self, given: Mapping[str, Any], text: str) -> bool:
+    def may_act(self, given: Given, text: str) -> bool:
         """True if a message may have written a control token in the text, for example in parts or in capitals."""
-        said = "".join(_said([given[name] for name in SAID]))
-        signs = any(chr(sign) in said for sign in self.table)
+        given_text = _all_text(given)
+        signs = any(chr(sign) in given_text for sign in self.table)
         return signs and any(token.lower() in normalize("NFKC", text).lower() for token in self.control)
 
-    def needed(self, given: Mapping[str, Any]) -> bool:
+    def needed(self, given: Given) -> bool:
         """True if a text, or texts that are joined, contain a control token."""
-        said = "".join(_said([given[name] for name in SAID]))
-        return any(token in said for token in self.control)
+        return any(token in _all_text(given) for token in self.control)
 
-    def of(self, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def of(self, given: Given) -> Iterator[Given]:
         """Yield `given` with all first characters hidden, then with replies in which templates find their own signs."""
-        every = {name: _replaced(given[name], lambda text: text.translate(self.table)) for name in SAID}
+        every = {name: _replaced(given[name], lambda text: text.translate(self.table)) for name in INPUTS}
         yield {**given, **every}
         own = [
             _replaced(message, lambda text: self.special.sub(lambda one: one[0].translate(self.table), text))
@@ -178,7 +180,7 @@ def _line(error: BaseException) -> int:
 
 
 def _texts(
-    sandbox: Sandbox, template: Template, names: Mapping[str, object], talk: dict[str, Any], twins: _Twins
+    sandbox: Sandbox, template: Template, names: Mapping[str, object], talk: Given, twins: _Twins
 ) -> list[object]:
     """Render the first `count` messages for each [count, reply] in `cuts`."""
     messages = [_with_thoughts(message) for message in talk["messages"]]

@@ -97,11 +97,12 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def check_plain(self, folder: Path, config: ConfigJson) -> None:
         """Raise DataError for quantized weights."""
-        said = config.get("quantization_config")
+        settings = config.get("quantization_config")
+        method = settings.get("quant_method") if isinstance(settings, Mapping) else None
         named = [name for name in self._files if name.endswith(OF_QUANTIZED)]
         packed = [name for name, file in self._files.items() if file.get_slice(name).get_dtype() not in PLAIN]
-        if named or (said and packed):
-            how = f" with {said['quant_method']}" if isinstance(said, Mapping) and "quant_method" in said else ""
+        if named or (settings and packed):
+            how = f" with {method}" * (method is not None)
             raise DataError(
                 f"{folder}: the weights are quantized{how} ({some(named or packed, 2)}), which is not supported; save "
                 "them in float32 or bfloat16 with transformers (model.dequantize()) and without quantization_config"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY
 from tfkit.core.trees import Options, Tree
 from tfkit.interop.huggingface.settings import ConfigJson
@@ -62,6 +63,12 @@ class Settings(NamedTuple):
     section: Tree
     used: Tree
     left: list[str]
+
+    def notes(self) -> list[str]:
+        """Describe what was taken over and what was not."""
+        used = [f"{key} {on_one_line(str(value), 40)}" for key, value in self.used.items()]
+        both = (("generation defaults", used), ("generation settings not used", self.left))
+        return [f"{text}: {', '.join(names)}" for text, names in both if names]
 
 
 def settings_of(config: ConfigJson, generation: Mapping[str, object]) -> Tree:

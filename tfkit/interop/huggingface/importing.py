@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RecipeError, on_one_line
+from tfkit.core.errors import RecipeError
 from tfkit.core.plugins import is_shipped
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.data.tokenizer import Tokenizer
@@ -100,9 +100,7 @@ def import_model(
         notes += [f"omitted {name}: the files have no weights for it" for name in absent]
         notes += [f"embed: {sentences}"] if sentences else []
         notes += _notes(read, recipe.blueprint(), tokenizer, unread)
-        used = [f"{key} {on_one_line(str(value), 40)}" for key, value in settings.used.items()]
-        for text, settings_named in (("generation defaults", used), ("generation settings not used", settings.left)):
-            notes += [f"{text}: {', '.join(settings_named)}"] if settings_named else []
+        notes += settings.notes()
         write_json(folder / ENVIRONMENT, _environment(read, recipe, target, dtype, fingerprint(folder), notes))
         write_card(RunFolder(folder), target.name, [f"{parameters:,} parameters.", *recipe.lines(recipe.blueprint())])
         record_all(folder)

@@ -84,8 +84,8 @@ def _is_older(key: str, value: object, config: ConfigJson) -> bool:
     if not isinstance(parameters, dict) or not ("rope" in key or "rotary" in key) or parameters is value:
         return False
     parts = [parameters, *(one for one in parameters.values() if isinstance(one, dict))]
-    said = value.values() if isinstance(value, dict) else [value]
-    return all(any(one in part.values() for part in parts) for one in said)
+    older = value.values() if isinstance(value, dict) else [value]
+    return all(any(one in part.values() for part in parts) for one in older)
 
 
 def _is_tree(value: object) -> bool:

@@ -413,9 +413,7 @@ class Train(Validated):
 
 def _one_or_many(value: object) -> object:
     """Convert a part, a list of parts, or none to a tuple."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    return () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 _LogitsAsWritten = LogitsRule | list[LogitsRule] | None
@@ -428,9 +426,7 @@ class Generate(Section):
     """Generation defaults."""
 
     max_new_tokens: PositiveInt = Field(256, description="maximum number of new tokens")
-    max_length: PositiveInt | None = Field(
-        None, description="additional limit of prompt and new tokens together, in a model without an encoder"
-    )
+    max_length: PositiveInt | None = Field(None, description="additional limit of a decoder's prompt and new tokens")
     length_ratio: NonNegativeFloat | None = Field(
         None, description="additional limit for translation, relative to the source: ratio * source length + 10 tokens"
     )
