@@ -1,4 +1,4 @@
-"""Insufficient memory: a check before the first step, and an explanation if an allocation fails."""
+"""Insufficient memory: a check before the first step, and the error if an allocation fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tfkit.core.errors import TfkitError
 from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.core.output import counted
-from tfkit.recipe.settings.sections import Train
 from tfkit.training.division import piece_of, side_of
 from tfkit.training.memory import Memory, activations_of
 from tfkit.training.objective import Batch
@@ -20,10 +19,13 @@ from tfkit.training.setup import Task
 
 KEPT = 16  # upper bound for most layers: vectors of width d_model, and rows of scores, saved per token
 MOMENTS = 2  # state values per parameter in most optimizers
+ADVICE = (
+    "Use a smaller data.batch with a larger train.accumulate, or train.recompute: all; `tfkit plan` lists what fits."
+)
 
 
 class OutOfMemory(TfkitError):
-    """A training step needs more memory than is available. The message suggests settings that fit."""
+    """A training step needs more memory than is available."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,7 @@ class Demand:
     @cached_property
     def memory(self) -> Memory | None:
         """Memory of a step, or None if a part cannot run on fake tensors."""
-        return self.with_settings(self.task.settings)
-
-    def with_settings(self, settings: Train) -> Memory | None:
-        """Return the memory of a step with these settings, or None if a part cannot run on fake tensors."""
-        task = self.task
+        task, settings = self.task, self.task.settings
         parts = self.processes if settings.parallel.shard else 1
         weights = sum(one.nbytes for one in (*task.trained.parameters(), *task.trained.buffers())) // parts
         learned = sum(one.nbytes for one in task.trained.parameters() if one.requires_grad) // parts
@@ -73,28 +71,6 @@ class Demand:
         except (RuntimeError, TypeError):
             return None
         return Memory(weights, learned, MOMENTS * learned, kept)
-
-    def advice(self, room: int | None) -> str:
-        """Suggest settings that fit into `room` bytes: smaller batches, or recomputed layers."""
-        memory, settings, config = self.memory, self.task.settings, self.task.train.config
-        rows, options = len(side_of(self.batch)), []
-        key, value = ("tokens", config.tokens) if config.tokens else ("size", config.size or 1)
-        for parts in (2**power for power in range(1, rows.bit_length()) if 2**power <= rows):
-            needed = None if memory is None else memory.fixed + memory.activations // parts
-            if needed is None or room is None or needed <= room:
-                size = "" if needed is None else f" ({readable_bytes(needed)})"
-                smaller = f"data.batch.{key}: {value // parts} with train.accumulate: {settings.accumulate * parts}"
-                options.append(f"{smaller}, for the same number of examples per step{size}")
-                break
-        if settings.recompute != "all" and not settings.compile:
-            again = self.with_settings(settings.model_copy(update={"recompute": "all"}))
-            if again is None or room is None or again.total <= room:
-                options.append("train.recompute: all" + ("" if again is None else f" ({readable_bytes(again.total)})"))
-        return (
-            f"Settings that fit: {'; or '.join(options)}."
-            if options
-            else "No smaller setting fits either; use a smaller model."
-        )
 
     def describe(self) -> str:
         """Describe the largest batch, the parameters and the memory they need."""
@@ -124,7 +100,7 @@ def check_fits(task: Task, processes: int) -> None:
     room = None if free is None else free + demand.memory.weights  # the weights are already allocated
     if room is not None and demand.memory.total > room:
         available = f"{task.train.device} has {readable_bytes(room)}"
-        raise OutOfMemory(f"{demand.describe()}, but {available}. {demand.advice(room)}")
+        raise OutOfMemory(f"{demand.describe()}, but {available}. {ADVICE}")
 
 
 def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfMemory:
@@ -132,10 +108,9 @@ def explained(task: Task, processes: int, step: int, last: int | None) -> OutOfM
     demand, device = Demand(task, processes), task.train.device
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    free, fixed = free_memory(device), 0 if demand.memory is None else demand.memory.fixed
-    room = None if free is None else free + fixed  # weights and optimizer state may already be allocated
+    free = free_memory(device)
     available = "" if free is None else f"; {readable_bytes(free)} are now free"
     goes_on = "is complete; --resume continues from it with the same data.batch"
     kept = "" if last is None else f" The checkpoint of step {last:,} {goes_on}."
     failed = f"step {step:,}: out of memory on {device}"
-    return OutOfMemory(f"{failed}: {demand.describe()}{available}. {demand.advice(room)}{kept}")
+    return OutOfMemory(f"{failed}: {demand.describe()}{available}. {ADVICE}{kept}")
