@@ -85,6 +85,7 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
             r"'seconds' is not measured; add it to study\.measure",
         ),
         ({"compre": ["norm"]}, r"Did you mean 'compare'"),
+        ({"reuse": False}, r"^\S+: study\.reuse: runs of other folders are no longer taken; remove the key$"),
         ({"measure": []}, r"study\.measure"),
         ({"measure": ["valid.loss", "valid.loss"]}, r"study\.measure: contains a measure twice"),
         ({"seeds": 1_000_000}, r"study\.seeds"),

@@ -30,6 +30,7 @@ import tfkit as api
 from tests.studies.small import study
 from tfkit.cli.main import main
 from tfkit.core.errors import RunError, UsageError
+from tfkit.storage import checksums
 from tfkit.storage.locks import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
@@ -429,6 +430,24 @@ def test_what_is_in_the_place_of_a_run_is_not_counted(done: tuple[Path, Result],
     assert found.exit_code == 1
     assert "baseline-s0: holds another run than the study's; move it away" in " ".join(found.stdout.split())
     assert json.loads((folder / "results.json").read_text())["comparisons"][0]["n"] == 1
+
+
+def test_a_run_that_an_older_version_took_from_elsewhere_is_named_and_trained(
+    done: tuple[Path, Result], tmp_path: Path
+) -> None:
+    """Its study.json says `reuse`, and a pointer stands for the run."""
+    place = Path(shutil.copytree(done[0], tmp_path / "copy"))
+    folder = place / "studies" / "small"
+    run = (folder / "runs" / "baseline-s0").rename(place / "other")
+    taken = {"run": "../../../other", "sha256": checksums.sha256_of(run / "run.json")}
+    (folder / "runs" / "baseline-s0.reused.json").write_text(json.dumps(taken))
+    plan = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**plan, "reuse": True}))
+    line = "note: studies/small/runs/baseline-s0.reused.json: is not read: runs of other folders are no longer taken"
+    found = tfkit("study", "small.yaml", folder=place)
+    assert found.exit_code == 0 and line in found.output and "baseline-s0: done" in found.output, found.output
+    assert (folder / "runs" / "baseline-s0" / "run.json").is_file()
+    assert "note:" not in tfkit("study", "small.yaml", folder=place).output
 
 
 @pytest.mark.slow

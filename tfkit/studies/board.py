@@ -12,7 +12,6 @@ from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.arms import Arm
 from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
 from tfkit.studies.probing import metric_of
-from tfkit.studies.reused import ReusedRun, read_reused
 from tfkit.studies.run_list import is_score, scores_of
 from tfkit.studies.statistics import Scale, compared, is_decided, step_of
 from tfkit.training.folder import EVALUATION, METRICS, RUN, WEIGHTS, RunFolder
@@ -67,17 +66,8 @@ class Board:
     folder: Path
 
     def run_folder(self, run: PlannedRun) -> RunFolder:
-        """Return the folder of a run, or of the equal run in another folder that replaces it."""
-        reused = self.reused(run)
-        return self.own_folder(run) if reused is None else reused.folder
-
-    def own_folder(self, run: PlannedRun) -> RunFolder:
-        """Return the folder that this study trains the run in."""
+        """Return the folder of a run."""
         return RunFolder(self.folder / RUNS / run.name)
-
-    def reused(self, run: PlannedRun) -> ReusedRun | None:
-        """Return the run in another folder that replaces this one, if any."""
-        return read_reused(self.own_folder(run).path)
 
     def history(self, run: PlannedRun) -> History | None:
         """Return the contents of run.json, or None if it is missing or unreadable."""
@@ -91,9 +81,6 @@ class Board:
         history = self.history(run)
         if history is None:
             return ""
-        reused = self.reused(run)
-        if reused is not None:
-            return f"{reused.folder}: has changed since the study took it" if reused.is_replaced else ""
         arm, values = self.plan.arm(run.arm), self.plan.values(run)
         other = [key for key, value in values.items() if key != "study" and history.set.get(key) != value]
         if history.seed != run.seed or tuple(history.variants) != arm.variants or other:

@@ -70,7 +70,6 @@ class Plan:
     claims: tuple[PaperClaim, ...] = ()
     equal_within: Mapping[str, float] = field(default_factory=dict)  # margins of equality by measure
     worth: float | None = None  # with looks: margin of equality on the first measure
-    reuse: bool = False  # equal finished runs in other folders
     keep: Keep = "all"  # files of finished runs
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan

@@ -136,7 +136,6 @@ class _Planner:
             about=study.about,
             claims=study.claims,
             equal_within=study.equal_within,
-            reuse=study.reuse,
             keep=study.keep,
             text=self.recipe.text or "",
         )

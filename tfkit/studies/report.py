@@ -165,12 +165,11 @@ class StudyReport(ReportFiles):
         return text + (f". The plan was made at {self.planned}." if self.planned else ".")
 
     def lists(self) -> dict[str, list[tuple[str, str]]]:
-        """Return the reservations about the verdicts by title: changed plans, altered, reused and failed runs."""
+        """Return the reservations about the verdicts by title: changed plans, altered and failed runs."""
         changed = [tuple(text.split(": ", 1)) for text in self.results.changed]
         groups = {
             "The plan was changed after results were seen": [(key, text) for key, text in changed],
             "Altered runs, which are not counted": list(self.results.altered.items()),
-            "Runs taken from other folders": list(self.results.reused.items()),
             "Failed runs": list(self.results.failed.items()),
             "Best at the edge of the values tried": list(self.results.at_the_edge.items()),
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from tfkit.core.errors import RunError
 from tfkit.recipe.settings.study import BASELINE, PaperClaim
 from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.board import Board, count_in
-from tfkit.studies.plan import EXACT, RUNS, Plan, PlannedRun
+from tfkit.studies.plan import EXACT, Plan, PlannedRun
 from tfkit.studies.run_list import is_score
 from tfkit.studies.statistics import (
     Comparison,
@@ -123,7 +122,6 @@ class Results:
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
     worth: float | None = None  # equivalence margin of the first measure in a sequential study
-    reused: Mapping[str, str] = field(default_factory=dict)  # folders of the runs that were trained elsewhere
 
     @property
     def at_the_edge(self) -> dict[str, str]:
@@ -178,7 +176,6 @@ class Results:
             ],
             "failed": dict(self.failed),
             "altered": dict(self.altered),
-            "reused": dict(self.reused),
             "plan_changed": list(self.changed),
             "tune": {key: list(values) for key, values in self.tune.items()},
             "at_the_edge": self.at_the_edge,
@@ -218,7 +215,6 @@ class StudyContext:
     planned: bool = False  # verdicts wait for all runs
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
     worth: float | None = None  # equivalence margin of the first measure in a sequential study
-    reused: Mapping[str, str] = field(default_factory=dict)  # folders of the runs that were trained elsewhere
 
 
 def results_of(
@@ -253,7 +249,6 @@ def results_of(
         context.changed,
         context.tune,
         context.worth,
-        context.reused,
     )
 
 
@@ -332,11 +327,9 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
     """
     failed = _known_failures(folder) if failed is None else failed
     arms, altered = arm_results(plan, folder, failed)
-    board = Board(plan, folder)
-    reused = {run.name: str(one.folder) for run in board.runs() if (one := board.reused(run)) is not None}
     margins = {**plan.equal_within, **({} if plan.worth is None else {plan.measure[0]: plan.worth})}
     context = StudyContext(
-        plan.name, plan.about, plan.claims, margins, failed, altered, plan.changed, True, plan.tune, plan.worth, reused
+        plan.name, plan.about, plan.claims, margins, failed, altered, plan.changed, True, plan.tune, plan.worth
     )
     return results_of(context, arms, plan.measure, plan.rising)
 
@@ -386,12 +379,11 @@ def _known_failures(folder: Path) -> dict[str, str]:
 def _cell(board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dict[str, str]) -> Cell:
     """Return the result of a run; files that were altered are added to `altered`."""
     folder = board.run_folder(run)
-    place = Path(os.path.relpath(folder.path, board.folder / RUNS)).as_posix()
     probes = {f"probe.{probe}": replace(run, probe=probe) for probe in board.plan.probes}
     reasons = {one.name: why for one in (run, *probes.values()) if (why := board.altered(one))}
     altered |= reasons
     if reasons:
-        return Cell(run.seed, "altered", place)
+        return Cell(run.seed, "altered", folder.path.name)
 
     def state(one: PlannedRun) -> str:
         own = board.state(one)
@@ -402,7 +394,7 @@ def _cell(board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dic
     lost = [name for name, own in states.items() if own in LOST]
     history, scores = board.history(run), board.scores(run)
     tokens = 0 if history is None else history.tokens
-    return Cell(run.seed, ended, place, scores, curve_of(folder), board.examples(run), lost, tokens)
+    return Cell(run.seed, ended, folder.path.name, scores, curve_of(folder), board.examples(run), lost, tokens)
 
 
 def curve_of(folder: RunFolder) -> list[dict[str, float]]:

@@ -81,11 +81,11 @@ class RunRow:
 
 def runs_in(folders: Sequence[Path]) -> list[RunRow]:
     """Return all runs in these folders at any depth, or the folders themselves if they are runs, sorted by name."""
-    runs = {folder: None for place in folders for folder in sorted(run_folders(place))}
+    runs = {folder: None for place in folders for folder in sorted(_run_folders(place))}
     return [_row(folder) for folder in runs]
 
 
-def run_folders(place: Path) -> Iterator[Path]:
+def _run_folders(place: Path) -> Iterator[Path]:
     """Yield the run folders in a folder, at any depth. Raise UsageError if it is missing."""
     if not place.is_dir():
         raise UsageError(f"{place}: no such folder")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from tfkit.core.machine import machine
 from tfkit.storage.locks import held_by
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
-from tfkit.studies.catalogue import Catalogue, reuse
 from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.digest import unchanged
 from tfkit.studies.keeping import reduce
@@ -83,7 +81,6 @@ class Runner:
         self.board = Board(plan, folder)
         self.progress = StudyProgress(self.board, jobs=jobs)
         self.threads = max(1, int(machine()["cores"]) // jobs) if jobs > 1 else None
-        self.catalogue = Catalogue(source, plan, folder)
         self._stopping = False
         self._awaited: set[PlannedRun] = set()
 
@@ -133,13 +130,13 @@ class Runner:
             except RunError as error:
                 self._fail(run, str(error))
                 continue
-            folder = self.board.own_folder(run).path
+            folder = self.board.run_folder(run).path
             if claim is None or is_trained(folder):  # a killed study may have left a run in progress
                 elsewhere = True
                 self._report_waiting(run, held_by(folder))
                 if claim is not None:
                     claim.release()
-            elif self.board.state(run) != "waiting" or self._reuse(run):  # another process has just completed it
+            elif self.board.state(run) != "waiting":  # another process has just completed it
                 claim.release()
             else:
                 self._begin(run, claim)
@@ -150,15 +147,6 @@ class Runner:
             self._awaited.add(run)
             self.progress.events.append(f"{run.name}: is {holder or 'claimed by another process'}; waiting for it")
 
-    def _reuse(self, run: PlannedRun) -> bool:
-        """Take an equal run of another folder, if there is one; name equal runs that were edited."""
-        found = reuse(self.board, self.catalogue, run)
-        self.progress.events += self.catalogue.edited
-        self.catalogue.edited.clear()
-        if found is not None:
-            self.progress.events.append(f"{run.name}: taken from {os.path.relpath(found.path)}, not trained again")
-        return found is not None
-
     def _begin(self, run: PlannedRun, claim: RunClaim) -> None:
         arm = self.board.plan.arm(run.arm)
         why = self.board.stranger(run)
@@ -168,7 +156,7 @@ class Runner:
             claim.release()
             self._fail(run, why)
             return
-        words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.own_folder(run).path)
+        words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.run_folder(run).path)
         log = self.folder / LOGS / f"{run.name}.txt"
         log.write_bytes(b"")
         self.progress.workers.append(Worker(run, self.launcher.start(words, log, self.threads), claim))
@@ -192,15 +180,15 @@ class Runner:
             history = self.board.history(run)
             step = "" if history is None or history.diverged is None else f" at step {history.diverged:,}"
             self.progress.events.append(f"{run.name}: diverged{step}")
-        elif is_trained(self.board.own_folder(run).path):  # a process left by a killed study may have locked it first
-            self._report_waiting(run, held_by(self.board.own_folder(run).path))
+        elif is_trained(self.board.run_folder(run).path):  # a process left by a killed study may have locked it first
+            self._report_waiting(run, held_by(self.board.run_folder(run).path))
         elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
             self._fail(run, worker.job.problem or self._why(run, worker.job.wait()))
 
     def _reduce(self, run: PlannedRun) -> None:
         """Delete the files of a finished run that the study does not keep."""
-        if self.board.plan.keep != "all" and self.board.reused(run) is None and self.board.state(run) == "done":
-            reduce(self.board.own_folder(run), self.board.plan.keep)
+        if self.board.plan.keep != "all" and self.board.state(run) == "done":
+            reduce(self.board.run_folder(run), self.board.plan.keep)
 
     def _fail(self, run: PlannedRun, why: str) -> None:
         self.progress.failed[run] = why
@@ -228,10 +216,10 @@ class Runner:
 
 def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
     """Return the command line of each remaining run known so far."""
-    board, catalogue = Board(plan, folder), Catalogue(source, plan, folder)
+    board = Board(plan, folder)
     lines = []
     for run in board.runs():
         arm = plan.arm(run.arm)
-        if board.state(run) == "waiting" and reuse(board, catalogue, run) is None:
+        if board.state(run) == "waiting":
             lines.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))
     return lines

@@ -167,9 +167,6 @@ class Study(Section):
     claims: Annotated[tuple[PaperClaim, ...], BeforeValidator(as_tuple)] = Field(
         (), description="claims of papers to test on the runs"
     )
-    reuse: bool = Field(
-        True, description="use equal finished runs in runs/ and in neighbouring studies instead of training them again"
-    )
     keep: Keep = Field(
         "all",
         description="files kept of each finished run; scores: no weights or checkpoints; weights: no checkpoints",

@@ -17,6 +17,7 @@ from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.options import schema_at
 
 MAX_FAULTS = 1_000  # more faults would not help the user, and take time to find
+REMOVED = {"study.reuse": "runs of other folders are no longer taken; remove the key"}  # keys of older versions
 # Pydantic's error types -> recipe terms
 MEANINGS: dict[str, str] = {
     "int_type": "expected a whole number",
@@ -89,6 +90,8 @@ class Faults:
 
     def unknown_key(self, node: Node, known: Sequence[str], what: str = "option") -> None:
         """Add a fault for an unknown key, with a suggestion or the list of known keys."""
+        if node.path in REMOVED:
+            return self.add(node, REMOVED[node.path], at_key=True)
         parent, _, name = node.path.rpartition(".")
         meant = key_for(name, parent, known)
         near = nearest(name, list(known))
