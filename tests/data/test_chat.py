@@ -188,6 +188,10 @@ def test_control_tokens_in_a_message_are_text() -> None:
             assert control.encode([rendered]) == [wanted], said
 
     each([(*kind, template) for kind in tokenizers_of_many_kinds() for template in WRITTEN], check)
+    wide = ChatTemplate("<｜User｜>{{ messages[0].content }}")  # NFKC has another form of its signs
+    talks = [[{"role": "user", "content": said}] for said in ("<｜User｜>", "<｜User｜>\u0338")]
+    for (rendered,) in wide.rendered(talks, {}, [[(1, False)]] * 2, "", {"<｜User｜>": True}):
+        assert rendered.twin.count("<｜User｜>") == 1
 
 
 def test_a_fork_and_threads_render_and_nothing_is_left_of_a_killed_parent(tmp_path: Path) -> None:

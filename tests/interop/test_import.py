@@ -464,6 +464,7 @@ def test_generation_settings_write_what_theirs_write(kind: str, tmp_path: Path) 
             ({"max_new_tokens": None, "max_length": 6}, "", 8),
             ({"do_sample": True, "top_p": 1e-6}, "", None, True),
             ({"temperature": 0.6, "mine": "x", "length_penalty": 3.0}, "temperature, mine, length_penalty"),
+            ({"suppress_tokens": [], "encoder_no_repeat_ngram_size": 1}, "encoder_no_repeat_ngram_size"),
             ({"forced_bos_token_id": 7, "begin_suppress_tokens": [a]}, "forced_bos_token_id" * (kind == "llama")),
         ],
         check,

@@ -141,11 +141,9 @@ class _Twins:
         special = (re.escape(token) for token, is_special in control.items() if is_special)
         self.special = re.compile("|".join(special) or "(?!)")
 
-    def may_act(self, given: Given, text: str) -> bool:
-        """True if a message may have written a control token in the text, for example in parts or in capitals."""
-        given_text = _all_text(given)
-        signs = any(chr(sign) in given_text for sign in self.table)
-        return signs and any(token.lower() in normalize("NFKC", text).lower() for token in self.control)
+    def may_act(self, given: Given) -> bool:
+        """True if a message may have written a control token, in a form that some tokenizer normalizes to it."""
+        return any(chr(sign) in _all_text(given) for sign in self.table)
 
     def needed(self, given: Given) -> bool:
         """True if a text, or texts that are joined, contain a control token."""
@@ -193,7 +191,7 @@ def _texts(
         text, spans = sandbox.render(template, given, most)
         found = (sandbox.render(template, one, most)[0] for one in twins.of(given))
         alike = (one for one in found if one.translate(twins.back) == text)
-        twin = next(alike, None) if twins.may_act(given, text) else text
+        twin = next(alike, None) if twins.may_act(given) else text
         if twin is None and not twins.needed(given):
             twin = text
         if twin is None:

@@ -138,8 +138,8 @@ def _left(stored: Tree, used: list[str]) -> list[str]:
     """Return the settings that have an effect and are not used."""
     left = []
     for key, value in stored.items():
-        neutral = value == RULES[key][0] if key in RULES else value is not True and value in (0, 1, [], {})
-        if key not in used and not neutral and not key.startswith(SILENT):
+        without = (RULES[key][0],) if key in RULES else (0,) if "ngram" in key else (0, 1)
+        if key not in used and (value is True or value not in (*without, [], {})) and not key.startswith(SILENT):
             left.append(key)
     words = stored.get("bad_words_ids") if "bad_words_ids" in used else None
     phrases = [word for word in words if isinstance(word, list) and len(word) > 1] if isinstance(words, list) else []
