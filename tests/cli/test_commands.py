@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 import tfkit.run.run
 import tfkit.training.scoring
 from tfkit.cli.main import main
-from tfkit.core.errors import RunError
+from tfkit.core.errors import RunError, UsageError
 from tfkit.training.interrupt import Interrupted
 
 from ..sampling import looped
@@ -276,6 +276,9 @@ def test_a_name_that_no_file_can_have_is_said_in_a_line(command: str) -> None:
     assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
     said = "96 letters" if hub else "neither a shipped" if command in ("check", "train") else "at most 255 bytes"
     assert said in result.stderr
+    if command == "show":
+        with pytest.raises(UsageError, match="at most 255 bytes"):
+            tfkit.load_run(name)
 
 
 def test_ctrl_c_ends_with_130(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,11 +332,13 @@ def test_parquet(tmp_path: Path, write: Write) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [{"pair": {"en": "a", "de": "ä"}, "stars": 3}, {"pair": {"en": "b", "de": None}, "stars": 4}]
     path = str(tmp_path / "x.parquet")
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    finest = pyarrow.array([1, 2], pyarrow.timestamp("ns"))  # no Python value, and not read
+    parquet.write_table(pyarrow.Table.from_pylist(rows).append_column("at", finest), path)
     assert read("parquet", file=path, fields={"text": "pair.en", "label": "stars"})[1] == {"text": "b", "label": "4"}
     assert read("parquet", file=path, fields={"text": "pair.de"}, limit=1) == [{"text": "ä"}]
     assert "x.parquet: row 2: field 'pair.de' is null" in refused("parquet", file=path, fields={"text": "pair.de"})
-    assert "row 1: no field 'star'" in refused("parquet", file=path, fields={"text": "star"})
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert "row 1: no field 'star'; available: pair, stars" in refused("parquet", file=path, fields={"text": "star"})
     assert "not a Parquet file" in refused("parquet", file=write("y.txt", "a"), fields={"text": "a"})
     assert "no such file" in refused("parquet", file=str(tmp_path / "z"), fields={"text": "a"})
 

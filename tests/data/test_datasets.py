@@ -59,6 +59,14 @@ def test_what_is_no_data_set_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.arrow").write_text("nothing")
     with pytest.raises(DataError, match=r"a\.arrow: not a data set file"):
         read(tmp_path)
+    table = pyarrow.table({"pair.en": ["a b", "c d"], "pair.de": ["e", "f"]})
+    with pyarrow.ipc.new_stream(tmp_path / "a.arrow", table.schema) as stream:
+        stream.write_table(table)
+    offsets = [bytes((0, 0, 0, 0, 3, 0, 0, 0, last, *[255 * (last > 6)] * 3)) for last in (6, 250)]
+    damaged = (tmp_path / "a.arrow").read_bytes().replace(*offsets)
+    (tmp_path / "a.arrow").write_bytes(damaged)  # the text has a negative length
+    with pytest.raises(DataError, match=r"a\.arrow: not a data set file"):
+        read(tmp_path)
     (tmp_path / "state.json").write_text("{}")
     with pytest.raises(DataError, match="does not have the format of save_to_disk"):
         read(tmp_path)

@@ -88,6 +88,7 @@ def faulty(path: Path) -> dict[str, bytes]:
     return {
         "cut": kept.getvalue()[:-8], "npz": archive.getvalue(), "objects": objects.getvalue(), "text": text.getvalue(),
         "empty": empty.getvalue(), "nan": nothing.getvalue(), "header": kept.getvalue()[:20], "other": b"hello",
+        "bracket": kept.getvalue().replace(b"), }", b")3, "),
     }  # fmt: skip
 
 
@@ -111,6 +112,7 @@ class Exploding:
         ("empty", "contains no example"),
         ("nan", r"row 2: the value at \[1\] is nan; all values must be finite"),
         ("header", "cannot be read as an array"),
+        ("bracket", "cannot be read as an array"),
         ("other", "expected a single array"),
     ],
 )

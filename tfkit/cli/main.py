@@ -10,7 +10,6 @@ Heavy modules are imported on demand.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import importlib
 import io
@@ -223,9 +222,6 @@ def complain(error: Exception) -> bool:
         return True
     if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
         return False
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        warn(f"tfkit: the name {str(error.filename)[:40]!r}... is too long; a file name has at most 255 bytes")
-        return True
     if is_out_of_memory(error):
         warn(f"tfkit: out of memory: {' '.join(str(error).split()) or type(error).__name__}")
         return True

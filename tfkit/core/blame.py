@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import traceback
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from tfkit.core.component import Component
-from tfkit.core.errors import RunError, TfkitError
+from tfkit.core.errors import RunError, TfkitError, UsageError
 from tfkit.core.plugins import is_shipped, origin
 from tfkit.core.registry import REGISTRY
 
@@ -69,7 +70,12 @@ def _part_of(frame: FrameType, parts: list[type[Component]]) -> type[Component] 
 
 
 def described(error: Exception) -> str | None:
-    """Describe an exception from a custom part on one line with its place; None if tfkit raised it."""
+    """Describe an exception from a custom part on one line with its place, or a name that is too long.
+
+    Return None if tfkit raised it.
+    """
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"the name {str(error.filename)[:40]!r}... is too long; a file name has at most 255 bytes"
     place = None if isinstance(error, TfkitError) else blame(error)
     if place is None:
         return None
@@ -100,10 +106,15 @@ def compiling(key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def parts_named() -> Iterator[None]:
-    """Context manager and decorator that adds a note to exceptions, naming the custom part that raised them."""
+    """Context manager and decorator that adds a note to exceptions, naming the custom part that raised them.
+
+    Raise UsageError for a name that is too long for a file.
+    """
     try:
         yield
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            raise UsageError(described(error)) from None
         note(error)
         raise
 

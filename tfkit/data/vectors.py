@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tfkit.core.errors import DataError, RunError, TfkitWarning, UsageError
+from tfkit.core.errors import DataError, TfkitError, TfkitWarning, UsageError
 from tfkit.storage import files
 
 MAGIC = b"\x93NUMPY"
@@ -84,9 +84,9 @@ def read_npy(path: str) -> NDArray[np.generic]:
             archive = "is an archive of several arrays (.npz)" if begin.startswith(b"PK") else "is not a .npy file"
             raise DataError(f"{path}: {archive}; expected a single array as written by numpy.save (.npy)")
         array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except RunError as error:
+    except TfkitError as error:
         raise DataError(str(error)) from None
-    except (OSError, ValueError, EOFError, SyntaxError, OverflowError) as error:
+    except Exception as error:  # numpy's errors of damaged headers have no common class
         why = "contains Python objects, which are never unpickled" if "object" in str(error).lower() else ""
         cut = "is truncated: it has fewer values than its header declares" if "mmap length" in str(error) else ""
         raise DataError(f"{path}: {why or cut or f'cannot be read as an array: {error}'}; save it again") from None

@@ -363,6 +363,7 @@ def _example(text: object, fields: Sequence[str]) -> dict[str, str]:
     return known
 
 
+@parts_named()
 def load_run(
     path: str | Path,
     trust: bool = False,

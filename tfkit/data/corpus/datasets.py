@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tfkit.core.extras import installing
 from tfkit.core.options import FolderPath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Fields, Record, RecordCorpus
-from tfkit.data.corpus.records import pick
+from tfkit.data.corpus.records import pick, rows_of
 from tfkit.storage import files
 
 STATE, SPLITS = "state.json", "dataset_dict.json"  # written by save_to_disk
@@ -49,7 +49,7 @@ class Datasets(RecordCorpus):
     def records(self) -> Iterator[Record]:
         """Yield the selected columns of each row. Raise DataError if pyarrow is missing or a file is invalid."""
         for file in data_files(self.folder, self.split):
-            for number, row in enumerate(_rows(file), start=1):
+            for number, row in enumerate(_rows(file, self.names), start=1):
                 place = f"{file}: row {number}"
                 yield place, pick(row, self.names, place)
 
@@ -84,9 +84,8 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
     return chosen
 
 
-def _rows(file: Path) -> Iterator[object]:
+def _rows(file: Path, fields: Mapping[str, str]) -> Iterator[object]:
     try:
-        pyarrow = import_module("pyarrow")
         ipc, parquet = import_module("pyarrow.ipc"), import_module("pyarrow.parquet")
     except ImportError:
         raise DataError(f"{file}: reading data sets needs the package pyarrow: {installing('data')}") from None
@@ -95,9 +94,8 @@ def _rows(file: Path) -> Iterator[object]:
             batches = (
                 parquet.ParquetFile(opened).iter_batches() if file.suffix == ".parquet" else ipc.open_stream(opened)
             )
-            for batch in batches:
-                yield from batch.to_pylist()
+            yield from rows_of(batches, fields)
     except RunError as error:
         raise DataError(str(error)) from None
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except Exception as error:  # pyarrow's errors have no common class
         raise DataError(f"{file}: not a data set file: {error}") from None

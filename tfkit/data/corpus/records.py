@@ -6,14 +6,14 @@ import contextlib
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from tfkit.core.errors import DataError, RunError, with_article
+from tfkit.core.errors import DataError, TfkitError, with_article
 from tfkit.core.extras import installing
 from tfkit.core.options import NonNegativeInt, RecipePath
 from tfkit.core.registry import register
@@ -223,10 +223,11 @@ class Parquet(RecordCorpus):
         """Yield the rows, reading them in blocks."""
         with self._data_errors():
             if bound_of_files() is None:
-                yield from _rows_of(self._file)
+                yield from rows_of(self._file.iter_batches(ROWS), self.names)
                 return
             with files.regular(self.file) as file:  # buffered reading skips unused pages
-                yield from _rows_of(import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER), FEW)
+                start = import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER)
+                yield from rows_of(start.iter_batches(FEW), self.names)
 
     @cached_property
     def _file(self) -> Any:
@@ -238,14 +239,14 @@ class Parquet(RecordCorpus):
     def _data_errors(self) -> Iterator[None]:
         """Convert errors of pyarrow, or a missing pyarrow, to DataError."""
         try:
-            wrong = import_module("pyarrow").ArrowException
+            import_module("pyarrow")
         except ImportError:
             raise DataError(f"{self.file}: reading Parquet needs the package pyarrow: {installing('data')}") from None
         try:
             yield
-        except RunError as error:
+        except TfkitError as error:
             raise DataError(str(error)) from None
-        except (wrong, OSError, UnicodeDecodeError) as error:
+        except Exception as error:  # pyarrow's errors have no common class
             raise DataError(f"{self.file}: not a Parquet file: {error}") from None
 
     def name(self) -> str:
@@ -253,6 +254,8 @@ class Parquet(RecordCorpus):
         return self.file
 
 
-def _rows_of(file: Any, at_once: int = ROWS) -> Iterator[object]:
-    for batch in file.iter_batches(at_once):
-        yield from batch.to_pylist()
+def rows_of(batches: Iterable[Any], fields: Mapping[str, str]) -> Iterator[object]:
+    """Yield the rows of pyarrow's batches: the columns that `fields` name, or all columns if one is missing."""
+    for batch in batches:
+        found = [{name, name.split(".")[0]}.intersection(batch.schema.names) for name in fields.values()]
+        yield from (batch.select(sorted(set().union(*found))) if all(found) else batch).to_pylist()
