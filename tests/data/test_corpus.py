@@ -95,9 +95,10 @@ def test_a_file_of_wide_characters_is_told_its_encoding(write: Write, encoding: 
 
 
 def test_fasta_is_no_text(write: Write) -> None:
-    for content in (">sp|P1 a protein\nMKVLAT*\n", ">1\nacgtn\nac\n"):
-        assert "x.fa:1: is FASTA" in refused("text", files=write("x.fa", content), unit="document")
-    assert texts("text", files=write("x.txt", ">quoted\nAn answer\n")) == [">quoted", "An answer"]
+    for content in (">sp|P1 a protein\nMKVLAT*\n", ">1\nacgtn\nac\n", "\n>1\nacgtACGT\n"):
+        assert "x.fa: is FASTA" in refused("text", files=write("x.fa", content), unit="document")
+    for content in (">quoted\nAn answer\n", "> quoted\nYES\n"):
+        assert texts("text", files=write("x.txt", content)) == content.splitlines()
 
 
 def test_unusable_files_are_named(write: Write, tmp_path: Path) -> None:

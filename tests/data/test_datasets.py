@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tfkit.core.errors import DataError
@@ -62,11 +63,12 @@ def test_what_is_no_data_set_is_named(tmp_path: Path) -> None:
     table = pyarrow.table({"pair.en": ["a b", "c d"], "pair.de": ["e", "f"]})
     with pyarrow.ipc.new_stream(tmp_path / "a.arrow", table.schema) as stream:
         stream.write_table(table)
-    offsets = [bytes((0, 0, 0, 0, 3, 0, 0, 0, last, *[255 * (last > 6)] * 3)) for last in (6, 250)]
-    damaged = (tmp_path / "a.arrow").read_bytes().replace(*offsets)
-    (tmp_path / "a.arrow").write_bytes(damaged)  # the text has a negative length
-    with pytest.raises(DataError, match=r"a\.arrow: not a data set file"):
-        read(tmp_path)
+    whole, offsets = (tmp_path / "a.arrow").read_bytes(), np.array([0, 3, 6], np.int32).tobytes()
+    for last in (-6, 2**30):  # a text of negative length, and one far outside of the file
+        damaged = whole.replace(offsets, np.array([0, 3, last], np.int32).tobytes())
+        (tmp_path / "a.arrow").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.arrow: not a data set file"):
+            read(tmp_path)
     (tmp_path / "state.json").write_text("{}")
     with pytest.raises(DataError, match="does not have the format of save_to_disk"):
         read(tmp_path)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from tfkit.core.errors import DataError, TfkitWarning, UsageError
 from tfkit.core.registry import REGISTRY
@@ -148,6 +149,8 @@ def test_pictures_have_their_labels_from_folders_or_from_a_file(tmp_path: Path) 
     assert array(listed[0]).shape == (4, 6, 3) and float(array(listed[0]).min()) == 1.0
     grey = examples("images", folder=str(tmp_path / "all"), colours="grey", size=2)
     assert array(grey[0]).shape == (2, 2, 1)
+    with pytest.raises(ValidationError, match="4096"):
+        examples("images", folder=str(tmp_path / "all"), size=4097)
 
 
 def bomb(side: int) -> bytes:

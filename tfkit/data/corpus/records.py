@@ -257,5 +257,6 @@ class Parquet(RecordCorpus):
 def rows_of(batches: Iterable[Any], fields: Mapping[str, str]) -> Iterator[object]:
     """Yield the rows of pyarrow's batches: the columns that `fields` name, or all columns if one is missing."""
     for batch in batches:
+        batch.validate(full=True)  # offsets outside of the file would end the process
         found = [{name, name.split(".")[0]}.intersection(batch.schema.names) for name in fields.values()]
         yield from (batch.select(sorted(set().union(*found))) if all(found) else batch).to_pylist()

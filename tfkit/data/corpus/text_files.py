@@ -15,7 +15,7 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Encoding, Example, RecipePaths, Record, TextRecordCorpus
 from tfkit.data.corpus.lines import Lines, read_pairs, read_text
 
-_SEQUENCE = re.compile(r"[A-Z*-]+|[acgtun-]+")  # of amino acids or nucleotides
+_SEQUENCE = re.compile(r"[A-Z*-]+|[acgtunACGTUN-]+")  # of amino acids or nucleotides
 
 
 @register("corpus", "text")
@@ -58,11 +58,9 @@ class TextCorpus(Corpus):
 
     def _texts(self, file: str) -> Iterator[tuple[int, str]]:
         """Yield each text with the number of its first line."""
-        header, *sequence = islice(Lines(file, self.encoding), 2)
-        if header.startswith(">") and sequence and _SEQUENCE.fullmatch(sequence[0].strip()):
-            raise DataError(
-                f"{file}:1: is FASTA, whose headers are no text; write one sequence per line without headers"
-            )
+        header, *sequence = islice(filter(str.strip, Lines(file, self.encoding)), 2)
+        if re.match(r">\S", header) and sequence and _SEQUENCE.fullmatch(sequence[0].strip()):
+            raise DataError(f"{file}: is FASTA, whose headers are no text; write one sequence per line without headers")
         if self.unit == "document":
             yield 1, read_text(file, self.encoding)
             return

@@ -196,7 +196,7 @@ class Images(FolderCorpus):
         """The folder, and how its images are converted to arrays."""
 
         colours: Literal["rgb", "grey"] = Field("rgb", description="3 channels (rgb) or 1 (grey)")
-        size: PositiveInt | None = Field(None, description="height and width after resizing; none: unchanged")
+        size: PositiveInt | None = Field(None, le=2**12, description="height and width after resizing; none: unchanged")
 
     config: Config
 
