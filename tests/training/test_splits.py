@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import tfkit
-from tfkit.core.errors import DataError, RecipeError, RunError, TfkitError, UsageError
+from tfkit.core.errors import DataError, RecipeError, RunError, TfkitError
 from tfkit.recipe.load import load_recipe
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
+from tfkit.training.splits import first_examples
 
 from ..sampling import looped
 from .whole.draws import base, put
@@ -191,10 +192,11 @@ def test_what_the_learned_tokens_decide_names_the_recipe_and_the_corpus(
 
 def test_a_package_that_a_metric_needs_is_missed_before_training(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sacrebleu" else found(name))
-    assert "bleu needs the package sacrebleu: pip install" in refused(
-        recipe("seq2seq", train__metrics=["bleu"]), UsageError
-    )
+    without = lambda name: None if name == "sacrebleu" else found(name)  # noqa: E731
+    monkeypatch.setattr("tfkit.training.metric.base.find_spec", without)
+    source = recipe("seq2seq", train__metrics=["bleu"])
+    assert "bleu needs the package sacrebleu: pip install" in refused(source, RecipeError)
+    assert "train.metrics[0]: bleu needs" in str(first_examples(tfkit.load_recipe(source))[1][0])
 
 
 class TestDrafts:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RecipeError, RunError, UsageError
-from tfkit.core.extras import installing
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.logits.guided import Guided
@@ -49,9 +47,7 @@ def rehearse(
 
 
 def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
-    """Check that the metric's package is installed, and that the metric accepts all references and labels."""
-    if metric.package is not None and importlib.util.find_spec(metric.package) is None:
-        raise UsageError(f"{metric.part_name} needs the package {metric.package}: {installing('train')}")
+    """Check that the metric accepts all references and labels."""
     if metric.reads == "text":
         for split in dict.fromkeys([measured, train] if train.objective.rows.labels else [measured]):
             split.check_references(metric)

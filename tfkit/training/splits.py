@@ -68,12 +68,15 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
 
 
 def missing_packages(recipe: Recipe) -> Iterator[Fault]:
-    """Yield a fault for each callback whose package is not installed."""
-    for number, config in enumerate(recipe.train.callbacks):
-        try:
-            config.build().ready()
-        except UsageError as error:
-            yield recipe.fault(f"train.callbacks[{number}]", str(error))
+    """Yield a fault for each callback and metric whose package is not installed."""
+    train = recipe.train
+    users = {"callbacks": train.callbacks, "metrics": train.metrics, "validate.metrics": train.validate.metrics}
+    for key, configs in users.items():
+        for number, config in enumerate(configs):
+            try:
+                config.build().ready()
+            except UsageError as error:
+                yield recipe.fault(f"train.{key}[{number}]", str(error))
 
 
 def _vector_faults(recipe: Recipe) -> Iterator[Fault]:

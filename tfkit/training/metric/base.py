@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tfkit.core.errors import UsageError
-from tfkit.core.extras import optional
+from tfkit.core.extras import installing, optional
 from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveInt, as_tuple
 from tfkit.core.output import counted
@@ -42,6 +43,11 @@ class Metric(MetricFacts):
         if cls.reads == "text":
             return cls.compares
         return "characters" if cls.per_character else "likelihood"
+
+    def ready(self) -> None:
+        """Raise UsageError if a required library is missing. Called before anything is written."""
+        if self.package is not None and find_spec(self.package) is None:
+            raise UsageError(f"{self.part_name} needs the package {self.package}: {installing('train')}")
 
     def check_reference(self, reference: str) -> None:
         """Raise UsageError if the metric cannot use this reference. Called before training starts."""
