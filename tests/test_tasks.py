@@ -229,8 +229,8 @@ class TestEmbed:
         assert classifier.embed("a film " * 40).shape == (1, 16)
 
     def test_wrong_options(self, classifier: Run) -> None:
-        with pytest.raises(UsageError, match="pooling must be mean, first or last, got 'max'"):
-            classifier.embed("a", pooling="max")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"pooling must be mean, first, .* got 'least'"):
+            classifier.embed("a", pooling="least")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="batch_size must be at least 1"):
             classifier.embed("a", batch_size=0)
 

@@ -143,7 +143,7 @@ class _Twins:
 
     def may_act(self, given: Given) -> bool:
         """True if a message may have written a control token, in a form that some tokenizer normalizes to it."""
-        return any(chr(sign) in _all_text(given) for sign in self.table)
+        return not {ord(sign) for sign in _all_text(given)}.isdisjoint(self.table)
 
     def needed(self, given: Given) -> bool:
         """True if a text, or texts that are joined, contain a control token."""

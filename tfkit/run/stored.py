@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +62,9 @@ class StoredRun:
 
     def outside(self, target: str | Path) -> str | Path:
         """Return a folder to write. Raise UsageError if it is this run or lies in it, links and `..` resolved."""
-        own, place = (Path(os.path.realpath(path)) for path in (self.folder, target))
+        if "\0" in str(target):
+            return target  # refused as a name
+        own, place = (Path(path).resolve() for path in (self.folder, target))
         own = own.parent if RunFolder(own.parent).holds_run else own  # only the weights of a run are loaded
         if own in (place, *place.parents):
             where = "the run itself" if own == place else f"inside the run {own}"
@@ -238,14 +239,14 @@ class StoredRun:
         if name not in self.chat_templates:
             names = ", ".join(self.chat_templates)
             raise UsageError(f"{self.folder}: has no chat template named default, only {names}")
-        if self.recipe.objective is not None and isinstance(self.objective.rows, ChatRows):
-            return self.objective.rows.prompt_of(talk, self._control)
+        rows = None if self.recipe.objective is None else self.objective.rows
+        date = rows.config.date if isinstance(rows, ChatRows) else ""
         try:
             template = ChatTemplate(self.chat_templates[name])
         except ValueError as error:
             raise RunError(f"{self.folder}: {error}") from None
         control = self._control
-        return template.rendered([talk], control.special, [[(len(talk), True)]], control=control.control)[0][0]
+        return template.rendered([talk], control.special, [[(len(talk), True)]], date, control.control)[0][0]
 
     @property
     def reads_messages(self) -> bool:

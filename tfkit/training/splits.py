@@ -22,6 +22,7 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import TOKENIZER, Batch, Data
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
+from tfkit.training.objective.chat import ChatRows, rehearse
 from tfkit.training.objective.rows import Encoded
 from tfkit.training.sharding import encoded_corpus
 
@@ -55,12 +56,13 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
             continue
         if (
             objective is not None
+            and isinstance(objective.rows, ChatRows)
             and recipe.data
             and len(examples) == 1
             and not any(at.startswith(TOKENIZER) for at in lacking)
         ):
             try:
-                objective.rows.rehearse(examples[name][:1], recipe.data.tokenizers().get(TOKENIZER))
+                rehearse(objective.rows, examples[name][:1], recipe.data.tokenizers().get(TOKENIZER))
             except DataError as error:
                 why = error.why if isinstance(error, ExampleError) else str(error)
                 faults.append(recipe.fault("objective", f"{corpus.where(1)}: {why}"))

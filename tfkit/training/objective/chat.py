@@ -53,11 +53,9 @@ class ChatRows(PackableRows):
         """Encode conversations (a text, or messages as JSON) as prompts that end where the reply starts."""
         self.bind(tokenizer)
         control = ControlTokens.of(tokenizer)
-        return control.encode([self.prompt_of(read(text), control) for text in texts])
-
-    def prompt_of(self, talk: Conversation, control: ControlTokens) -> Rendered:
-        """Render a conversation up to the start of a reply."""
-        return self._rendered([talk], [[(len(talk), True)]], control)[0][0]
+        talks = [read(text) for text in texts]
+        rendered = self._rendered(talks, [[(len(talk), True)] for talk in talks], control)
+        return control.encode([one for (one,) in rendered])
 
     def _rendered(
         self, talks: Sequence[Conversation], cuts: Sequence[Cuts], control: ControlTokens
@@ -82,14 +80,6 @@ class ChatRows(PackableRows):
         self._left_out(empty, count, "the target is empty")
         self._left_out(long, count, f"longer than {max_length} tokens")
         return self._usable(fits, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
-
-    def rehearse(self, examples: Sequence[Example], tokenizer: TokenizerFacts.Config | None) -> None:
-        """Prepare examples with the tokenizer, or with one for characters if that is not learned yet."""
-        texts = self.learned(examples, self.fields)
-        if isinstance(tokenizer, LearnedTokenizer.Config):
-            tokenizer = Character.Config(special_tokens=tokenizer.special_tokens)
-        if isinstance(tokenizer, Character.Config | File.Config) and examples:
-            self.prepare(examples, tokenizer.build().fit([*texts, " "]), None)
 
     def _items(self, examples: Sequence[Example], start: int, control: ControlTokens) -> list[Item]:
         """Return the items of examples with a target. Raise ExampleError for the first that is unusable."""
@@ -144,6 +134,18 @@ class ChatRows(PackableRows):
 
 
 _compiled = lru_cache(maxsize=8)(ChatTemplate)
+
+
+def rehearse(rows: ChatRows, examples: Sequence[Example], tokenizer: TokenizerFacts.Config | None) -> None:
+    """Prepare examples with the tokenizer, or with one for characters if that is not learned yet.
+
+    Raise DataError for a fault of the template.
+    """
+    texts = rows.learned(examples, rows.fields)
+    if isinstance(tokenizer, LearnedTokenizer.Config):
+        tokenizer = Character.Config(special_tokens=tokenizer.special_tokens)
+    if isinstance(tokenizer, Character.Config | File.Config) and examples:
+        rows.prepare(examples, tokenizer.build().fit([*texts, " "]), None)
 
 
 @register("objective", "chat")

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import counted
-from tfkit.core.slots import ObjectiveFacts, RowsFacts, TokenizerFacts
+from tfkit.core.slots import ObjectiveFacts, RowsFacts
 from tfkit.data.token_ids import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors
@@ -143,9 +143,6 @@ class Rows(RowsFacts):
         Log why examples are dropped. Raise DataError if no example is left, or if a field is missing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no prepare")
-
-    def rehearse(self, examples: Sequence[Example], tokenizer: TokenizerFacts.Config | None) -> None:
-        """Try to prepare examples before training. Raise DataError for a fault of the recipe, such as a template."""
 
     def lengths(self, items: Sequence[Item]) -> Ids:
         """Return the number of positions of each item in the model: [items] or [items sides]."""
