@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tfkit.core.errors import DataError
+from tfkit.data import chat
 from tfkit.data.chat import DEFAULT, ChatTemplate, checked, read, written
 from tfkit.data.control import ControlTokens
 from tfkit.data.corpus import Conversations
@@ -206,6 +207,14 @@ def test_a_fork_and_threads_render_and_nothing_is_left_of_a_killed_parent(tmp_pa
     if not child:
         os._exit(0 if rendered(1) else 1)
     assert rendered(2) and os.waitpid(child, 0)[1] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        chat._RENDERER.stop()
+        patch.setattr(sys, "executable", "")
+        with pytest.raises(DataError, match="chat templates need a process of '': "):
+            rendered(3)
+        patch.undo()
+        patch.setattr(sys, "path", [*sys.path, tmp_path, None])
+        assert rendered(3)
     code = (
         "import os; from tfkit.data import chat; chat.ChatTemplate('x'); print(chat._RENDERER._process.pid, flush=True)"
     )

@@ -246,14 +246,18 @@ class _Renderer:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self.stop()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tfkit.data.sandbox"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
+            paths = [path for path in sys.path if isinstance(path, str)]  # Python ignores others as well
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "tfkit.data.sandbox"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    bufsize=0,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                )
+            except OSError as error:
+                raise DataError(f"chat templates need a process of {sys.executable!r}: {error}") from None
         return self._process
 
     def stop(self, fork: bool = False) -> None:

@@ -21,7 +21,12 @@ POOLINGS: Mapping[Pooling, tuple[str, str]] = {
     "mean_sqrt": ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"),
     "weighted_mean": ("weightedmean", "pooling_mode_weightedmean_tokens"),
 }
-TASK = "feature-extraction"
+ONLY: Mapping[tuple[str, str], tuple[object, ...]] = {  # settings that change vectors, with the supported values
+    (SENTENCES[1], "transformer_task"): ("feature-extraction", None),
+    **{(SENTENCES[1], key): ({}, None) for key in ("tokenizer_args", "processor_kwargs", "processing_kwargs")},
+    (SENTENCES[2], "truncate_dim"): (None,),
+    (TOKENIZER_CONFIG, "truncation_side"): ("right", None),
+}
 LARGEST = 10**6  # longer limits are those of tokenizers without one
 
 
@@ -58,12 +63,15 @@ def sentences_in(folder: Path) -> Sentences | None:
         named = ", ".join(f"{kind} in {path!r}" for kind, path in found)
         supported = "a Transformer in '', a Pooling in '1_Pooling' and optionally Normalize"
         raise DataError(f"{folder / MODULES}: {named} is not supported; expected {supported}")
+    if not (folder / POOLING).is_file():
+        raise DataError(f"{folder / POOLING}: no such file, but {MODULES} names it; fetch the whole folder")
+    for (name, key), values in ONLY.items():
+        if (value := _read(folder, name, dict).get(key)) not in values:
+            raise DataError(f"{folder / name}: {key} {value!r} is not supported; expected {values[0]!r}")
     base, about, pooling = (_read(folder, name, dict) for name in SENTENCES[1:])
     stored, default = about.get("prompts"), about.get("default_prompt_name")
     texts = stored if isinstance(stored, dict) else {}
     prompts = {name: text for name, text in texts.items() if isinstance(text, str) and text}
-    if (task := base.get("transformer_task", TASK)) != TASK:
-        raise DataError(f"{folder / SENTENCES[1]}: transformer_task {task!r} is not supported; expected {TASK!r}")
     if prompts and pooling.get("include_prompt") is False:
         raise DataError(f"{folder / POOLING}: include_prompt: false is not supported")
     longest = base.get("max_seq_length") or _read(folder, TOKENIZER_CONFIG, dict).get("model_max_length")
