@@ -14,6 +14,7 @@ import torch
 import tfkit
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
+from tfkit.recipe.load import load_saved
 from tfkit.run import load_run
 from tfkit.training.callback import Callback, Training
 from tfkit.training.weights import Weights
@@ -256,7 +257,9 @@ def test_a_recipe_chooses_no_server_file_or_key(tmp_path: Path, name: str) -> No
         with pytest.raises(RecipeError, match=rf"train\.callbacks\[0\]\.options\.{option}: unknown option"):
             small(tmp_path, callbacks=[{"type": name, "options": {"name": "mine", option: {"a": 1}}}])
     passed = dict.fromkeys(("mode", "entity", "group", "job_type", "name", "notes", "tags"), "mine")
-    small(tmp_path, callbacks=[{"type": name, "options": passed}])
+    source = small(tmp_path, callbacks=[{"type": name, "options": passed}]).root.plain()
+    source["train"]["callbacks"][0]["options"]["base_url"] = "http://x"  # a run from before this was refused
+    assert load_saved(source).train.callbacks[0].build().options == passed
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio", "tensorboard"])

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.core.component import Component
+from tfkit.core.component import Component, Problem
 from tfkit.core.errors import RunError
 from tfkit.core.extras import optional
-from tfkit.core.facts import RecipeConfig
+from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import register
 from tfkit.models import Model
@@ -214,7 +214,7 @@ class TensorBoard(Tracker):
 
 
 # arguments of `init` that a recipe may set: none chooses the server, a file or a key
-Passed = Literal["mode", "entity", "group", "job_type", "name", "notes", "tags"]
+PASSED = frozenset({"entity", "group", "job_type", "mode", "name", "notes", "tags"})
 
 
 class Experiments(Tracker):
@@ -224,13 +224,19 @@ class Experiments(Tracker):
         """Options of experiment trackers."""
 
         project: str = Field("tfkit", description="project that runs are logged to")
-        options: dict[Passed, object] = Field(
-            default_factory=dict, description="further arguments for the library's init"
+        options: dict[str, object] = Field(
+            default_factory=dict, description=f"further arguments for the library's init: {', '.join(sorted(PASSED))}"
         )
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            """Refuse other arguments. Runs that were trained with them still load."""
+            for name in sorted(self.options.keys() - PASSED):
+                yield Problem(f"options.{name}", f"unknown option; available: {', '.join(sorted(PASSED))}")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.project, self.options = config.project, {str(name): value for name, value in config.options.items()}
+        self.project = config.project
+        self.options = {name: value for name, value in config.options.items() if name in PASSED}
 
     def names(self, training: Training) -> dict[str, str]:
         """Return the arguments of `init` that identify the run, so that a resumed run continues its log."""
