@@ -14,11 +14,14 @@ from tfkit.cli.options import Whole
 from tfkit.core.bounds import BOUNDS
 from tfkit.core.component import Config
 from tfkit.core.describe import kinds, kinds_of
+from tfkit.core.errors import Place
 from tfkit.core.keys import SizeValue
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.settings.sections import Data, Generate, Train
 from tfkit.recipe.settings.study import Study
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.source import from_value
 
 from ..sampling import each
 
@@ -102,8 +105,11 @@ def test_a_list_of_a_recipe_is_a_tuple_and_options_can_be_compared() -> None:
     assert (own.pair, own.many, own.sizes) == ((2, "b"), ((0.5,), ()), [1])
     assert {own, Own(pair=(2, "b"), many=((0.5,), ()), sizes=[1], named={"a": [1]})} == {own}
     for wrong in ([2], "ab", [2, 3], {2: "b"}):
-        with pytest.raises(ValidationError, match="pair"):
+        with pytest.raises(ValidationError, match="pair") as caught:
             Own.model_validate({"pair": wrong})
+        faults = Faults()
+        faults.invalid(from_value({"pair": wrong}, Place("x"), "")[0], caught.value, Own)
+        assert "needs the option" not in str(faults.errors[0])
 
 
 def test_every_size_of_a_model_has_a_bound_of_the_table() -> None:

@@ -145,6 +145,10 @@ BROKEN = [
         PART.format(name="layer_norm"),
         r"broken.py:5: norm 'layer_norm' is registered twice: by .*norm.py:\d+\) and by Halved \(.*broken.py:5",
     ),
+    (
+        PART.format(name="x") + "    class Config(Norm.Config):\n        size: 'Nowhere' = 1\n",
+        r"broken.py: cannot be imported: PydanticUndefinedAnnotation: name 'Nowhere' is not defined",
+    ),
     (PART.format(name="two words"), r"broken.py:5: the name of a part must be an identifier"),
     (PART.format(name="x").replace('"norm"', '"nrom"'), r"unknown slot 'nrom'.*Did you mean 'norm'\?"),
 ]

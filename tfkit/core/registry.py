@@ -131,13 +131,16 @@ class Registry:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[Registration]]:
-        """Record the custom parts registered in the block; on failure, unregister those whose module did not load."""
+        """Record the custom parts registered in the block; on failure, unregister those that did not load."""
         entries: list[Registration] = []
         self._recorders.append(entries)
         try:
             yield entries
+            for entry in entries:
+                entry.part.Config.model_rebuild()  # fails for a type that is not defined
         except BaseException:
-            self.take_back(entry for entry in reversed(entries) if entry.part.__module__ not in sys.modules)
+            wrong = [one for one in entries if not one.part.Config.__pydantic_complete__]
+            self.take_back(one for one in reversed(entries) if one in wrong or one.part.__module__ not in sys.modules)
             raise
         finally:
             self._recorders = [others for others in self._recorders if others is not entries]

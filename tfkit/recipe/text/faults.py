@@ -141,6 +141,8 @@ class Faults:
         kind = first["type"]
         if kind == "missing":
             option = str(rest[0]) if rest else "?"
+            if isinstance(node.value, list):
+                return self.add(node, f"has too few values, got {shown(node.plain())}")
             return self.add(node, f"needs the option '{option}'{dropped_note(node, option)}")
         if kind == "value_error" and self._holds_unread(node):
             return None
