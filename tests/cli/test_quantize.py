@@ -173,7 +173,7 @@ def test_nothing_is_written_into_the_run_itself(folders: tuple[Path, Path], tmp_
     link.symlink_to(run)
     before = sorted(run.rglob("*"))
     lines: list[tuple[Any, ...]] = [("quantize", run), ("export", run / WEIGHTS), ("export", run)]
-    lines += [("export", run, "--to", form) for form in ("onnx", "ctranslate2")]
+    lines += [("export", run, "--to", "onnx")]
     for out in (run, run / "sub", link / "a" / "b", link / "a" / "..", f"{run}/../{run.name}/x"):
         for command, source, *options in lines:
             found = tfkit_command(command, source, out, "--force", *options)

@@ -14,14 +14,26 @@ from tfkit.interop.onnx import OPSETS
 if TYPE_CHECKING:
     from tfkit.run import Run
 
-FORMATS = ("huggingface", "onnx", "sentence-transformers", "ctranslate2", "peft")
-HUGGINGFACE, ONNX, SENTENCES, CTRANSLATE2, PEFT = FORMATS
+FORMATS = ("huggingface", "onnx", "sentence-transformers", "peft")
+HUGGINGFACE, ONNX, SENTENCES, PEFT = FORMATS
+
+
+class Format(click.Choice[str]):
+    """A format, with the replacement of a removed one."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "ctranslate2":
+            raise UsageError(
+                "--to ctranslate2 was removed: run `tfkit export RUN FOLDER`, then CTranslate2's own "
+                "`ct2-transformers-converter --model FOLDER --output_dir CT2`"
+            )
+        return super().convert(value, param, ctx)
 
 
 @click.command("export")
 @click.argument("run")
 @click.argument("folder")
-@click.option("--to", "form", type=click.Choice(FORMATS), default=HUGGINGFACE, show_default=True, help="Output format.")
+@click.option("--to", "form", type=Format(FORMATS), default=HUGGINGFACE, show_default=True, help="Output format.")
 @click.option("--force", is_flag=True, help="Rename an existing model to NAME.old.")
 @click.option(
     "--opset",
@@ -45,7 +57,7 @@ def command(
     pooling: str | None,
     reading: ReadOptions,
 ) -> None:
-    """Export RUN (a run folder) to FOLDER, in the format of transformers, ONNX or CTranslate2.
+    """Export RUN (a run folder) to FOLDER, in the format of transformers or ONNX.
 
     If transformers implements the architecture, the folder contains only weights, configuration and tokenizer.
     Otherwise it includes the model's code, which transformers runs with trust_remote_code=True; tfkit does not need to
@@ -56,9 +68,6 @@ def command(
 
     `--to sentence-transformers` also writes the pooling and normalization of an encoder, so that vectors equal those
     of tfkit embed.
-
-    `--to ctranslate2` writes a decoder or encoder-decoder for CTranslate2, if its converter supports the model's class
-    in transformers. FOLDER is only written if its log-probabilities match those of tfkit.
 
     `--to peft` writes only the adapter of a run with train.adapter. Load it with the exported model that training
     started from.
@@ -71,8 +80,6 @@ def command(
     loaded = reading.run(run, "cpu")
     if form == ONNX:
         _to_onnx(loaded, folder, force, int(opset or OPSETS[1]), quantize)
-    elif form == CTRANSLATE2:
-        _to_ctranslate2(loaded, folder, force)
     elif form == PEFT:
         _to_peft(loaded, folder, force)
     else:
@@ -130,14 +137,3 @@ def _to_peft(run: Run, folder: str, force: bool) -> None:
 
     made = export_adapter(run, folder, force)
     echo(f'Load: peft.PeftModel.from_pretrained(model, "{made}")')
-
-
-def _to_ctranslate2(run: Run, folder: str, force: bool) -> None:
-    from tfkit.interop.engines import MODEL
-    from tfkit.interop.engines.converting import export_ctranslate2
-
-    exported = export_ctranslate2(run, folder, force)
-    echo(f"{exported / MODEL}: {(exported / MODEL).stat().st_size / 1e6:,.1f} MB")
-    loader = "Generator" if run.blueprint.encoder is None else "Translator"
-    echo(f'Load: ctranslate2.{loader}("{exported}")')
-    echo(f"Compare: tfkit verify {run.folder} --against {exported}")

@@ -56,7 +56,7 @@ GROUPS = {
         "look": "Show the attention weights of a run's heads for a text.",
         "import": "Import a Hugging Face model as a run.",
         "quantize": "Quantize a run to int8 and compare size and metrics.",
-        "export": "Export a run to transformers, ONNX or CTranslate2.",
+        "export": "Export a run to transformers or ONNX.",
     },
     "Comparing": {
         "study": "Train the variants of a recipe over several seeds and compare them.",

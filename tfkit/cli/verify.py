@@ -1,4 +1,4 @@
-"""`tfkit verify`: comparison of a run with a Hugging Face model, or with its own ONNX or CTranslate2 files."""
+"""`tfkit verify`: comparison of a run with a Hugging Face model, or with its own ONNX files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from tfkit.cli.main import NO
 from tfkit.cli.options import EXACT_JSON, Finite, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json
 from tfkit.core.errors import UsageError
-from tfkit.interop.engines import MODEL
 from tfkit.interop.onnx import METADATA, PROVIDERS
 
 if TYPE_CHECKING:
     from tfkit.interop.greedy import FilesVerdict
     from tfkit.interop.huggingface.verifying import Verdict
-    from tfkit.run import Run
 
 
 @click.command("verify")
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     type=Finite(min=0),
     default=1e-4,
     show_default=True,
-    help="Maximum relative difference; for ONNX and CTranslate2, maximum absolute difference.",
+    help="Maximum relative difference; for ONNX, maximum absolute difference.",
 )
 @click.option(
     "--provider",
@@ -60,18 +58,17 @@ def command(
 
     A folder from `tfkit export --to onnx` is run with onnxruntime, at other lengths and batch sizes than the traced
     ones, and generates from 20 prompts. For int8 weights, the difference (at most twice that of RUN quantized again),
-    size, perplexity (at most 1.001 times that of float32) and speed are compared. For a CTranslate2 folder,
-    log-probabilities and generated tokens are compared.
+    size, perplexity (at most 1.001 times that of float32) and speed are compared.
     """
-    is_onnx, is_engine = (Path(against) / METADATA).is_file(), (Path(against) / MODEL).is_file()
-    if text is not None and (is_onnx or is_engine):
-        raise UsageError(
-            f"--text: {'an ONNX' if is_onnx else 'a CTranslate2'} folder is compared on random tokens; remove --text"
-        )
+    is_onnx = (Path(against) / METADATA).is_file()
+    if text is not None and is_onnx:
+        raise UsageError("--text: an ONNX folder is compared on random tokens; remove --text")
     if provider is not None and not is_onnx:
         raise UsageError(f"--provider: {against} is not a folder of `tfkit export --to onnx`")
-    if is_onnx or is_engine:
-        files_verdict = _verified(reading.run(run, "cpu"), Path(against), provider, tolerance)
+    if is_onnx:
+        from tfkit.interop.onnx.verifying import verify_onnx
+
+        files_verdict = verify_onnx(reading.run(run, "cpu"), Path(against), provider or "cpu", tolerance)
         _print_files(files_verdict, as_json)
         context.exit(NO if files_verdict.failures else 0)
     from tfkit.interop.huggingface.verifying import verify
@@ -83,17 +80,6 @@ def command(
         _print(verdict)
     if not verdict.equal:
         context.exit(NO)
-
-
-def _verified(run: Run, folder: Path, provider: str | None, tolerance: float) -> FilesVerdict:
-    """Compare with an ONNX or CTranslate2 folder."""
-    if (folder / METADATA).is_file():
-        from tfkit.interop.onnx.verifying import verify_onnx
-
-        return verify_onnx(run, folder, provider or "cpu", tolerance)
-    from tfkit.interop.engines.comparing import verify_engine
-
-    return verify_engine(run, folder, tolerance)
 
 
 def _print(verdict: Verdict) -> None:

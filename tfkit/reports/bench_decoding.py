@@ -118,7 +118,11 @@ def _ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Make]:
 
 def build(work: Work) -> Model:
     """Return the model of a task in eval mode, with reproducible random weights."""
-    return _build(work.size, work.device).eval()
+    model = _build(work.size, work.device).eval()
+    if work.size.pair:
+        with torch.no_grad():
+            model.get_parameter("decoder.embedding.tokens.weight")[START] = 0  # as in Marian
+    return model
 
 
 def _build(size: Size, device: str) -> Model:

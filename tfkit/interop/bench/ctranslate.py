@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from tfkit.core.component import spell
 from tfkit.core.errors import DifferenceError, UsageError
 from tfkit.core.extras import optional
-from tfkit.interop.engines.converting import converting, save_engine
-from tfkit.interop.huggingface.convert import to_checkpoint
-from tfkit.interop.huggingface.known import families
-from tfkit.interop.huggingface.weights import own_tensors
+from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.huggingface.reference_model import quiet
 from tfkit.models import Model
-from tfkit.recipe.views.resolved import model_values
-from tfkit.reports.bench_decoding import LENGTH, START, Work, decoding
+from tfkit.models.build import build_model
+from tfkit.recipe.load import load_recipe
+from tfkit.reports.bench_decoding import Work, decoding, recipe
 from tfkit.reports.rounds import Call
+from tfkit.run import Run, save
 
 Texts = list[tuple[list[int], float]]  # ids and log-probability of the best text of each prompt
 PURPOSE = "this comparison needs"
@@ -41,37 +42,41 @@ def _call(work: Work, model: Model, dtype: str) -> Call:
     if work.device != "cpu":
         raise UsageError("ctranslate2 is compared on a CPU only")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        _save(model, folder)
+        folder = Path(name) / "engine"
+        _convert(work, model, folder)
         exact = _load(work, folder, "float32")
         _check(work, model, exact())
         return exact if dtype == "float32" else _load(work, folder, dtype)
 
 
-def _save(model: Model, folder: Path) -> None:
-    """Convert the model with tfkit's maps to a class of transformers, and that with CTranslate2's converter."""
-    transformers = optional("transformers", "bench", PURPOSE)
-    pair = model.blueprint.encoder is not None
-    family, head = families()["marian" if pair else "gpt2"], "MarianMTModel" if pair else "GPT2LMHeadModel"
-    values = family.config(spell(model_values(model.blueprint)), head) | {"bos_token_id": None, "eos_token_id": None}
-    if pair:
-        values |= {"max_position_embeddings": LENGTH, "pad_token_id": 0, "decoder_start_token_id": START}
-    stored = to_checkpoint(family, own_tensors(model)[0], model.blueprint)
-    with converting(family.part_name):
-        config = transformers.CONFIG_MAPPING[values["model_type"]](**values)
-        converted = getattr(transformers, head)(config)
-        converted.load_state_dict(stored, strict=False)  # without tied weights and Marian's constant bias of 0
-        converted.tie_weights()
-        save_engine(converted, _numbers(config.vocab_size), folder)
+def _convert(work: Work, model: Model, folder: Path) -> None:
+    """Export the model to a class of transformers, and convert it with CTranslate2's own converter."""
+    library, transformers = (optional(name, "bench", PURPOSE) for name in ("ctranslate2", "transformers"))
+    with quiet(transformers):
+        exported = export_model(_run(work, model, folder.with_name("run")), folder.with_name("exported")).folder
+        _numbers(work.size.vocab_size).save_pretrained(exported)
+        library.converters.TransformersConverter(str(exported)).convert(str(folder))
 
 
-def _numbers(vocab_size: int) -> object:
+def _run(work: Work, model: Model, folder: Path) -> Run:
+    """Save the model as a run. An encoder-decoder becomes a Marian, whose last token the converter removes."""
+    pair = work.size.pair
+    values = recipe(replace(work.size, vocab_size=work.size.vocab_size + pair))
+    values["head"]["bias"] = "frozen" if pair else False
+    loaded = load_recipe({"tfkit": 1, "model": values})
+    extended = build_model(loaded.blueprint(), seed=0)
+    tensors = extended.state_dict()
+    for name, tensor in model.state_dict().items():
+        tensors[name][: len(tensor)] = tensor
+    return save(extended, loaded, None, folder)
+
+
+def _numbers(vocab_size: int) -> Any:
     """Return a tokenizer whose tokens are their ids in decimal, as CTranslate2 requires texts."""
     transformers = optional("transformers", "bench", PURPOSE)
     words = Tokenizer(WordLevel({str(number): number for number in range(vocab_size)}, unk_token="0"))
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "0")
-    tokenizer: object = transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special)
-    return tokenizer
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special)
 
 
 def _load(work: Work, folder: Path, dtype: str) -> Callable[[], Texts]:

@@ -53,18 +53,12 @@ class Exported:
     why: tuple[Fault, ...] = ()
 
 
-def export_model(
-    run: Run,
-    target: str | Path,
-    force: bool = False,
-    pooling: str | None = None,
-    family_config: FamilyConfig | None = None,
-) -> Exported:
+def export_model(run: Run, target: str | Path, force: bool = False, pooling: str | None = None) -> Exported:
     """Write `run` to the folder `target` for transformers; `force` renames an earlier export to NAME.old.
 
-    With `pooling` (mean, first, last), sentence-transformers can also load the folder. `family_config` is the class to
-    export as, by default the first that fits. Raises RunError if the folder must not be overwritten, UsageError for
-    pooling if the model is not a text encoder. No files are left behind on failure.
+    With `pooling` (mean, first, last), sentence-transformers can also load the folder. Raises RunError if the folder
+    must not be overwritten, UsageError for pooling if the model is not a text encoder. No files are left behind on
+    failure.
     """
     if pooling is not None:
         check_reads_sentences(run)
@@ -72,7 +66,7 @@ def export_model(
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     ids = ids_of(run)
-    family_config = family_config or matching_family(run.blueprint, imported_as(run), ids)
+    family_config = matching_family(run.blueprint, imported_as(run), ids)
     why = _reasons(run, ids) if family_config is None else ()
     with whole_folder(goal) as folder:
         if family_config is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -37,15 +37,11 @@ class FamilyConfig:
 
 
 def matching_family(
-    blueprint: Blueprint,
-    first: Sequence[str] = (),
-    ids: Mapping[str, int | None] | None = None,
-    among: Collection[str] | None = None,
+    blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
 ) -> FamilyConfig | None:
     """Return the matching family, or None. `first` names the family and class to prefer.
 
-    `ids` are the model's special tokens by config.json key, None if missing; they are added to the config. `among`
-    restricts the search to these families.
+    `ids` are the model's special tokens by config.json key, None if missing; they are added to the config.
 
     A family matches if its config reads back as the same architecture, ignoring dropout and initialization, and if the
     installed transformers, if any, has the family's class. Warns if the family in `first` does not match, or if no
@@ -53,7 +49,7 @@ def matching_family(
     """
     why: dict[str, Exception] = {}
     match = None
-    for name, outcome in _tried(blueprint, first, ids, among):
+    for name, outcome in _tried(blueprint, first, ids):
         if isinstance(outcome, FamilyConfig):
             match = outcome
             break
@@ -64,26 +60,20 @@ def matching_family(
 
 
 def nearest_unlike(
-    blueprint: Blueprint,
-    first: Sequence[str] = (),
-    ids: Mapping[str, int | None] | None = None,
-    among: Collection[str] | None = None,
+    blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
 ) -> tuple[str, Unlike] | None:
     """Return the family closest to a model that no family matches, with the error that lists what it lacks."""
-    tried = _tried(blueprint, first, ids, among)
+    tried = _tried(blueprint, first, ids)
     outcomes = [(name, one) for name, one in tried if isinstance(one, Unlike) and one.settings]
     return min(outcomes, key=lambda outcome: len(outcome[1].settings), default=None)
 
 
 def _tried(
-    blueprint: Blueprint,
-    first: Sequence[str],
-    ids: Mapping[str, int | None] | None,
-    among: Collection[str] | None,
+    blueprint: Blueprint, first: Sequence[str], ids: Mapping[str, int | None] | None
 ) -> Iterator[tuple[str, FamilyConfig | Exception]]:
     """Yield the name of each family with the result for each of its classes, starting with `first`."""
     model = _bounded(spell(model_values(blueprint)))
-    known = {name: family for name, family in families().items() if among is None or name in among}
+    known = families()
     preferred = [*first, *FIRST]
     names = sorted(known, key=lambda name: (preferred.index(name) if name in preferred else len(preferred), name))
     for name in names:
