@@ -16,6 +16,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import IO, Any, NoReturn
 from unicodedata import normalize
@@ -141,6 +142,17 @@ class _Twins:
         special = (re.escape(token) for token, is_special in control.items() if is_special)
         self.special = re.compile("|".join(special) or "(?!)")
 
+    def twin_of(self, given: Given, text: str, render: Callable[[Given], str]) -> str:
+        """Return the twin of a text. Raise TemplateError if the template reads a control token of a message."""
+        for other in self.of(given) if self.may_act(given) else ():
+            with suppress(TemplateError):  # the template may look for a sign that is hidden now
+                twin = render(other)
+                if twin.translate(self.back) == text:
+                    return twin
+        if self.needed(given):
+            raise TemplateError("a message contains a control token that the template reads; remove it")
+        return text
+
     def may_act(self, given: Given) -> bool:
         """True if a message may have written a control token, in a form that some tokenizer normalizes to it."""
         return not {ord(sign) for sign in _all_text(given)}.isdisjoint(self.table)
@@ -189,13 +201,7 @@ def _texts(
         _start_clock()
         given = {**names, **others, "messages": messages[:count], "add_generation_prompt": reply}
         text, spans = sandbox.render(template, given, most)
-        found = (sandbox.render(template, one, most)[0] for one in twins.of(given))
-        alike = (one for one in found if one.translate(twins.back) == text)
-        twin = next(alike, None) if twins.may_act(given) else text
-        if twin is None and not twins.needed(given):
-            twin = text
-        if twin is None:
-            raise TemplateError("a message contains a control token that the template reads; remove it")
+        twin = twins.twin_of(given, text, lambda other: sandbox.render(template, other, most)[0])
         texts.append((text, twin, spans))
     return texts
 

@@ -74,6 +74,12 @@ def sentences_in(folder: Path) -> Sentences | None:
     prompts = {name: text for name, text in texts.items() if isinstance(text, str) and text}
     if prompts and pooling.get("include_prompt") is False:
         raise DataError(f"{folder / POOLING}: include_prompt: false is not supported")
+    for name, key, wrong in (
+        (SENTENCES[1], "max_seq_length", type(base.get("max_seq_length", 1)) not in (int, type(None))),
+        (SENTENCES[2], "default_prompt_name", default is not None and default not in list(texts)),
+    ):
+        if wrong:
+            raise DataError(f"{folder / name}: {key} {(base | about).get(key)!r} is not supported; correct it")
     longest = base.get("max_seq_length") or _read(folder, TOKENIZER_CONFIG, dict).get("model_max_length")
     return Sentences(
         _pooling(folder, pooling),
@@ -81,7 +87,7 @@ def sentences_in(folder: Path) -> Sentences | None:
         longest if isinstance(longest, int) and 0 < longest < LARGEST else None,
         base.get("do_lower_case") is True,
         prompts,
-        default if isinstance(default, str) and default in prompts else None,
+        default if default in list(prompts) else None,
     )
 
 
