@@ -132,16 +132,15 @@ def test_other_modules_of_sentence_transformers_are_refused(tmp_path: Path) -> N
     check("include_prompt: false is not supported", **{"1_Pooling/config": {"include_prompt": False}})
     check("transformer_task 'fill-mask' is not supported", sentence_bert_config={"transformer_task": "fill-mask"})
     check("tokenizer_args .* is not supported", sentence_bert_config={"tokenizer_args": {"model_max_length": 8}})
+    odd = {"prompts": ["x"], "default_prompt_name": {"a": 1}}
+    check("default_prompt_name {'a': 1} is not supported", config_sentence_transformers=odd)
+    check("max_seq_length '16' is not supported", sentence_bert_config={"max_seq_length": "16"})
     check("truncate_dim 8 is not supported; expected None", config_sentence_transformers={"truncate_dim": 8})
     check("truncation_side 'left' is not supported", tokenizer_config={"truncation_side": "left"})
     assert not (tmp_path / "run").exists()
     (folder / "1_Pooling" / "config.json").unlink()
     with pytest.raises(DataError, match="no such file, but modules"):
         import_model(str(folder), tmp_path / "run")
-    odd = {"prompts": ["x"], "default_prompt_name": {"a": 1}}
-    plain = sentences(folder, "mean", config_sentence_transformers=odd, tokenizer_config={})
-    made = import_model(str(plain), tmp_path / "run")
-    assert tfkit.load_run(made.run).embed("w1").shape == (1, 32)
 
 
 @pytest.mark.full
