@@ -22,7 +22,7 @@ ROOT = Path(tfkit.__file__).parent
 # what is read so of other things than parts: of errors, modules, annotations, the system, and models of other libraries
 NO_FACTS = {
     *("__wrapped__", "__self__", "strerror", "errno", "problem", "context", "problem_mark", "context_mark", "encoding"),
-    *("O_NONBLOCK", "O_NOFOLLOW", "CSafeLoader", "__name__"),
+    *("O_NONBLOCK", "O_NOFOLLOW", "CSafeLoader", "SIGPROF", "__name__", "__func__", "is_animated"),
     *(
         "__wrapped__",
         "__self__",

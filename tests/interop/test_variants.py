@@ -115,7 +115,7 @@ def test_what_is_said_is_what_is_computed(family: str, count: int, tmp_path: Pat
         run = Run(folder, load_recipe({"tfkit": 1, "model": model}))
         run.model = build_model(blueprint, seed=0).eval()
         randomise(run.model, 0.2)
-        if export_model(run, folder / "out").family_config is None:
+        if export_model(run, tmp_path / f"{number}.out").family_config is None:
             continue
-        verdict = verify(run, str(folder / "out"), tolerance=1e-3)
+        verdict = verify(run, str(tmp_path / f"{number}.out"), tolerance=1e-3)
         assert verdict.equal, (verdict.as_data(), model)

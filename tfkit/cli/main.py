@@ -137,7 +137,7 @@ class Commands(click.Group):
         except Exception as error:
             if not complain(error):
                 raise
-            ctx.exit(getattr(error, "status", WRONG))
+            ctx.exit(error.status if isinstance(error, TfkitError) else WRONG)
         except KeyboardInterrupt as error:
             warn(f"tfkit: {error}" if str(error) else "tfkit: interrupted")
             ctx.exit(INTERRUPTED)

@@ -304,7 +304,9 @@ def placed(real: Tensor | None, places: Tensor) -> Tensor:
     on_host = real is not None and type(real) is Tensor and real.is_cpu and not torch.compiler.is_compiling()
     if real is None or (on_host and bool((real[:, 1:] <= real[:, :-1]).all())):
         return places
-    return (real.cumsum(dim=1) - 1).clamp(min=0)[:, real.shape[1] - places.shape[1] :]  # [batch new]
+    follows = real.flip(1).cumsum(dim=1).flip(1) > 0  # padding at the end does not precede tokens
+    gaps = (follows & ~real).cumsum(dim=1)[:, real.shape[1] - places.shape[1] :]
+    return (places - gaps).clamp(min=0)  # [batch new]
 
 
 def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:

@@ -54,7 +54,8 @@ def to_own(
 
     Raise DataError listing mismatches.
     """
-    names = names_of(family, checkpoint)
+    stored = names_of(family, checkpoint)
+    names = dict(stored)
     for copy, owner in family.tied.items():  # some files hold only the copy of a tied tensor
         if owner not in names and copy in names and ("head.output.weight" not in required or "embed" in copy):
             names[owner] = names[copy]
@@ -77,6 +78,7 @@ def to_own(
                 raise DataError(f"{shapes} cannot become {', '.join(own)}: {_first_line(error)}") from None
             brought.tensors |= dict(zip(own, converted, strict=True))
             used.update(needed)
+    names = {name: given for name, given in names.items() if name in stored or name in used}
     _check_all(family, checkpoint, names, used, required, brought, blueprint)
     return brought
 

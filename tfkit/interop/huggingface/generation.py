@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY
 from tfkit.core.trees import Options, Tree
+from tfkit.generation.logits.base import LogitsRule
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.special import token_ids
 
@@ -91,7 +92,8 @@ def generate_section(config: ConfigJson, generation: Mapping[str, object], size:
         value, slot = stored.get(key), "stop" if key in ("stop_strings", "max_time") else "logits"
         if rule in ("banned", "forced"):
             value = _ids(key, value, size, ends)
-        if value in (None, [], nothing) or (getattr(REGISTRY.get(slot, rule), "of_sampling", False) and not draws):
+        part = REGISTRY.get(slot, rule)
+        if value in (None, [], nothing) or (issubclass(part, LogitsRule) and part.of_sampling and not draws):
             continue
         if (key == "forced_bos_token_id" and not paired) or (rule == "min_length" and not ends):
             continue

