@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY
 from tfkit.core.trees import Options, Tree
-from tfkit.generation.logits.base import LogitsRule
+from tfkit.generation.logits import LogitsRule
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.special import token_ids
 
