@@ -8,7 +8,6 @@ from typing import NamedTuple
 from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY
 from tfkit.core.trees import Options, Tree
-from tfkit.generation.logits import LogitsRule
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.special import token_ids
 
@@ -33,6 +32,7 @@ RULES: Mapping[str, tuple[float | None, str, str]] = {
     "stop_strings": (None, "strings", "strings"),
     "max_time": (None, "time", "seconds"),
 }
+OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical", "epsilon", "eta")  # rules
 # further options of a rule
 FIXED: Mapping[str, Options] = {
     "min_length": {"prompt": True},
@@ -92,8 +92,7 @@ def generate_section(config: ConfigJson, generation: Mapping[str, object], size:
         value, slot = stored.get(key), "stop" if key in ("stop_strings", "max_time") else "logits"
         if rule in ("banned", "forced"):
             value = _ids(key, value, size, ends)
-        part = REGISTRY.get(slot, rule)
-        if value in (None, [], nothing) or (issubclass(part, LogitsRule) and part.of_sampling and not draws):
+        if value in (None, [], nothing) or (rule in OF_SAMPLING and not draws):
             continue
         if (key == "forced_bos_token_id" and not paired) or (rule == "min_length" and not ends):
             continue
