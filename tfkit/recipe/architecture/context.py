@@ -39,16 +39,17 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
     by_type = validated(replace(stack.node, value="causal"), "mask", stack.faults) if stack.causal else None
     written: list[tuple[Node, MaskFacts.Config]] = []
     texts: dict[MaskFacts.Config, Node] = {}
+    causal = stack.causal
     for node in written_masks(stack, keys):
         config, text = Preparer(stack.faults).read(node, "mask")
         if (rule := of_kind(config, MaskFacts.Config)) is not None:
             written.append((node, rule))
             texts.setdefault(rule, text)
-    causal = stack.causal or any(rule.part.hides_future for _, rule in written)
+            causal = causal or rule.part.hides_future
     for node, rule in written:
         stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
     first = of_kind(by_type, MaskFacts.Config)
-    rules = tuple(dict.fromkeys([*([] if first is None else [first]), *texts]))
+    rules = tuple(texts) if first is None else tuple(dict.fromkeys((first, *texts)))
     explicit = [texts[rule] for rule in explicit_masks(rules, stack.causal)]
     return Masks(rules, one_or_list(keys.get("mask", stack.keys.get("mask")), explicit), written)
 
@@ -86,21 +87,24 @@ def stack_positions(
 
     `plan` has no layers if they have faults; `width` is the width at which positions are added to embeddings.
     """
-    faults = preparer.faults
+    faults, shape = preparer.faults, plan.shape()
     served = [layer.sublayers for layer in plan.layers if layer.position is None]
-    dims = sorted({dim for sublayers in served for dim in head_dims(sublayers, plan.shape())})
-    attends = any(attentions_of(sublayers) for sublayers in served)
+    dims = sorted({dim for sublayers in served for dim in head_dims(sublayers, shape)})
     valid, written = read_positions(node, preparer)
+    rotations = 0
     for item, config in valid:
+        hooks = config.part.hooks()
         # biases and rotations depend on the heads, so they are checked only if the layers have no faults
-        if plan.layers or not {"bias", "rotation"} & config.part.hooks():
-            faults.problems(item, config.check(replace(plan.shape(), d_model=width)))
-            faults.problems(item, (problem for dim in dims for problem in config.check_head_dim(dim)))
-        if served and not attends and "embed" not in config.part.hooks():
+        if plan.layers or not {"bias", "rotation"} & hooks:
+            faults.problems(item, config.check(replace(shape, d_model=width)))
+            for dim in dims:
+                faults.problems(item, config.check_head_dim(dim))
+        if served and "embed" not in hooks and not any(map(attentions_of, served)):
             faults.add(item, "no layer that uses this position has self-attention")
-    if node is not None and sum("rotation" in config.part.hooks() for _, config in valid) > 1:
+        rotations += "rotation" in hooks
+    if node is not None and rotations > 1:
         faults.add(node, "two positions that rotate queries and keys cannot be combined")
-    return tuple(config for _, config in valid), written
+    return tuple([config for _, config in valid]), written
 
 
 def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tuple[PositionFacts.Config, ...] | None:
@@ -112,6 +116,7 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
         node = node if isinstance(node.value, list) else merge(below, node, layer.faults.errors)
     shape = replace(layer.shape, num_heads=agreed_heads(sublayers))
     valid, written = read_positions(node, layer.preparer, shape)
+    own = []
     for item, config in valid:
         if "embed" in config.part.hooks():
             text = f"'{config.part.part_name}' is added to the embeddings; set it in the stack, not in a layer"
@@ -119,8 +124,9 @@ def layer_positions(layer: LayerText, sublayers: Sequence[SublayerPlan]) -> tupl
             continue
         for dim in head_dims(sublayers, shape):
             layer.faults.problems(item, config.check_head_dim(dim))
+        own.append(config)
     layer.written["position"] = written or node
-    return tuple(config for _, config in valid if "embed" not in config.part.hooks())
+    return tuple(own)
 
 
 def attentions_of(sublayers: Sequence[SublayerPlan]) -> list[AttentionFacts.Config]:
@@ -137,46 +143,51 @@ def agreed_heads(sublayers: Sequence[SublayerPlan]) -> int | None:
 def head_dims(sublayers: Sequence[SublayerPlan], shape: Shape) -> list[int]:
     """Return the distinct head widths of queries and keys, to which a rotary position applies."""
     widths = {config.width(shape) for config in attentions_of(sublayers)}
-    return sorted(width for width in widths if width is not None)
+    return sorted(filter(None, widths))
 
 
 def check_layer(layer: LayerText, plan: LayerPlan, masks: Masks) -> None:
     """Refuse contradictory masks, and parts that do not support the layer's direction, masks or positions."""
     own_positions, faults = items(layer.keys.get("position")), layer.faults
     if {"causal", "reverse_causal"} <= {rule.part.part_name for rule in plan.mask}:
-        nodes = (node for node, rule in reversed(masks.written) if rule.part.part_name == "reverse_causal")
-        faults.add(
-            next(nodes, layer.node), "with both causal and reverse_causal in a layer, each token sees only itself"
-        )
+        reverse = [node for node, rule in masks.written if rule.part.part_name == "reverse_causal"]
+        text = "with both causal and reverse_causal in a layer, each token sees only itself"
+        faults.add(reverse[-1] if reverse else layer.node, text)
     if plan.position is None:  # faults in the stack's position are reported with the stack
         positions, _ = read_positions(layer.stack.keys.get("position"), Preparer(Faults()))
     else:
         positions = list(zip(own_positions, plan.position, strict=False))  # `own_positions` also has the invalid ones
     own: list[tuple[Part, Node]] = []  # parts that process the layer's own tokens, not the memory
+    memory, attends = FACTS["a memory"], False
     for sub in plan.sublayers:
-        own += [] if sub.memory else [(sub.config.part, _text(layer, sub.name))]
-        own += [] if sub.norm is None else [(sub.norm.part, _text(layer, f"{sub.name}_norm", "norm"))]
-    own += [(plan.residual.part, _text(layer, "residual")), *((config.part, node) for node, config in positions)]
+        if not sub.memory:
+            own.append((sub.config.part, _text(layer, sub.name)))
+            attends = attends or sub.config.part.part_slot == "attention"
+        if sub.norm is not None:
+            own.append((sub.norm.part, _text(layer, f"{sub.name}_norm", "norm")))
+    own.append((plan.residual.part, _text(layer, "residual")))
+    for node, config in positions:
+        own.append((config.part, node))
     direction = FACTS["a causal layer" if plan.causal else "a bidirectional layer"]
     for part, node in own:
         if direction.refuses(part):
             faults.add(node, reason(direction, part))
-    if any(sub.memory for sub in plan.sublayers) and (memory := FACTS["a memory"]).refuses(plan.residual.part):
+    if any(sub.memory for sub in plan.sublayers) and memory.refuses(plan.residual.part):
         faults.add(_text(layer, "residual"), reason(memory, plan.residual.part))
     askers: list[tuple[Node, Config]] = [*masks.written, *positions]
-    # requirements that follow from the direction are already checked above
-    requirements = [(place, one, rule) for place, one in askers for rule in requirements_of(one)]
-    for place, asker, rule in requirements:
-        for part, node in own if rule.capability != direction.capability else ():
-            if rule.refuses(part):
-                faults.add(node, f"{reason(rule, part, asker.part)} (see {place.place})")
-    if not any(part.part_slot == "attention" for part, _ in own):
-        text = "the layer has no self-attention to use this position; set position: none"
-        for item in own_positions:
-            faults.add(item, text)
+    for place, asker in askers:
+        for rule in requirements_of(asker):
+            # requirements that follow from the direction are already checked above
+            for part, node in own if rule.capability != direction.capability else ():
+                if rule.refuses(part):
+                    faults.add(node, f"{reason(rule, part, asker.part)} (see {place.place})")
+    for item in () if attends else own_positions:
+        faults.add(item, "the layer has no self-attention to use this position; set position: none")
 
 
 def _text(layer: LayerText, *keys: str) -> Node:
     """Return the node of the first of `keys` set in the layer; if none is, that of the first key without its number."""
-    names = (*keys, keys[0].rpartition("_")[0])
-    return next((layer.keys[key] for key in names if key in layer.keys), layer.node)
+    for key in (*keys, keys[0].rpartition("_")[0]):
+        if key in layer.keys:
+            return layer.keys[key]
+    return layer.node

@@ -46,8 +46,7 @@ class HeadResolver:
             if not name.isidentifier() or hasattr(nn.ModuleDict, name):
                 text = f"'{shorten(name)}' cannot be the name of a head; use a plain word"
                 self.faults.add(child, text, at_key=True)
-            config = None if child.value is None else self._head(child)
-            if config is not None:
+            if child.value is not None and (config := self._head(child)) is not None:
                 heads.append((name, config))
         return tuple(heads)
 
@@ -61,27 +60,28 @@ class HeadResolver:
         if plan is None:
             self.faults.add(reads or node, f"reads the {side}, which this model does not have")
             return None
-        keys = self.stacks[plan.side]
-        preparer = Preparer(self.faults, stack_norm(keys))
+        preparer = Preparer(self.faults, stack_norm(self.stacks[plan.side]))
         parsed, self.written[node.path] = preparer.read(node, "head", plan.shape(plan.num_layers))
         config = of_kind(parsed, HeadFacts.Config)
-        self._check_table(config, plan, node)
+        if config is not None:
+            self._check_table(config, plan, node)
         return config
 
-    def _check_table(self, config: HeadFacts.Config | None, plan: StackPlan, node: Node) -> None:
+    def _check_table(self, config: HeadFacts.Config, plan: StackPlan, node: Node) -> None:
         """Check that a tied head, or a head that searches for a token, is on a stack that embeds token ids."""
-        embedding = node_at(self.stacks[plan.side], "embedding")  # an invalid embedding counts as a table
-        if embedding is not None and (plan.embedding is None or plan.embedding.reads(plan.shape()) is None):
-            if config is not None and config.is_tied() and plan.embedding is not None:
+        is_set = node_at(self.stacks[plan.side], "embedding") is not None
+        if is_set and plan.embedding is None:
+            return  # an invalid embedding counts as a table
+        if plan.embedding is not None and plan.embedding.reads(plan.shape()) is None:
+            if config.is_tied():
                 width = plan.embedding.table_width(plan.shape())
                 self.faults.problems(node, check_norm("norm", config.table_norm(), width))
             return
-        if config is not None and config.is_tied():
+        if config.is_tied():
             self.faults.add(mapping(node).get("tied", node), f"tied to a token table, but the {plan.side} has none")
-        if config is not None and config.end_token() is not None:
-            self.faults.add(
-                mapping(node).get("until", node), f"searches for a token, but the {plan.side} reads vectors"
-            )
+        if config.end_token() is not None:
+            text = f"searches for a token, but the {plan.side} reads vectors"
+            self.faults.add(mapping(node).get("until", node), text)
 
     def shared_embedding(self) -> bool:
         """True if both stacks share one token table; report contradictory sizes."""
@@ -95,20 +95,18 @@ class HeadResolver:
         elif len(sharing) == 1:
             self.faults.add(node, f"shared only in the {sharing[0].side}; set it in model.embedding, for both stacks")
         else:
-            tables = [self._table(plan) for plan in plans]
-            for option in tables[0]:
-                sizes = [table[option] for table in tables]
+            for option, *sizes in zip(("vocab_size", "width"), *map(self._table, plans), strict=True):
                 if sizes[0][0] != sizes[1][0]:
                     both = " and ".join(f"{size} ({written.place})" for size, written in sizes)
                     self.faults.add(node, f"a shared table needs a single {option}, got {both}")
         return len(sharing) == 2
 
-    def _table(self, plan: StackPlan) -> dict[str, tuple[int | None, Node]]:
-        """Return the sizes of a stack's token table, each with the node that sets it."""
+    def _table(self, plan: StackPlan) -> tuple[tuple[int | None, Node], ...]:
+        """Return the number of rows and the width of a stack's token table, each with the node that sets it."""
         keys = self.stacks[plan.side]
         width = None if plan.embedding is None else plan.embedding.table_width(plan.shape())
         own = node_at(mapping(keys.get("embedding")), "d_embedding") or keys.get("d_model", self.model)
-        return {"vocab_size": (plan.vocab_size, keys.get("vocab_size", self.model)), "width": (width, own)}
+        return (plan.vocab_size, keys.get("vocab_size", self.model)), (width, own)
 
     def special_ids(self, size: int | None) -> tuple[tuple[str, int], ...]:
         """Return the ids in `special_ids` by name; each must be below `size`, the vocabulary size if known."""
@@ -132,7 +130,8 @@ def check_readers(model: Node, blueprint: Blueprint, faults: Faults) -> None:
     """Refuse heads that read a token that sees no others; warn about weights that no head trains."""
     keys, named, last = mapping(model), mapping(mapping(model).get("heads")), blueprint.last
     readers = [] if blueprint.head is None else [(blueprint.head, keys["head"])]
-    readers += [(head, named[name]) for name, head in blueprint.heads]
+    for name, head in blueprint.heads:
+        readers.append((head, named[name]))
     for head, node in readers if last.last_state else ():
         if head.reads == "encoder":
             text = "the encoder passes on only its last states, which no head can read"
@@ -150,14 +149,17 @@ def _check_tokens(
     plan: StackPlan, readers: Sequence[tuple[HeadFacts.Config, Node]], is_output: bool, faults: Faults
 ) -> None:
     """Check heads that read a single token of a stack; `is_output` is true if hidden states are an output as well."""
-    pooling = [(head, node) for head, node in readers if _at_an_end(head)]
-    kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if mixes(plan.layers[kind])}
-    if not pooling or not kinds or NOTHING in kinds.values() or plan.max_length == 1:
+    pooling = []
+    for head, node in readers:
+        pool = head.pooling()
+        if pool == "first" or (pool == "last" and head.end_token() is None):  # with `until`, it may be anywhere
+            pooling.append((pool, node))
+    kinds = {kind: sight(plan.layers[kind], plan) for kind in set(plan.order) if pooling and mixes(plan.layers[kind])}
+    if not kinds or NOTHING in kinds.values() or plan.max_length == 1:
         return  # nothing to check, or already reported
     sights = [kinds[kind] for kind in plan.order if kind in kinds]
     only = not is_output and len(pooling) == len(readers)  # no other output trains the stack
-    for head, node in pooling:
-        pool = head.pooling() or ""
+    for pool, node in pooling:
         side, other = BLIND[pool]
         place = mapping(node).get("pool", node)
         blind = next((count for count, seen in enumerate(reversed(sights)) if getattr(seen, side)), len(sights))
@@ -171,12 +173,6 @@ def _check_tokens(
         elif only and _ends_in_two_ways(plan):
             text = "one direction of the last recurrence has read no other token, so its recurrent weights never learn"
             faults.warn(place, f"at the {pool} token, {text}; use pool: mean")
-
-
-def _at_an_end(head: HeadFacts.Config) -> bool:
-    """True if the head reads the first or last token (with `until`, the last one may be anywhere)."""
-    pool = head.pooling()
-    return pool == "first" or (pool == "last" and head.end_token() is None)
 
 
 def _ends_in_two_ways(plan: StackPlan) -> bool:

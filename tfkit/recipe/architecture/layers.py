@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfkit.core.blueprint import LayerPlan
 from tfkit.core.slots import ResidualFacts, of_kind
-from tfkit.recipe.architecture.context import (
-    agreed_heads,
-    check_layer,
-    layer_masks,
-    layer_positions,
-)
-from tfkit.recipe.architecture.pattern import NO_PARTS, PatternEntry, Turns, combinations, is_per_layer, varies
+from tfkit.recipe.architecture.context import agreed_heads, check_layer, layer_masks, layer_positions
+from tfkit.recipe.architecture.pattern import NO_PARTS, PatternEntry, Turns, is_per_layer, varies
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.stack import LayerText, StackText
 from tfkit.recipe.architecture.sublayers import (
     SUBLAYER_KEY,
-    SublayerResolver,
     check_norms,
+    read_sublayers,
     with_cross_attention,
     without_cross_attention,
 )
@@ -30,16 +25,21 @@ from tfkit.recipe.text.faults import plain
 from tfkit.recipe.text.node import Node, mapping, node_at
 
 MAX_KINDS = 256  # each kind is validated separately
+MAX_DIFFERENT = 256  # maximum number of distinct layers per stack, since resolved.yaml lists each
 RESIDUAL = default_part(LAYER["residual"])
 PLAIN = [key for key in LAYER.values() if key.is_plain]  # keys whose values are stored in the Blueprint as they are
 
 
-class LayerResolver:
-    """Resolver for the layers of one stack."""
+class Layers:
+    """Resolver for the layers of one stack: its distinct `plans` in order of appearance, each with its source."""
 
     def __init__(self, stack: StackText) -> None:
         self.stack = stack
         self.faults = stack.faults
+        self.plans: list[LayerPlan] = []
+        self.nodes: list[Node] = []  # source of each plan
+        self.texts: list[Node] = []  # source of every layer, including equal ones
+        self._by_repr: dict[str, list[int]] = {}  # indices of plans
         # keyed by id() of the layer's node; storing the node keeps it alive, and its id unique
         self._written: dict[int, tuple[Node, Node]] = {}
         node, named = stack.keys.get("layer"), node_at(stack.keys, "layers")
@@ -52,9 +52,9 @@ class LayerResolver:
         self.base = node if node is not None and isinstance(node.value, dict) else None  # None if missing or invalid
         self.kinds = {name: kind for name, kind in mapping(named).items() if kind.value is not None}
         if stack.plan.memory_width is None:
-            self.base = self.base and without_cross_attention(self.base, stack, self.faults)
-            kinds = self.kinds.items()
-            self.kinds = {name: without_cross_attention(kind, stack, self.faults) for name, kind in kinds}
+            self.base = self.base and without_cross_attention(self.base, stack)
+            for name, kind in self.kinds.items():
+                self.kinds[name] = without_cross_attention(kind, stack)
         elif self.base is not None:
             self.base = with_cross_attention(self.base, self.faults)
 
@@ -77,12 +77,17 @@ class LayerResolver:
                     resolvable = False
         return resolvable
 
-    def check_unused(self, used: Collection[tuple[str, ...]]) -> None:
-        """Report faults in kinds that the pattern never uses."""
-        for kinds in [(), *((kind,) for kind in self.kinds)] if self.base is not None else []:
-            # an unused kind may need to be combined with another one, so only its own keys are checked
-            if not any(set(kinds) <= set(combination) for combination in used) and not varies(self.merged(kinds)):
-                self.plan(self.merged(kinds))
+    def _check_unused(self, entries: Sequence[PatternEntry]) -> None:
+        """Report faults in `layer`, if it has no layer of its own, and in kinds that the pattern never uses.
+
+        An unused kind may need to be combined with another one, so only its own keys are checked.
+        """
+        used = {kind for entry in entries for kind in entry.kinds}
+        unused = [(kind,) for kind in self.kinds if kind not in used]
+        for kinds in [*([] if entries else [()]), *unused] if self.base is not None else ():
+            node = self.merged(kinds)
+            if not varies(node):
+                self.plan(node)
 
     def merged(self, kinds: Sequence[str]) -> Node:
         """Return `layer` with the kinds merged over it in order (R2)."""
@@ -99,12 +104,12 @@ class LayerResolver:
         masks = layer_masks(self.stack, keys)
         shape = replace(self.stack.plan.shape(), causal=masks.causal)
         norm_node = node_at(keys, "norm")
-        layer = LayerText(self.stack, node, shape, Preparer(self.faults, norm_node))
+        layer = LayerText(self.stack, node, keys, shape, Preparer(self.faults, norm_node), self.faults)
         norm = None if norm_node is None else layer.config(norm_node, "norm")
         residual_node = keys.get("residual", replace(node, value=RESIDUAL))
         residual_node = replace(residual_node, value="plain") if residual_node.value is None else residual_node
         residual = of_kind(layer.config(residual_node, "residual", default=RESIDUAL), ResidualFacts.Config)
-        sublayers = SublayerResolver(layer, norm).resolve()
+        sublayers = read_sublayers(layer, norm)
         position = layer_positions(layer, sublayers)
         values: dict[str, Any] = {key.field: plain(key.kind, keys.get(key.name), self.faults) for key in PLAIN}
         if residual is None or len(self.faults.errors) > before:
@@ -121,45 +126,26 @@ class LayerResolver:
         self._written[id(node)] = node, replace(node, value={**as_written, **layer.written})
         return plan
 
-    def written(self, node: Node) -> Node:
-        """Return the source of a resolved layer, with each part as it was parsed."""
-        return self._written[id(node)][1]
-
-
-MAX_DIFFERENT = 256  # maximum number of distinct layers per stack, since resolved.yaml lists each
-
-
-class DistinctLayers:
-    """The distinct layers of a stack in order of appearance, each with its source."""
-
-    def __init__(self, layers: LayerResolver) -> None:
-        self.layers = layers
-        self.faults = layers.faults
-        self.plans: list[LayerPlan] = []
-        self.nodes: list[Node] = []
-        self.texts: list[Node] = []  # source of every layer, including equal ones
-        self._by_text: dict[str, list[int]] = {}  # indices of plans by repr
+    def written(self, index: int) -> Node:
+        """Return the source of the layer `index`, with each part as it was parsed."""
+        return self._written[id(self.texts[index])][1]
 
     def order(self, entries: Sequence[PatternEntry]) -> list[int]:
         """Return the plan index of each layer; empty if one has a fault."""
-        different = combinations(entries)
+        self._check_unused(entries)
+        different = dict.fromkeys(entry.kinds for entry in entries)
         if len(different) > MAX_DIFFERENT:
-            self._refuse_more(self.layers.stack.keys["pattern"])
+            self._refuse_more(self.stack.keys["pattern"])
             return []
-        turns = Turns({kinds: self.layers.merged(kinds) for kinds in different}, [entry.kinds for entry in entries])
+        turns = Turns({kinds: self.merged(kinds) for kinds in different}, [entry.kinds for entry in entries])
         if not turns.check(self.faults):
             return []
         numbers: dict[object, int | None] = {}  # plan index by kinds and `per_layer` values, which determine the source
         nodes: dict[object, Node] = {}
-        constant: dict[tuple[str, ...], int | None] = {}  # plan index of kinds whose layers are all equal
         order: list[int | None] = []
         wrong = 0
         for entry in entries:
-            if entry.kinds in constant:
-                self.texts.append(nodes[entry.kinds, ()])
-                order.append(constant[entry.kinds])
-                continue
-            picked = turns.values(entry.kinds)
+            picked = turns.values(entry.kinds) if turns.lists else ()
             key = entry.kinds, picked
             if key not in numbers:
                 nodes[key] = turns.text(entry.kinds)
@@ -167,23 +153,21 @@ class DistinctLayers:
                 wrong += number is None
                 if number is not None or not picked:  # invalid values in a `per_layer` list are reported one by one
                     numbers[key] = number
-            turns.step(entry.kinds)
+                if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
+                    self._refuse_more(turns.lists[0])
+                    return []
+            if turns.lists:
+                turns.step(entry.kinds)
             self.texts.append(nodes[key])
-            order.append(number := numbers.get(key))
-            if turns.fixed(entry.kinds):
-                constant[entry.kinds] = number
-            if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
-                self._refuse_more(turns.first)
-                return []
-        indices = [number for number in order if number is not None]
-        self._check_shared(dict.fromkeys(zip([entry.number for entry in entries], order, strict=True)))
-        return indices if len(indices) == len(entries) else []
+            order.append(numbers.get(key))
+        self._check_shared(entries, order)
+        return [] if None in order else [number for number in order if number is not None]
 
-    def _check_shared(self, pairs: Iterable[tuple[int, int | None]]) -> None:
-        """Report `per_layer` values that differ within shared parts; `pairs` are (entry, plan index)."""
+    def _check_shared(self, entries: Sequence[PatternEntry], order: Sequence[int | None]) -> None:
+        """Report `per_layer` values that differ within shared parts."""
         firsts: dict[int, LayerPlan] = {}
         text = "shares its weights over layers, so per_layer cannot change its options"
-        for entry, number in pairs:
+        for entry, number in dict.fromkeys(zip([entry.number for entry in entries], order, strict=True)):
             if number is None:
                 continue
             plan, node = self.plans[number], self.nodes[number]
@@ -196,15 +180,16 @@ class DistinctLayers:
 
     def _number(self, node: Node) -> int | None:
         """Return the plan index for `node`, adding its plan if it is new; None if it has a fault."""
-        plan = self.layers.plan(node)
+        plan = self.plan(node)
         if plan is None:
             return None
-        for number in self._by_text.setdefault(repr(plan), []):  # compares only plans with equal repr
+        same = self._by_repr.setdefault(repr(plan), [])  # compares only plans with equal repr
+        for number in same:
             if self.plans[number] == plan:
                 return number
         self.plans.append(plan)
         self.nodes.append(node)
-        self._by_text[repr(plan)].append(len(self.plans) - 1)
+        same.append(len(self.plans) - 1)
         return len(self.plans) - 1
 
     def _refuse_more(self, node: Node) -> None:

@@ -20,22 +20,16 @@ ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 @dataclass(frozen=True)
 class PatternEntry:
-    """Entry of a pattern: the kinds merged over `layer`, the repeat count, and the index in the pattern's text."""
+    """Layer of a pattern: the kinds merged over `layer`, and the index of its entry in the pattern's text."""
 
     kinds: tuple[str, ...]
-    count: int
     number: int
 
 
-def combinations(entries: Sequence[PatternEntry]) -> list[tuple[str, ...]]:
-    """Return the distinct combinations of kinds in order of appearance."""
-    return list(dict.fromkeys(entry.kinds for entry in entries))
-
-
 def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[PatternEntry]:
-    """Return one entry per layer, in order and with count 1; empty if there is a fault."""
+    """Return one entry per layer, in order; empty if there is a fault."""
     if pattern is None or pattern.value is None:
-        return [PatternEntry((), 1, 0)] * (num_layers or 0)
+        return [PatternEntry((), 0)] * (num_layers or 0)
     if not isinstance(pattern.value, list) or not pattern.value:
         faults.add(pattern, "expected a list of kinds, such as [local*5, global]")
         return []
@@ -44,27 +38,35 @@ def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], f
         faults.add(pattern.value[inner[1]], "a pattern can have only one inner list, the kinds to repeat")
         return []
     numbers = count()
-    parsed = [
-        [
-            _entry(item, next(numbers), kinds, faults)
-            for item in (node.value if isinstance(node.value, list) else [node])
-        ]
-        for node in pattern.value
-    ]
-    groups = [[entry for entry in group if entry is not None] for group in parsed]
-    if any(entry is None for group in parsed for entry in group):
+    parts: tuple[list[PatternEntry], ...] = ([], [], [])  # before, in and after the inner list
+    start, once, failed = inner[0] if inner else -1, 0, False
+    for index, node in enumerate(pattern.value):
+        part = parts[0 if index < start else 1 if not inner or index == start else 2]
+        for item in node.value if isinstance(node.value, list) else [node]:
+            entries = _entries(item, next(numbers), kinds, faults)
+            failed = failed or not entries
+            once += len(entries)
+            part += entries if once <= MAX_LAYERS else ()
+    if failed:
         return []
-    if any(not group for group in groups):
-        faults.add(pattern.value[inner[0]], "an inner list needs kinds to repeat, such as [local*5, global]")
+    if inner and not pattern.value[start].items:
+        faults.add(pattern.value[start], "an inner list needs kinds to repeat, such as [local*5, global]")
         return []
-    once = sum(entry.count for group in groups for entry in group)
     if once > MAX_LAYERS:
         faults.add(pattern, f"a single pass of the pattern has {once:,} layers; a stack has at most {MAX_LAYERS:,}")
         return []
-    before = _flat(groups[: inner[0]] if inner else [])
-    cycle = _flat([groups[inner[0]]] if inner else groups)
-    after = _flat(groups[inner[0] + 1 :] if inner else [])
-    return _fill(pattern, before, cycle, after, num_layers, bool(inner), faults)
+    before, cycle, after = parts
+    if num_layers is None:
+        if inner:
+            faults.add(pattern, "an inner list repeats to fill num_layers; set num_layers")
+            return []
+        return cycle
+    room = num_layers - len(before) - len(after)
+    if room < len(cycle):
+        faults.add(pattern, f"a single pass of the pattern has {once:,} layers, but num_layers is {num_layers:,}")
+        return []
+    turns = -(-room // len(cycle))
+    return before + (cycle * turns)[:room] + after
 
 
 def shortest(kinds: Sequence[str], once: int = 0) -> list[str | list[str]]:
@@ -86,51 +88,23 @@ def _counted(kinds: Sequence[str]) -> list[str]:
     return [kind if times == 1 else f"{kind}*{times}" for kind, times in runs]
 
 
-def _fill(
-    pattern: Node,
-    before: list[PatternEntry],
-    cycle: list[PatternEntry],
-    after: list[PatternEntry],
-    num_layers: int | None,
-    inner: bool,
-    faults: Faults,
-) -> list[PatternEntry]:
-    if num_layers is None:
-        if inner:
-            faults.add(pattern, "an inner list repeats to fill num_layers; set num_layers")
-            return []
-        return cycle
-    room = num_layers - len(before) - len(after)
-    if room < len(cycle):
-        once = len(before) + len(cycle) + len(after)
-        faults.add(pattern, f"a single pass of the pattern has {once:,} layers, but num_layers is {num_layers:,}")
-        return []
-    turns = -(-room // len(cycle))
-    return before + (cycle * turns)[:room] + after
-
-
-def _entry(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> PatternEntry | None:
+def _entries(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> list[PatternEntry]:
+    """Return an entry for each layer of a pattern's item; empty if there is a fault."""
     match = ITEM.fullmatch(node.value) if isinstance(node.value, str) else None
     if match is None:
         faults.add(node, "expected a kind, such as local, local*3 or global+first")
-        return None
+        return []
     names, times = tuple(match["kinds"].split("+")), int(match["count"] or 1)
     for name in names:
         if name not in kinds:
-            faults.add(
-                node,
-                f"unknown kind '{shorten(name)}'; `layers:` names {(some(kinds, 20) or 'no kinds')}",
-                nearest(name, list(kinds)),
-            )
-            return None
+            known = some(kinds, 20) or "no kinds"
+            text = f"unknown kind '{shorten(name)}'; `layers:` names {known}"
+            faults.add(node, text, nearest(name, list(kinds)))
+            return []
     if not 1 <= times <= MAX_LAYERS:
         faults.add(node, f"expected a count from 1 to {MAX_LAYERS:,} after *, got {times}")
-        return None
-    return PatternEntry(names, times, number)
-
-
-def _flat(groups: list[list[PatternEntry]]) -> list[PatternEntry]:
-    return [replace(entry, count=1) for group in groups for entry in group for _ in range(entry.count)]
+        return []
+    return [PatternEntry(names, number)] * times
 
 
 NO_PARTS = "per_layer supports only numbers, words and booleans; to vary parts, use `layers:` and `pattern:`"
@@ -167,21 +141,15 @@ class Turns:
     def __init__(self, texts: Mapping[Kinds, Node], layers: Sequence[Kinds]) -> None:
         self.texts = texts
         self._choices = {kinds: list(_choices(node)) for kinds, node in texts.items()}
+        self.lists = [choice for choices in self._choices.values() for choice in choices]
         self._counts = Counter(chain.from_iterable(layers))
         self._counts[""] = len(layers)
-        counting = {self._kind(choice) for choice in chain.from_iterable(self._choices.values())}
-        self._counting = {kinds: [kind for kind in ("", *kinds) if kind in counting] for kinds in texts}
         self._turns = Counter[str]()
-
-    @property
-    def first(self) -> Node:
-        """The first `{per_layer: [...]}`."""
-        return next(chain.from_iterable(self._choices.values()))
 
     def check(self, faults: Faults) -> bool:
         """Return True if each list has one value per layer it applies to; add faults otherwise."""
         before = len(faults.errors)
-        for choice in chain.from_iterable(self._choices.values()):
+        for choice in self.lists:
             values, kind = choice.entries["per_layer"], self._kind(choice)
             if len(choice.entries) > 1 or not isinstance(values.value, list):
                 faults.add(choice, "per_layer must be the only key and needs a list: {per_layer: [32, 64]}")
@@ -200,20 +168,16 @@ class Turns:
 
     def values(self, kinds: Kinds) -> tuple[object, ...]:
         """Return the `per_layer` values of the next layer, paired with their types because True == 1."""
-        picked = [self._picked(choice).value for choice in self._choices[kinds]]
-        return tuple((type(value), value) for value in picked)
+        picked = map(self._picked, self._choices[kinds])
+        return tuple([(type(node.value), node.value) for node in picked])
 
     def text(self, kinds: Kinds) -> Node:
         """Return the source of the next layer, which has these kinds."""
         return self._pick(self.texts[kinds])
 
-    def fixed(self, kinds: Kinds) -> bool:
-        """True if layers of these kinds contain no list, and no list has a value for each of them."""
-        return not self._choices[kinds] and not self._counting[kinds]
-
     def step(self, kinds: Kinds) -> None:
         """Advance to the following layer; the current one has these kinds."""
-        self._turns.update(self._counting[kinds])
+        self._turns.update(("", *kinds))
 
     def _pick(self, node: Node) -> Node:
         if is_per_layer(node):

@@ -40,19 +40,11 @@ class LayerText:
 
     stack: StackText
     node: Node
+    keys: Mapping[str, Node]
     shape: Shape
     preparer: Preparer  # has the layer's norm as default
+    faults: Faults
     written: dict[str, Node] = field(default_factory=dict)  # source of each part by key
-
-    @property
-    def keys(self) -> Mapping[str, Node]:
-        """Keys of the layer."""
-        return mapping(self.node)
-
-    @property
-    def faults(self) -> Faults:
-        """Faults of the layer."""
-        return self.preparer.faults
 
     def config(self, node: Node, slot: str, key: str = "", default: str = "") -> Config | None:
         """Parse a part of this layer and check it against the Shape; its source is stored under `key`."""
@@ -75,12 +67,20 @@ class Vocabulary:
     requests: list[Node] = field(default_factory=list)  # nodes with the value `tokenizer`
     unknown: set[Side] = field(default_factory=set)  # stacks that requested the size while it was unknown
 
-    def ask(self, node: Node, side: Side) -> int | None:
-        """Return the vocabulary size of a stack, or None if unknown; a decoder uses the target's tokenizer."""
+    def read(self, keys: Mapping[str, Node], side: Side, faults: Faults) -> int | None:
+        """Parse the vocabulary size of a stack; a decoder uses the target's tokenizer.
+
+        An unknown size becomes 1, and an invalid one the maximum, to avoid follow-up faults.
+        """
+        node = node_at(keys, "vocab_size")
+        if node is None:
+            return None
+        if node.value != "tokenizer":
+            return read_size(node, keys, "vocab_size", faults) or WIDTH_LIMIT
         self.requests.append(node)
         size = self.size[side == "decoder"] if isinstance(self.size, tuple) else self.size
         self.unknown |= {side} if size is None else set()
-        return size
+        return size or 1
 
 
 def is_last_state(node: Node | None) -> bool:
@@ -88,73 +88,53 @@ def is_last_state(node: Node | None) -> bool:
     return node is not None and node.value == LAST_STATE
 
 
-class Sizes:
-    """Parser of the sizes in `keys`; missing ones are reported at `owner`."""
+def read_size(
+    owner: Node, keys: Mapping[str, Node], name: str, faults: Faults, limit: int = WIDTH_LIMIT, needed: bool = False
+) -> int | None:
+    """Parse a size; return None if it is missing, which is reported at `owner` if it is `needed`, or invalid."""
+    if name not in keys and needed:
+        faults.add(owner, f"needs {name}")
+    elif name in keys and needed and keys[name].value is None:
+        faults.add(keys[name], "cannot be none")
+    size: int | None = plain(SizeValue(limit), keys.get(name), faults)
+    return size
 
-    def __init__(self, owner: Node, keys: Mapping[str, Node], faults: Faults) -> None:
-        self.owner = owner
-        self.keys = keys
-        self.faults = faults
 
-    def read(self, name: str, limit: int = WIDTH_LIMIT, needed: bool = False) -> int | None:
-        """Parse a size; return None if it is missing or invalid."""
-        if name not in self.keys and needed:
-            self.faults.add(self.owner, f"needs {name}")
-        elif name in self.keys and needed and self.keys[name].value is None:
-            self.faults.add(self.keys[name], "cannot be none")
-        size: int | None = plain(SizeValue(limit), self.keys.get(name), self.faults)
-        return size
+def read_plain(owner: Node, keys: Mapping[str, Node], key: Key, faults: Faults) -> Any:
+    """Parse a plain key; an invalid required size becomes 0, to avoid follow-up faults."""
+    if isinstance(key.kind, SizeValue):
+        size = read_size(owner, keys, key.name, faults, key.kind.limit, key.kind.needed)
+        return size or (0 if key.kind.needed else None)
+    return plain(key.kind, keys.get(key.name), faults)
 
-    def plain(self, key: Key) -> Any:
-        """Parse a plain key; an invalid required size becomes 0, to avoid follow-up faults."""
-        if isinstance(key.kind, SizeValue):
-            return self.read(key.name, key.kind.limit, key.kind.needed) or (0 if key.kind.needed else None)
-        return plain(key.kind, self.keys.get(key.name), self.faults)
 
-    def vocabulary(self, vocabulary: Vocabulary, side: Side) -> int | None:
-        """Parse the vocabulary size; an invalid one becomes the maximum, to avoid follow-up faults."""
-        node = node_at(self.keys, "vocab_size")
-        if node is None:
-            return None
-        if node.value == "tokenizer":
-            return vocabulary.ask(node, side) or 1
-        return self.read("vocab_size") or WIDTH_LIMIT
-
-    def memory(self, encoder: StackPlan | None, alone: bool) -> int | None:
-        """Return the memory width for cross-attention: the width of the encoder, or the one set in `memory:`."""
-        node = self.keys.get("memory")
-        if encoder is not None:
-            return self._beside(encoder, node)
-        if node is None or node.value is None or (not alone and node.path == "model.memory"):
-            return None  # with two stacks, the fault is reported for the decoder
-        if not alone:
-            self.faults.add(node, "an encoder has no memory; only a decoder reads one", at_key=True)
-            return None
-        if is_last_state(node):
-            text = (
-                "a model with one stack has no encoder to take last states from; set the memory's width: {d_model: 768}"
-            )
-            self.faults.add(node, text)
-            return None
+def memory_width(keys: Mapping[str, Node], encoder: StackPlan | None, alone: bool, faults: Faults) -> int | None:
+    """Return the memory width for cross-attention: the width of the encoder, or the one set in `memory:`."""
+    node = keys.get("memory")
+    if encoder is not None and (node is None or (is_last_state(node) and node.path != "model.memory")):
+        return encoder.d_model if node is None else None  # last_state: no cross-attention
+    if node is None or (encoder is None and (node.value is None or (not alone and node.path == "model.memory"))):
+        return None  # with two stacks, the fault is reported for the decoder
+    if encoder is not None and is_last_state(node):
+        text = "only the decoder can start from the encoder's last states; set it in decoder:"
+        faults.add(node, text, at_key=True)
+    elif encoder is not None and isinstance(node.value, str):
+        text = f"expected {LAST_STATE}, got {shown(node.plain())}; the default is the encoder's output"
+        faults.add(node, text, at_key=True)
+    elif encoder is not None:
+        text = "the decoder's memory is the encoder's output; remove memory, as it is for models with one stack"
+        faults.add(node, text, at_key=True)
+    elif not alone:
+        faults.add(node, "an encoder has no memory; only a decoder reads one", at_key=True)
+    elif is_last_state(node):
+        text = "a model with one stack has no encoder to take last states from; set the memory's width: {d_model: 768}"
+        faults.add(node, text)
+    else:
         inner = mapping(node)
         for key, child in inner.items():
             if key != "d_model":
-                self.faults.unknown_key(child, ["d_model"])
-        if "d_model" not in inner:
-            self.faults.add(node, "memory needs a width, such as memory: {d_model: 768}")
-            return None
-        return Sizes(node, inner, self.faults).read("d_model")
-
-    def _beside(self, encoder: StackPlan, node: Node | None) -> int | None:
-        """Return the width of the encoder, or None if the decoder starts from the encoder's last states."""
-        if node is None:
-            return encoder.d_model
-        if is_last_state(node) and node.path != "model.memory":
-            return None
-        text = "the decoder's memory is the encoder's output; remove memory, as it is for models with one stack"
-        if isinstance(node.value, str):
-            text = f"expected {LAST_STATE}, got {shown(node.plain())}; the default is the encoder's output"
-        if is_last_state(node):
-            text = "only the decoder can start from the encoder's last states; set it in decoder:"
-        self.faults.add(node, text, at_key=True)
-        return None
+                faults.unknown_key(child, ["d_model"])
+        if "d_model" in inner:
+            return read_size(node, inner, "d_model", faults)
+        faults.add(node, "memory needs a width, such as memory: {d_model: 768}")
+    return None

@@ -20,88 +20,78 @@ from tfkit.recipe.text.node import Node, node_at
 SUBLAYER_KEY = re.compile(rf"(?P<base>{'|'.join(SUBLAYERS)})(_(?P<number>[2-9]|[1-9]\d+))?(?P<norm>_norm)?")
 
 
-class SublayerResolver:
-    """Resolver for the sublayers of one layer; `norm` is their default norm."""
+def read_sublayers(layer: LayerText, norm: Config | None) -> list[SublayerPlan]:
+    """Return the sublayers in order, omitting those with faults; `norm` is their default norm."""
+    names = _names(layer)
+    for key, child in layer.keys.items():
+        match = SUBLAYER_KEY.fullmatch(key)
+        if match is not None and match["number"] and key.removesuffix("_norm") not in names:
+            text = f"`sublayers` contains {match['base']} fewer than {match['number']} times"
+            layer.faults.add(child, text, at_key=True)
+    plans = [_sublayer(layer, name, base, norm) for name, base in names.items()]
+    valid = [plan for plan in plans if plan is not None]
+    if not valid and not layer.faults.errors:
+        layer.faults.add(layer.node, f"a layer needs at least one sublayer: {', '.join(SUBLAYERS)}")
+    return valid
 
-    def __init__(self, layer: LayerText, norm: Config | None) -> None:
-        self.layer = layer
-        self.norm = norm
-        self.memory_width = layer.stack.plan.memory_width
 
-    def resolve(self) -> list[SublayerPlan]:
-        """Return the sublayers in order, omitting those with faults."""
-        names = self._names()
-        for key, child in self.layer.keys.items():
-            match = SUBLAYER_KEY.fullmatch(key)
-            if match is not None and match["number"] and key.removesuffix("_norm") not in dict(names):
-                text = f"`sublayers` contains {match['base']} fewer than {match['number']} times"
-                self.layer.faults.add(child, text, at_key=True)
-        plans = [self._sublayer(name, base) for name, base in names]
-        valid = [plan for plan in plans if plan is not None]
-        if not valid and not self.layer.faults.errors:
-            self.layer.faults.add(self.layer.node, f"a layer needs at least one sublayer: {', '.join(SUBLAYERS)}")
-        return valid
+def _names(layer: LayerText) -> dict[str, str]:
+    """Return the names of the sublayers in order, each with its base key: feedforward_2 -> feedforward."""
+    order = node_at(layer.keys, "sublayers")
+    described = [base for base in SUBLAYERS if node_at(layer.keys, base) is not None]
+    if layer.stack.plan.memory_width is None and "cross_attention" in described:
+        described.remove("cross_attention")
+    if order is None:
+        return {base: base for base in described}
+    if not isinstance(order.value, list) or not order.value:
+        layer.faults.add(order, "expected a list of sublayers, such as [feedforward, attention, feedforward]")
+        return {}
+    names: dict[str, str] = {}
+    for item in order.value:
+        if not isinstance(item.value, str) or item.value not in SUBLAYERS:
+            text = f"{shown(item.plain())} is not a sublayer; expected {', '.join(SUBLAYERS)}"
+            layer.faults.add(item, text)
+            continue
+        count = list(names.values()).count(item.value) + 1
+        names[item.value if count == 1 else f"{item.value}_{count}"] = item.value
+    for base in described:
+        if base not in names:
+            text = f"does not contain {base}, which the layer sets; add it, or set {base}: none"
+            layer.faults.add(order, text)
+    return names
 
-    def _names(self) -> list[tuple[str, str]]:
-        """Return the names of the sublayers in order, each with its base key, as in (feedforward_2, feedforward)."""
-        order = node_at(self.layer.keys, "sublayers")
-        described = [base for base in SUBLAYERS if node_at(self.layer.keys, base) is not None]
-        if self.memory_width is None:
-            described = [base for base in described if base != "cross_attention"]
-        if order is None:
-            return [(base, base) for base in described]
-        if not isinstance(order.value, list) or not order.value:
-            text = "expected a list of sublayers, such as [feedforward, attention, feedforward]"
-            self.layer.faults.add(order, text)
-            return []
-        names = self._numbered(order.value)
-        for base in described:
-            if base not in [used for _, used in names]:
-                text = f"does not contain {base}, which the layer sets; add it, or set {base}: none"
-                self.layer.faults.add(order, text)
-        return names
 
-    def _numbered(self, order: Sequence[Node]) -> list[tuple[str, str]]:
-        """Number repeated sublayers: a second feedforward becomes feedforward_2."""
-        names: list[tuple[str, str]] = []
-        for item in order:
-            if not isinstance(item.value, str) or item.value not in SUBLAYERS:
-                text = f"{shown(item.plain())} is not a sublayer; expected {', '.join(SUBLAYERS)}"
-                self.layer.faults.add(item, text)
-                continue
-            count = sum(base == item.value for _, base in names) + 1
-            names.append((item.value if count == 1 else f"{item.value}_{count}", item.value))
-        return names
+def _sublayer(layer: LayerText, name: str, base: str, norm: Config | None) -> SublayerPlan | None:
+    node, over = layer.keys.get(base), layer.keys.get(name)
+    if name != base and over is not None:
+        node = over if node is None else merge(node, over, layer.faults.errors)
+    if node is None or node.value is None:
+        place = layer.keys.get("sublayers", layer.node)
+        layer.faults.add(place, f"contains {name}, but the layer has no {base}")
+        return None
+    memory = base == "cross_attention"
+    if memory:
+        layer = replace(layer, shape=replace(layer.shape, memory_width=layer.stack.plan.memory_width))
+    config = of_kind(layer.config(node, SUBLAYERS[base], name), SublayerFacts.Config)
+    if config is None:
+        return None
+    if memory and (rule := FACTS["a memory"]).refuses(config.part):
+        layer.faults.add(node, reason(rule, config.part))
+    return SublayerPlan(name, config, _norm(layer, name, base, norm), memory)
 
-    def _sublayer(self, name: str, base: str) -> SublayerPlan | None:
-        node, over = self.layer.keys.get(base), self.layer.keys.get(name)
-        if name != base and over is not None:
-            node = over if node is None else merge(node, over, self.layer.faults.errors)
-        if node is None or node.value is None:
-            place = self.layer.keys.get("sublayers", self.layer.node)
-            self.layer.faults.add(place, f"contains {name}, but the layer has no {base}")
-            return None
-        memory = base == "cross_attention"
-        shape = replace(self.layer.shape, memory_width=self.memory_width) if memory else self.layer.shape
-        layer = replace(self.layer, shape=shape)
-        config = of_kind(layer.config(node, SUBLAYERS[base], name), SublayerFacts.Config)
-        if config is None:
-            return None
-        if memory and (rule := FACTS["a memory"]).refuses(config.part):
-            layer.faults.add(node, reason(rule, config.part))
-        return SublayerPlan(name, config, self._norm(layer, name, base), memory)
 
-    def _norm(self, layer: LayerText, name: str, base: str) -> Config | None:
-        """Return the sublayer's own norm, merged over the layer's norm, or the layer's norm by default."""
-        own, below = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
-        node = below if below is not None and (own is None or own.value is True) else own
-        if own is not None and own.value is not None and own.value is not True and below is not None:
-            node = merge(below, own, layer.faults.errors)
-        if node is not None:
-            layer.written[f"{name}_norm"] = node
-        if own is None:
-            return self.norm
-        return None if node is None or node.value is None else layer.config(node, "norm")
+def _norm(layer: LayerText, name: str, base: str, norm: Config | None) -> Config | None:
+    """Return the sublayer's own norm, merged over the layer's norm, or the layer's norm by default."""
+    own, node = layer.keys.get(f"{name}_norm", layer.keys.get(f"{base}_norm")), layer.preparer.norm
+    if own is not None and own.value is not True:
+        node = own if node is None or own.value is None else merge(node, own, layer.faults.errors)
+    elif node is None:
+        node = own
+    if node is not None:
+        layer.written[f"{name}_norm"] = node
+    if own is None:
+        return norm
+    return None if node is None or node.value is None else layer.config(node, "norm")
 
 
 def check_norms(
@@ -135,24 +125,28 @@ def with_cross_attention(layer: Node, faults: Faults) -> Node:
     return layer if cross is None else replace(layer, value={**layer.entries, "cross_attention": cross})
 
 
-def without_cross_attention(layer: Node, stack: StackText, faults: Faults) -> Node:
+def without_cross_attention(layer: Node, stack: StackText) -> Node:
     """Return a layer or kind without cross-attention, for a stack that has no memory.
 
     In keys shared with a decoder, cross-attention is ignored; elsewhere it is refused.
     """
     if not isinstance(layer.value, dict):
         return layer
+    kept = {}
     for key, node in layer.value.items():
-        if not key.startswith("cross_attention") or node.value is None:
+        if not key.startswith("cross_attention"):
+            kept[key] = node
+        elif node.value is None:
             continue
-        if stack.plan.last_state:
+        elif stack.plan.last_state:
             text = "with memory: last_state, there is no memory to attend to; remove this key, or memory"
-            faults.add(node, text, at_key=True)
+            stack.faults.add(node, text, at_key=True)
         elif stack.alone:
-            faults.add(node, "there is no memory to attend to; set memory: {d_model: ...} in the model", at_key=True)
+            text = "there is no memory to attend to; set memory: {d_model: ...} in the model"
+            stack.faults.add(node, text, at_key=True)
         elif node.path.startswith("model.encoder."):
-            faults.add(node, "an encoder has no memory to attend to; only a decoder has one", at_key=True)
-    kept = {key: child for key, child in layer.value.items() if not key.startswith("cross_attention")}
+            text = "an encoder has no memory to attend to; only a decoder has one"
+            stack.faults.add(node, text, at_key=True)
     order = kept.get("sublayers")
     if order is not None and isinstance(order.value, list) and not stack.alone:
         kept["sublayers"] = replace(order, value=[item for item in order.value if item.value != "cross_attention"])

@@ -95,8 +95,8 @@ class RecipeTable:
 
     def _layer_node(self, side: Side, index: int, plan: LayerPlan) -> Node:
         """Return the source of a layer, with the stack's position if it has none of its own."""
-        distinct = self.resolver.layers[side]
-        layer, of_stack = distinct.layers.written(distinct.texts[index]), distinct.layers.stack.written.get("position")
+        layers = self.resolver.layers[side]
+        layer, of_stack = layers.written(index), layers.stack.written.get("position")
         if plan.position is not None or of_stack is None:
             return layer
         return replace(layer, value={**mapping(layer), "position": of_stack})
