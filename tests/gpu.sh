@@ -78,8 +78,8 @@ tests "decoding, static cache" 30 "tokens/s" "decoding and static"
 tests "decoding, CUDA graph" 120 "tokens/s" "decoding and compiled"
 tests "FSDP2 on one device" 30 "losses" shards
 tests "losses and texts of a CPU, bfloat16" 180 passed "not rate and not shards"
-row "bench training" 40 "^ *$trained " "$python" -m tfkit bench training --device "$DEVICE" --precision $precision \
+row "bench training" 40 "^ *$trained " "$python" -m tests.benchmarks training --device "$DEVICE" --precision $precision \
     --models "$trained" --dropout 0 --rounds "$rounds"
-row "bench decoding" 60 "^ *$decoded " "$python" -m tfkit bench decoding --device "$DEVICE" --models "$decoded" \
+row "bench decoding" 60 "^ *$decoded " "$python" -m tests.benchmarks decoding --device "$DEVICE" --models "$decoded" \
     --new "$new" --rounds "$rounds"
 exit $status

@@ -353,7 +353,6 @@ def test_every_command_computes_where_there_is_cuda(name: str, run: Path, monkey
     "line",
     [
         "train tiny.yaml", "evaluate run", "generate run the", "predict run -", "embed run -", "look run the",
-        "bench attention", "bench training", "bench decoding", "bench forward",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -390,6 +389,8 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
     assert result.exit_code == 2
     assert "No such command 'chek'. Did you mean 'check'?" in result.stderr
     assert "Available: recipes, check, show, " in tfkit_command("zzz").stderr
+    removed = tfkit_command("bench", "products")
+    assert removed.exit_code == 2 and removed.stderr.count("\n") == 1 and "python -m tests.benchmarks" in removed.stderr
 
 
 @looped("command", ["check", "show", "train", "evaluate", "generate"])

@@ -142,7 +142,6 @@ def doors(place: Path, run: Path) -> Iterator[tuple[object, ...]]:
     yield "verify", run, "--against", place / EVIL
     yield "import", written(place, "theirs/config.json", {"model_type": EVIL}).parent
     yield "import", written(place, "other/config.json", {"model_type": "gpt2", EVIL: 1}).parent
-    yield "bench", "attention", "--attentions", EVIL
     yield (EVIL,)
     yield "show", f"--{EVIL}"
 

@@ -138,9 +138,8 @@ PRODUCTS = {
     "generate --jsonl": "generate {runs}/a --jsonl",
     "embed": "embed {runs}/a {runs}/texts.txt",
     "export": "export {runs}/a exported --force",
-    "bench attention": "bench attention --lengths 32 --attentions full --d-model 16 --device cpu",
 }
-SLOW = {"study --dry-run", "study --commands", "ladder --dry-run", "bench attention", "compare", "export"}
+SLOW = {"study --dry-run", "study --commands", "ladder --dry-run", "compare", "export"}
 
 
 @pytest.mark.parametrize(

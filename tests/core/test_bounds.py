@@ -131,7 +131,7 @@ def commands(group: click.Command) -> Iterator[click.Command]:
 
 def test_every_count_of_the_command_line_has_a_bound() -> None:
     found = [option for command in commands(main) for option in command.params]
-    kinds_found = [getattr(option.type, "one", option.type) for option in found]
+    kinds_found = [option.type for option in found]
     assert not [kind for kind in kinds_found if isinstance(kind, (click.types.IntParamType, click.IntRange))]
     limits = {kind.bound for kind in kinds_found if isinstance(kind, Whole)}
     assert limits and limits <= set(BOUNDS)

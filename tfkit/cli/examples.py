@@ -37,22 +37,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "verify runs/theirs --against openai-community/gpt2 --json",
     ),
     "prove": ("prove runs/mine", "prove runs/mine --json"),
-    "bench": ("bench attention --lengths 512,1024", "bench coordinates width-transfer --variant mup"),
-    "bench attention": (
-        "bench attention --lengths 512,1024 --causal",
-        "bench attention --attentions full,window --json",
-    ),
-    "bench decoding": ("bench decoding --new 64", "bench decoding --models pair --beams 1,4 --against ctranslate2"),
-    "bench training": (
-        "bench training --models gpt --rounds 5",
-        "bench training --models gpt,pair --against transformers,torch",
-    ),
-    "bench forward": ("bench forward --batches 1", "bench forward --against onnxruntime --json"),
-    "bench products": ("bench products", "bench products --weights 4096x4096 --rows 1,64 --json"),
-    "bench coordinates": (
-        "bench coordinates width-transfer --variant mup",
-        "bench coordinates mine.yaml --factors 1,2 --out changes.svg",
-    ),
     "parts": ("parts norm rms_norm", "parts --verify my_norm.py"),
     "new": ("new mine --from translate-numbers --set train.steps=500", "new my_norm --part norm"),
     "schema": ("schema --out recipe.schema.json", "schema --import my_norm.py"),

@@ -28,7 +28,7 @@ import click
 from tfkit import __version__
 from tfkit.cli.examples import with_examples
 from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_wrapped
-from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning
+from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning, UsageError
 from tfkit.core.machine import is_out_of_memory
 from tfkit.core.output import OutputLost, lost
 from tfkit.core.synonyms import key_for, nearest, split_target
@@ -64,7 +64,6 @@ GROUPS = {
         "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
         "verify": "Compare a run with a Hugging Face model or its ONNX files.",
         "prove": "Measure how well a run keeps the promises of its recipe.",
-        "bench": "Measure the speed and memory of models on this machine.",
     },
     "Extending": {
         "parts": "List the registered parts, or describe one.",
@@ -72,6 +71,7 @@ GROUPS = {
         "schema": "Print the JSON Schema of the recipe language, for editors.",
     },
 }
+REMOVED = {"bench": "run `python -m tests.benchmarks` in a clone of the repository"}
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 NO, WRONG, INTERRUPTED = 1, 2, 130
 TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in custom parts
@@ -99,6 +99,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name in REMOVED:
+            raise UsageError(f"`tfkit {name}` was removed; {REMOVED[name]}")
         if name not in COMMANDS and not name.startswith("-"):
             hint = nearest(name, list(COMMANDS))
             known = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(COMMANDS)}."

@@ -33,7 +33,6 @@ ARMS = Bound(1_000, "variants per study")
 TRIALS = Bound(10_000, "variants of a study times the values tuned")
 JOBS = Bound(2**10, "concurrent runs")
 LOOKED = Bound(2**28, "attention weights that `tfkit look` shows: layers x heads x tokens x tokens")
-WRITTEN = Bound(992, "new tokens of a benchmark")  # its models have 1,024 positions, and prompts 32 tokens
 TEMPLATE_TIME = Bound(2, "seconds of CPU to compile or render a chat template")
 TEMPLATE_MEMORY = Bound(2**28, "bytes of the process that renders chat templates")
 

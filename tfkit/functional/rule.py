@@ -1,7 +1,8 @@
 """The rule for multiplying by a float32 weight on a CPU: a way for each shape, by processor.
 
-Nothing is timed, so equal runs on equal processors have equal bits. The table was made from `tfkit bench products` with
-2 threads (torch 2.13). Figures are the rate of the chosen way over that of torch's linear layer, which calls MKL:
+Nothing is timed, so equal runs on equal processors have equal bits. The table was made from
+`python -m tests.benchmarks products` with 2 threads (torch 2.13). Figures are the rate of the chosen way over that of
+torch's linear layer, which calls MKL:
 
 |                             | 1 row     | 2 to 64 rows         | more rows | gradient of the input |
 |-----------------------------|-----------|----------------------|-----------|-----------------------|

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import multiprocessing
 import os
 import signal
@@ -16,32 +17,36 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
+from typing import Any, TypeVar
 
-import rich.console
 import torch
 from rich.table import Table
 
 from tfkit.core.console import Console
 from tfkit.core.errors import RunError, TfkitError, UsageError, on_one_line
 from tfkit.core.machine import is_out_of_memory, machine
-from tfkit.core.synonyms import nearest
 from tfkit.core.trees import JsonObject
+from tfkit.training.device import describe
 
 Call = Callable[[], object]
 Make = Callable[[], Call | None]  # prepares a call; None if a library does not support the task
 OWN = "tfkit"
 PR_SET_PDEATHSIG = 1  # of Linux: the signal sent to a process when its parent ends
 WIDEST = 110  # minimum table width, sufficient for six lengths and for all figures of decoding
+LEAST, MOST = 9, 50  # minimum and maximum number of timed calls for a minimum
+ENOUGH = 0.3  # minimum total seconds of these calls
+SETTLED = 1.03  # timing ends when the second fastest call takes at most this multiple of the fastest
+Key = TypeVar("Key")
 
 
-def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Return the requested names. Raise UsageError for unknown names."""
-    for name in names:
-        if name not in known:
-            hint = nearest(name, list(known))
-            suggestion = f"; did you mean '{hint}'?" if hint else ""
-            raise UsageError(f"unknown {what} '{name}'; available: {', '.join(known)}{suggestion}")
-    return list(names)
+def library(name: str) -> Any:
+    """Import another library. Raise UsageError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UsageError(
+            f"this comparison needs the package {name.partition('.')[0]}; tests/README.md has it"
+        ) from None
 
 
 class MeasuredCall:
@@ -126,71 +131,133 @@ def measured_calls(makes: Mapping[str, Make]) -> Iterator[dict[str, MeasuredCall
 
 def alternate(calls: Mapping[str, MeasuredCall], rounds: int) -> dict[str, tuple[float, ...] | None]:
     """Return the seconds of each call by name, one per round after a warm-up round; None if it is not supported."""
-    seconds: dict[str, list[float]] = {name: [] for name, call in calls.items() if call.supports}
-    for number in range(rounds + 1):
-        for name, times in seconds.items():
-            elapsed = calls[name].ask(timed)
-            if number:
-                times.append(elapsed)
-    return {name: tuple(seconds[name]) if name in seconds else None for name in calls}
+    found: dict[str, list[float]] = {name: [] for name, call in calls.items() if call.supports}
+    for _ in range(rounds + 1):
+        for name, times in found.items():
+            times.append(calls[name].ask(timed))
+    return {name: tuple(found[name][1:]) if name in found else None for name in calls}
 
 
-def compared(seconds: Sequence[float] | None, own: Sequence[float]) -> JsonObject:
+def compared(times: Sequence[float] | None, own: Sequence[float]) -> JsonObject:
     """Return the median of the seconds, and the median and range of their ratios to tfkit's in the same round."""
-    if seconds is None:
+    if times is None:
         return {"seconds": None, "ratio": None, "ratios": None}
-    ratios = sorted(one / other for one, other in zip(seconds, own, strict=True))
-    return {
-        "seconds": statistics.median(seconds),
-        "ratio": statistics.median(ratios),
-        "ratios": [ratios[0], ratios[-1]],
-    }
+    ratios = sorted(one / other for one, other in zip(times, own, strict=True))
+    middle = statistics.median
+    return {"seconds": middle(times), "ratio": middle(ratios), "ratios": [ratios[0], ratios[-1]]}
 
 
-def cpu_threads() -> str:
-    """Describe the CPU threads of this process."""
+def where(device: str) -> str:
+    """Describe the device, or the CPU threads of this process."""
+    if device != "cpu":
+        return describe(torch.device(device))
     instructions = torch.backends.cpu.get_cpu_capability()
     return f"{torch.get_num_threads()} CPU threads of {machine()['processor']} ({instructions})"
 
 
-def print_table(rows: Sequence[JsonObject], texts: Mapping[str, str], figures: Mapping[str, str]) -> None:
-    """Print rows of `compared`.
-
-    `texts` maps a column title to a key, `figures` maps a title to a format string for the row.
-    """
-    table = Table(box=None, pad_edge=False)
-    for title in texts:
-        table.add_column(title, no_wrap=True)
-    for title in (*figures, "x tfkit", "range"):
-        table.add_column(title, justify="right", no_wrap=True)
+def print_table(rows: Sequence[JsonObject], texts: Sequence[str], figures: Mapping[str, str]) -> None:
+    """Print rows of `compared`: the keys `texts`, and `figures`, which maps a title to a format string for the row."""
+    cells = []
     for row in rows:
-        cells = [str(row[key]) for key in texts.values()]
-        if row["ratio"] is None:
-            table.add_row(*cells, *["-"] * (len(figures) + 2))
-            continue
-        least, most = row["ratios"]
-        values = [form.format(**row) for form in figures.values()]
-        table.add_row(*cells, *values, f"{row['ratio']:.2f}x", f"{least:.2f}-{most:.2f}")
-    print_wide(table, Console())
+        values = ["-"] * (len(figures) + 2)
+        if row["ratio"] is not None:
+            least, most = row["ratios"]
+            values = [form.format(**row) for form in figures.values()]
+            values += [f"{row['ratio']:.2f}x", f"{least:.2f}-{most:.2f}"]
+        cells.append([*(str(row[key]) for key in texts), *values])
+    print_wide(cells, [*texts, *figures, "x tfkit", "range"], texts)
 
 
-def print_wide(table: Table, console: rich.console.Console) -> None:
-    """Print a table that may exceed the width of the console, where it is wrapped rather than truncated."""
-    width, console.width = console.width, max(console.width, WIDEST)
+def print_wide(
+    cells: Sequence[Sequence[str]], heads: Sequence[str], texts: Sequence[str], title: str | None = None
+) -> None:
+    """Print a table that may exceed the width of the console, where it is wrapped; the columns `texts` align left."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="left" if head in texts else "right", no_wrap=True)
+    for row in cells:
+        table.add_row(*row)
+    console = Console()
+    console.width = max(console.width, WIDEST)
     console.print(table)
-    console.width = width
+
+
+def say(text: str, style: str = "") -> None:
+    """Print a line above or below a table."""
+    Console().print(text, style=style, highlight=False)
 
 
 def timed(call: Call) -> float:
     """Time a call after another one that is not timed, as the first one after a stop is slower."""
     call()
+    return seconds(call)
+
+
+def seconds(call: Call, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Time a call."""
     _wait()
-    start = time.perf_counter()
+    start = clock()
     call()
     _wait()
-    return time.perf_counter() - start
+    return clock() - start
+
+
+def quickest(calls: Mapping[Key, Call]) -> dict[Key, float]:
+    """Return the minimum seconds of each call, the statistic that other processes affect least.
+
+    The calls take turns, so that a temporary slowdown affects all of them. Process time is measured on one CPU thread.
+    """
+    alone = torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
+    clock = time.process_time if alone else time.perf_counter
+    for call in calls.values():
+        call()  # warm-up
+    times: dict[Key, list[float]] = {name: [] for name in calls}
+    while unsettled := [name for name, own in times.items() if not _is_settled(own)]:
+        for name in unsettled:
+            times[name].append(seconds(calls[name], clock))
+    return {name: min(own) for name, own in times.items()}
+
+
+def _is_settled(own: Sequence[float]) -> bool:
+    """True if more calls are unlikely to lower the minimum."""
+    if len(own) < LEAST or len(own) >= MOST:
+        return len(own) >= MOST
+    first, second = sorted(own)[:2]
+    return sum(own) >= ENOUGH and second <= SETTLED * first
+
+
+def peak_bytes(device: str, call: Call) -> int:
+    """Return the peak memory in bytes of the tensors that a call allocates."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with _quiet(), torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
+        call()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return int(most)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence stderr at the file descriptor, to which torch's profiler writes."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _wait() -> None:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()

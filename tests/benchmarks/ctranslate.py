@@ -11,51 +11,40 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from tests.benchmarks.decoding import Work, decoding, recipe
+from tests.benchmarks.rounds import Call, library
 from tfkit.core.errors import DifferenceError, UsageError
-from tfkit.core.extras import optional
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.reference_model import quiet
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.bench_decoding import Work, decoding, recipe
-from tfkit.reports.rounds import Call
 from tfkit.run import Run, save
 
 Texts = list[tuple[list[int], float]]  # ids and log-probability of the best text of each prompt
-PURPOSE = "this comparison needs"
 TOLERANCE = 1e-3  # maximum difference of log-probabilities per token
 
 
-def ctranslate2(work: Work, model: Model) -> Call:
-    """Return a call that decodes in float32. Raise DifferenceError if the texts differ from tfkit's."""
-    return _call(work, model, "float32")
-
-
-def ctranslate2_int8(work: Work, model: Model) -> Call:
-    """Return a call that decodes in int8. Raise DifferenceError if the texts in float32 differ from tfkit's."""
-    return _call(work, model, "int8")
-
-
-def _call(work: Work, model: Model, dtype: str) -> Call:
-    optional("ctranslate2", "bench", PURPOSE)
+def ctranslate2(work: Work, model: Model, dtype: str = "float32") -> Call:
+    """Return a call that decodes. Raise DifferenceError if the texts in float32 differ from tfkit's."""
+    library("ctranslate2")
     if work.device != "cpu":
         raise UsageError("ctranslate2 is compared on a CPU only")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "engine"
         _convert(work, model, folder)
         exact = _load(work, folder, "float32")
-        _check(work, model, exact())
+        check(work, model, exact())
         return exact if dtype == "float32" else _load(work, folder, dtype)
 
 
 def _convert(work: Work, model: Model, folder: Path) -> None:
     """Export the model to a class of transformers, and convert it with CTranslate2's own converter."""
-    library, transformers = (optional(name, "bench", PURPOSE) for name in ("ctranslate2", "transformers"))
+    engine, transformers = library("ctranslate2"), library("transformers")
     with quiet(transformers):
         exported = export_model(_run(work, model, folder.with_name("run")), folder.with_name("exported")).folder
         _numbers(work.size.vocab_size).save_pretrained(exported)
-        library.converters.TransformersConverter(str(exported)).convert(str(folder))
+        engine.converters.TransformersConverter(str(exported)).convert(str(folder))
 
 
 def _run(work: Work, model: Model, folder: Path) -> Run:
@@ -73,7 +62,7 @@ def _run(work: Work, model: Model, folder: Path) -> Run:
 
 def _numbers(vocab_size: int) -> Any:
     """Return a tokenizer whose tokens are their ids in decimal, as CTranslate2 requires texts."""
-    transformers = optional("transformers", "bench", PURPOSE)
+    transformers = library("transformers")
     words = Tokenizer(WordLevel({str(number): number for number in range(vocab_size)}, unk_token="0"))
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "0")
     return transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special)
@@ -81,9 +70,9 @@ def _numbers(vocab_size: int) -> Any:
 
 def _load(work: Work, folder: Path, dtype: str) -> Callable[[], Texts]:
     """Return a call that decodes with a CTranslate2 folder."""
-    library = optional("ctranslate2", "bench", PURPOSE)
+    package = library("ctranslate2")
     how = {"compute_type": dtype, "inter_threads": 1, "intra_threads": work.threads}
-    engine = (library.Translator if work.size.pair else library.Generator)(str(folder), device="cpu", **how)
+    engine = (package.Translator if work.size.pair else package.Generator)(str(folder), device="cpu", **how)
     read = [[str(number) for number in row] for row in work.prompts().tolist()]
     search = {"beam_size": work.beams, "length_penalty": 0, "end_token": [], "return_scores": True}
 
@@ -98,7 +87,7 @@ def _load(work: Work, folder: Path, dtype: str) -> Callable[[], Texts]:
     return translate if work.size.pair else generate
 
 
-def _check(work: Work, model: Model, texts: Texts) -> None:
+def check(work: Work, model: Model, texts: Texts) -> None:
     """Raise DifferenceError if tokens or log-probabilities differ from tfkit's."""
     for number, (candidates, (ids, score)) in enumerate(zip(decoding(model, work, scored=True)(), texts, strict=True)):
         own, what = candidates[0], f"{work.size.name}, prompt {number + 1}: CTranslate2's"

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
+from functools import partial
 from typing import Any
 
 import torch
 
-from tfkit.core.extras import optional
-from tfkit.interop.bench.ctranslate import ctranslate2, ctranslate2_int8
+from tests.benchmarks.ctranslate import ctranslate2
+from tests.benchmarks.decoding import PROMPT, START, Decoder, Size, Work
+from tests.benchmarks.rounds import Call, library
 from tfkit.models import Model
-from tfkit.reports.bench_decoding import PROMPT, START, Peer, Size, Work
-from tfkit.reports.rounds import Call
-
-
-def library(name: str) -> Any:
-    """Import a library of the extra bench. Raise UsageError if it is not installed."""
-    return optional(name, "bench", "this comparison needs")
 
 
 def transformers_model(size: Size, dropout: float = 0.0) -> Any:
@@ -101,10 +95,10 @@ def _x_transformers(work: Work, _: Model) -> Call | None:
 
 def _litgpt(work: Work, _: Model) -> Call | None:
     """Decode with LitGPT, which supports only batch size 1 here."""
-    package, size = optional("litgpt", "litgpt", "this comparison needs"), work.size
+    package, size = library("litgpt"), work.size
     if size.pair or work.beams > 1 or work.batch > 1:
         return None
-    writing = importlib.import_module("litgpt.generate.base")
+    writing = library("litgpt.generate.base")
     length = PROMPT + work.new
     config = package.Config(
         name="gpt",
@@ -126,11 +120,11 @@ def _litgpt(work: Work, _: Model) -> Call | None:
     return lambda: writing.generate(model, ids, length, temperature=0.0)
 
 
-DECODERS: dict[str, Peer] = {
+DECODERS: dict[str, Decoder] = {
     "transformers": _transformers,
     "transformers-static": _static,
     "x-transformers": _x_transformers,
     "litgpt": _litgpt,
     "ctranslate2": ctranslate2,
-    "ctranslate2-int8": ctranslate2_int8,
+    "ctranslate2-int8": partial(ctranslate2, dtype="int8"),
 }

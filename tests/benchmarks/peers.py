@@ -12,19 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.benchmarks.decoders import transformers_model
+from tests.benchmarks.models import Case, Peer, with_adamw
+from tests.benchmarks.rounds import Call, library
 from tfkit.core.errors import DifferenceError, UsageError
-from tfkit.interop.bench.cases import BenchCase, Peer, with_adamw
-from tfkit.interop.bench.decoders import library, transformers_model
 from tfkit.interop.onnx.graphs import WholeGraph
 from tfkit.interop.onnx.tracing import trace
 from tfkit.models import Model
-from tfkit.reports.rounds import Call
 
 Engine = Callable[[dict[str, Tensor]], Tensor]  # maps inputs by name to logits
 TOLERANCE = 1e-2  # maximum difference of logits, whose magnitude is about 1
 
 
-def _transformers(case: BenchCase, _: Model) -> Call:
+def _transformers(case: Case, _: Model) -> Call:
     model = transformers_model(case.size, case.dropout).to(case.device).train(case.trains)
     return _call(case, model, lambda inputs: model(**inputs).logits)
 
@@ -32,7 +32,7 @@ def _transformers(case: BenchCase, _: Model) -> Call:
 class TorchLayers(nn.Module):
     """Embedding, torch's Transformer layers and a tied head, for one stack or two."""
 
-    def __init__(self, case: BenchCase) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
         size = case.size
         self.tokens = nn.Embedding(size.vocab_size, size.d_model)
@@ -67,12 +67,12 @@ class TorchLayers(nn.Module):
         return embedded
 
 
-def _torch(case: BenchCase, _: Model) -> Call:
+def _torch(case: Case, _: Model) -> Call:
     model = TorchLayers(case).to(case.device).train(case.trains)
     return _call(case, model, lambda inputs: model(**inputs))
 
 
-def _call(case: BenchCase, model: nn.Module, logits: Callable[[dict[str, Tensor]], Tensor]) -> Call:
+def _call(case: Case, model: nn.Module, logits: Callable[[dict[str, Tensor]], Tensor]) -> Call:
     """Return a training step or a forward pass of another library."""
     inputs, labels = case.inputs(), case.labels().flatten()
 
@@ -88,7 +88,7 @@ def _call(case: BenchCase, model: nn.Module, logits: Callable[[dict[str, Tensor]
     return with_adamw(model, backward) if case.trains else forward
 
 
-def _exported(case: BenchCase, model: Model, load: Callable[[Path], Engine]) -> Call:
+def exported(case: Case, model: Model, load: Callable[[Path], Engine]) -> Call:
     """Return the forward pass of the exported model in an engine. Raise DifferenceError if its logits differ."""
     if case.device != "cpu" or case.precision != "float32":
         raise UsageError("onnxruntime and openvino are compared on a CPU and in float32 only")
@@ -106,7 +106,7 @@ def _exported(case: BenchCase, model: Model, load: Callable[[Path], Engine]) -> 
     return lambda: run(inputs)
 
 
-def _onnxruntime(case: BenchCase, model: Model) -> Call:
+def _onnxruntime(case: Case, model: Model) -> Call:
     runtime = library("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = case.threads
@@ -121,10 +121,10 @@ def _onnxruntime(case: BenchCase, model: Model) -> Call:
 
         return run
 
-    return _exported(case, model, load)
+    return exported(case, model, load)
 
 
-def _openvino(case: BenchCase, model: Model) -> Call:
+def _openvino(case: Case, model: Model) -> Call:
     engine = library("openvino")
 
     def load(file: Path) -> Engine:
@@ -138,7 +138,7 @@ def _openvino(case: BenchCase, model: Model) -> Call:
 
         return run
 
-    return _exported(case, model, load)
+    return exported(case, model, load)
 
 
 TRAINERS: dict[str, Peer] = {"transformers": _transformers, "torch": _torch}

@@ -6,19 +6,25 @@ late layers grow with it (Yang et al. 2022, arXiv 2203.03466, appendix D.1).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from tests.benchmarks.rounds import say
+from tfkit.core.console import Console
 from tfkit.core.errors import UsageError
-from tfkit.core.figures import COLOURS, finished, matplotlib_figure, svg
+from tfkit.core.figures import COLOURS, drawn, finished, matplotlib_figure, svg
+from tfkit.core.trees import JsonObject
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.sections import Train
+from tfkit.reports.parts_table import rows as print_columns
+from tfkit.storage.files import write_text
 from tfkit.training.groups import regroup, set_rate
 from tfkit.training.setup import steps_of
 
@@ -63,7 +69,8 @@ def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
     blueprint = recipe.labelled(2).blueprint(UNKNOWN if recipe.unknown_vocab else None)
     model = build_model(blueprint, seed=0).eval()  # without dropout, whose noise would hide the changes
     inputs = _inputs(model)
-    rate = _highest_rate(recipe.train, steps_of(recipe), blueprint.last.d_model)
+    schedule, length = recipe.train.schedule.build(), steps_of(recipe)
+    rate = max(float(schedule.lr(step, length, blueprint.last.d_model)) for step in range(1, length + 1))
     optimizer = recipe.train.optimizer.build().make(model, rate)
     regroup(optimizer, model, recipe.train)
     set_rate(optimizer, rate)
@@ -71,17 +78,11 @@ def _changes(recipe: Recipe, steps: int) -> dict[str, tuple[float, ...]]:
     changes: dict[str, list[float]] = {part: [] for part in begun}
     for _ in range(steps):
         optimizer.zero_grad()
-        _loss(model(**inputs).logits).backward()  # type: ignore[no-untyped-call]
+        _loss(model(**inputs).logits).backward()
         optimizer.step()
         for part, value in _values(model, inputs).items():
             changes[part].append(float((value - begun[part]).abs().mean()))
     return {part: tuple(after) for part, after in changes.items()}
-
-
-def _highest_rate(settings: Train, steps: int, d_model: int) -> float:
-    """Return the learning rate at the end of the warmup."""
-    schedule = settings.schedule.build()
-    return max(float(schedule.lr(step, steps, d_model)) for step in range(1, steps + 1))
 
 
 def _inputs(model: Model) -> dict[str, Tensor]:
@@ -112,29 +113,22 @@ def _loss(logits: Tensor | None) -> Tensor:
 def _values(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the outputs of the embeddings, the layers and the head."""
     outputs: dict[str, Tensor] = {}
-    handles = []
-    for plan in model.blueprint.stacks():
-        stack = model.stack(plan.side)
-        named = [("embedding", stack.embedding), *((f"layer {i}", layer) for i, layer in enumerate(stack.layers))]
-        for name, module in named:
-            if module is not None:
-                handles.append(module.register_forward_hook(_keeper(outputs, f"{plan.side} {name}")))
-    try:
+
+    def keep(name: str, module: nn.Module, arguments: object, output: Tensor) -> None:
+        outputs[name] = output.clone()
+
+    with contextlib.ExitStack() as hooks:
+        for plan in model.blueprint.stacks():
+            stack = model.stack(plan.side)
+            named = [("embedding", stack.embedding), *((f"layer {i}", layer) for i, layer in enumerate(stack.layers))]
+            for name, module in named:
+                if module is not None:
+                    hooks.enter_context(module.register_forward_hook(partial(keep, f"{plan.side} {name}")))
         logits = model(**inputs).logits
-    finally:
-        for handle in handles:
-            handle.remove()
     return {**outputs, **({} if logits is None else {"logits": logits})}
 
 
-def _keeper(outputs: dict[str, Tensor], name: str) -> Callable[..., None]:
-    def keep(module: Any, arguments: Any, output: Tensor) -> None:
-        outputs[name] = output.clone()
-
-    return keep
-
-
-def growth(changes: Sequence[PartChange]) -> list[dict[str, Any]]:
+def growth(changes: Sequence[PartChange]) -> list[JsonObject]:
     """Return a row per part and parametrization: the last change at each width, relative to the smallest width."""
     rows = []
     for parametrization in PARAMETRIZATIONS:
@@ -145,6 +139,21 @@ def growth(changes: Sequence[PartChange]) -> list[dict[str, Any]]:
             ratios = {factor: after / first if first else 1.0 for factor, after in by_factor.items()}
             rows.append({"parametrization": parametrization, "part": part, "first": first, "ratios": ratios})
     return rows
+
+
+def render(rows: Sequence[JsonObject], factors: Sequence[int]) -> None:
+    """Print one table per parametrization."""
+    for name in PARAMETRIZATIONS:
+        own = [row for row in rows if row["parametrization"] == name]
+        cells = [[row["part"], f"{row['first']:.3g}", *(f"{one:.2f}" for one in row["ratios"].values())] for row in own]
+        print_columns(Console(), cells, ["muP" if name == "mup" else name, "change", *(f"x {one}" for one in factors)])
+        say("")
+
+
+def draw(changes: Sequence[PartChange], title: str, out: Path) -> None:
+    """Write the picture to a file; a warning says if matplotlib is missing."""
+    if text := drawn(str(out), lambda: picture(changes, title)):
+        write_text(out, text)
 
 
 def picture(changes: Sequence[PartChange], title: str) -> str:

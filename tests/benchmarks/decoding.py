@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import torch
-from rich.console import Console
 
+from tests.benchmarks.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table, say, timed, where
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Slot
 from tfkit.core.trees import JsonObject, Tree
@@ -21,10 +21,6 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, cpu_threads, measured_calls, print_table, timed
-
-if TYPE_CHECKING:
-    from tfkit.generation.strategy import Strategy
 
 PROMPT, LENGTH = 32, 1024  # tokens of a prompt, positions of a decoder
 START = 1  # first token of a target
@@ -80,40 +76,23 @@ class Work:
 
 
 # a call of another library; None if the library does not support the task
-Peer = Callable[[Work, Model], Call | None]
+Decoder = Callable[[Work, Model], Call | None]
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Seconds that a method took in each round, or None if it does not support the task.
+def measure(works: Sequence[Work], peers: Mapping[str, Decoder], rounds: int) -> Iterator[JsonObject]:
+    """Time tfkit, quantized tfkit, the products alone and the peers in alternating rounds.
 
-    `read_rate` is the memory bandwidth of the device in bytes per second.
+    Raise UsageError if a library is missing.
     """
-
-    work: Work
-    way: str
-    seconds: tuple[float, ...] | None
-    read_rate: float
-
-
-def measure(works: Sequence[Work], peers: Mapping[str, Peer], rounds: int) -> Iterator[Timed]:
-    """Time all methods for each task in alternating rounds. Raise UsageError if a library is missing."""
     for work in works:
-        with measured_calls(_ways(work, peers)) as calls:
+        makes: dict[str, Make] = {OWN: partial(_own, work, None)}
+        makes |= {f"{OWN} {name}": partial(_own, work, name) for name in get_args(Quantize)}
+        makes |= {FLOOR: partial(_floor, work)} | {name: partial(_peer, work, peer) for name, peer in peers.items()}
+        with measured_calls(makes) as calls:
             times = alternate(calls, rounds)
             rate = calls[FLOOR].ask(partial(_read_rate, work.device))
-        for name, seconds in times.items():
-            yield Timed(work, name, seconds, rate)
-
-
-def _ways(work: Work, peers: Mapping[str, Peer]) -> dict[str, Make]:
-    """Return what prepares the call of tfkit, of quantized tfkit and of each peer.
-
-    The time of multiplying by the weights alone is included as a lower bound.
-    """
-    own: dict[str, Make] = {OWN: partial(_own, work, None)}
-    own |= {f"{OWN} {name}": partial(_own, work, name) for name in get_args(Quantize)}
-    return own | {FLOOR: partial(_floor, work)} | {name: partial(_peer, work, peer) for name, peer in peers.items()}
+        own = times[OWN] or ()
+        yield from (_row(work, name, seconds, own, rate) for name, seconds in times.items())
 
 
 def build(work: Work) -> Model:
@@ -131,10 +110,15 @@ def _build(size: Size, device: str) -> Model:
 
 def _own(work: Work, quantize: Quantize | None) -> Call | None:
     model = build(work)
-    return decoding(model, work, quantize) if quantize is None or _is_available(model, quantize) else None
+    if quantize is not None:
+        try:
+            check_quantized(next(model.parameters()), quantize)
+        except UsageError:
+            return None
+    return decoding(model, work, quantize)
 
 
-def _peer(work: Work, peer: Peer) -> Call | None:
+def _peer(work: Work, peer: Decoder) -> Call | None:
     return peer(work, build(work))
 
 
@@ -168,7 +152,7 @@ def decoding(
 ) -> Callable[[], list[list[Candidate]]]:
     """Return a call that decodes with tfkit: the candidates of each prompt, with log-probabilities if `scored`."""
     part: object = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
-    strategy: Strategy = Slot("strategy").validate(part).build()
+    strategy = Slot("strategy").validate(part).build()
     read = work.prompts().tolist()
     prompts = [[START]] * work.batch if work.size.pair else read
     decoder = StepDecoder(model, quantize)
@@ -179,14 +163,6 @@ def decoding(
         return find(strategy, search, work.batch)
 
     return call
-
-
-def _is_available(model: Model, quantize: Quantize) -> bool:
-    try:
-        check_quantized(next(model.parameters()), quantize)
-    except UsageError:
-        return False
-    return True
 
 
 def _floor(work: Work) -> Call:
@@ -220,48 +196,34 @@ def _read_rate(device: str, _: Call) -> float:
     return READ_BYTES / min(timed(large.sum) for _ in range(5))
 
 
-def as_data(timings: Sequence[Timed]) -> list[JsonObject]:
-    """Return the measurements as data; `ratio` is the median over rounds of the time relative to tfkit's."""
-    own = {one.work: one.seconds for one in timings if one.way == OWN}
-    return [_row(one, own[one.work] or ()) for one in timings]
+def _row(work: Work, way: str, seconds: Sequence[float] | None, own: Sequence[float], read_rate: float) -> JsonObject:
+    """Return a measurement as data; `ratio` is the median over rounds of the time relative to tfkit's.
 
-
-def _row(one: Timed, own: Sequence[float]) -> dict[str, object]:
-    work = one.work
-    row: dict[str, object] = {
-        "model": work.size.name,
-        "batch": work.batch,
-        "beams": work.beams,
-        "new_tokens": work.new,
-        "way": one.way,
-    }
-    times = compared(one.seconds, own)
-    seconds = times.pop("seconds")
+    `read_rate` is the memory bandwidth of the device in bytes per second.
+    """
+    task = {"model": work.size.name, "batch": work.batch, "beams": work.beams, "new_tokens": work.new, "way": way}
+    times = compared(seconds, own)
+    middle = times.pop("seconds")
     speed = dict.fromkeys(("step_ms", "tokens_per_second", "bandwidth"))
-    if seconds is not None:
-        rate = step_bytes(work.size, one.way) * work.new / seconds
+    if middle is not None:
         speed = {
-            "step_ms": 1000 * seconds / work.new,
-            "tokens_per_second": work.batch * work.new / seconds,
-            "bandwidth": rate / one.read_rate,
+            "step_ms": 1000 * middle / work.new,
+            "tokens_per_second": work.batch * work.new / middle,
+            "bandwidth": step_bytes(work.size, way) * work.new / middle / read_rate,
         }
-    return {**row, **speed, "bytes_per_second": one.read_rate, **times}
+    return {**task, **speed, "bytes_per_second": read_rate, **times}
 
 
-def render(rows: Sequence[JsonObject], console: Console, device: str) -> None:
+def render(rows: Sequence[JsonObject], device: str) -> None:
     """Print the results."""
-    new = rows[0]["new_tokens"]
-    where = cpu_threads() if device == "cpu" else device
-    console.print(
-        f"{new} tokens after {PROMPT}, random weights, float32, {where}; medians of alternating rounds, each method in "
-        "a process of its own.",
-        highlight=False,
+    say(
+        f"{rows[0]['new_tokens']} tokens after {PROMPT}, random weights, float32, {where(device)}; medians of "
+        "alternating rounds, each method in a process of its own."
     )
-    titles = {title: title for title in ("model", "batch", "beams", "way")}
     figures = {"step ms": "{step_ms:.2f}", "tokens/s": "{tokens_per_second:,.0f}", "bandwidth": "{bandwidth:.0%}"}
-    print_table(rows, titles, figures)
+    print_table(rows, ("model", "batch", "beams", "way"), figures)
     rate = statistics.median(row["bytes_per_second"] for row in rows)
-    console.print(
+    say(
         f"\nbandwidth: bytes of weights per second, as a share of the rate at which memory is read (here "
         f"{rate / 1e9:,.0f} GB/s). {FLOOR}: one product of each weight with a vector by torch's plain layer. "
         "-: the method does not support this model or search.",

@@ -1,10 +1,10 @@
-"""Benchmarked models and their batches, and the time of training steps and forward passes."""
+"""Benchmarks of training steps and forward passes, compared with other libraries and engines."""
 
 from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -13,19 +13,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from tests.benchmarks.decoding import SIZES, Size, recipe
+from tests.benchmarks.products import product_rate
+from tests.benchmarks.rounds import (
+    OWN,
+    Call,
+    Make,
+    alternate,
+    compared,
+    measured_calls,
+    peak_bytes,
+    print_table,
+    say,
+    where,
+)
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.console import Console
 from tfkit.core.options import Slot
 from tfkit.core.trees import JsonObject
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.bench import peak_bytes
-from tfkit.reports.bench_decoding import SIZES, Size, recipe
-from tfkit.reports.bench_products import product_rate
 from tfkit.reports.counts import count as count_costs
-from tfkit.reports.rounds import OWN, Call, Make, alternate, compared, cpu_threads, measured_calls, print_table
-from tfkit.training.device import autocast, describe
+from tfkit.training.device import autocast
 from tfkit.training.division import Division
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ OBJECTIVES = {"decoder": "causal_lm", "encoder": "masked_lm", "encoder_decoder":
 
 
 @dataclass(frozen=True)
-class BenchCase:
+class Case:
     """A model and a batch of `rows` random texts of `length` tokens; an encoder-decoder has them on both sides.
 
     `precision` is float32, or bfloat16 for autocast. `threads` is the number of CPU threads that engines use.
@@ -89,52 +98,50 @@ class BenchCase:
         return float(3 * forward if self.trains else forward)
 
 
-Peer = Callable[[BenchCase, Model], Call]  # another library, or an engine that runs the model
+Peer = Callable[[Case, Model], Call]  # another library, or an engine that runs the model
 
 TRAINED = {
     case.size.name: case
     for case in (
-        BenchCase(Size("gpt", 6, 384, 6, 1536, 256), 8, 256),
-        BenchCase(Size("gpt50257", 6, 384, 6, 1536, 50257), 8, 256),
-        BenchCase(Size("bert", 6, 384, 6, 1536, 30522, "encoder"), 16, 128),
-        BenchCase(Size("bert-base", 12, 768, 12, 3072, 30522, "encoder"), 8, 128),
-        BenchCase(SIZES["gpt2"], 16, 1024),
-        BenchCase(Size("pair", 3, 256, 4, 1024, 8000, "encoder_decoder"), 32, 64),
+        Case(Size("gpt", 6, 384, 6, 1536, 256), 8, 256),
+        Case(Size("gpt50257", 6, 384, 6, 1536, 50257), 8, 256),
+        Case(Size("bert", 6, 384, 6, 1536, 30522, "encoder"), 16, 128),
+        Case(Size("bert-base", 12, 768, 12, 3072, 30522, "encoder"), 8, 128),
+        Case(SIZES["gpt2"], 16, 1024),
+        Case(Size("pair", 3, 256, 4, 1024, 8000, "encoder_decoder"), 32, 64),
     )
 }
 READ = {name: replace(case, length=128, trains=False) for name, case in TRAINED.items()}
 
 
-def measure(case: BenchCase, peers: Mapping[str, Peer], rounds: int) -> list[JsonObject]:
+def measure(cases: Sequence[Case], peers: Mapping[str, Peer], rounds: int) -> Iterator[JsonObject]:
     """Time tfkit and the peers in alternating rounds. Raise UsageError if a library is not installed."""
-    makes: dict[str, Make] = {OWN: partial(_own, case)}
-    makes |= {name: partial(_peer, case, peer) for name, peer in peers.items()}
-    with measured_calls(makes) as calls:
-        seconds = alternate(calls, rounds)
-        # engines allocate by other means than torch
-        peak = partial(_peak, case.device)
-        peaks = {name: {"peak_bytes": int(call.ask(peak))} if case.trains else {} for name, call in calls.items()}
-        rate = calls[OWN].ask(partial(product_rate, case.device, case.precision))
-    return [_row(case, rate, name, times or (), seconds[OWN] or ()) | peaks[name] for name, times in seconds.items()]
+    for case in cases:
+        makes: dict[str, Make] = {OWN: partial(_own, case)}
+        makes |= {name: partial(_peer, case, peer) for name, peer in peers.items()}
+        with measured_calls(makes) as calls:
+            times = alternate(calls, rounds)
+            peak = partial(peak_bytes, case.device)  # engines allocate by other means than torch
+            peaks = {name: {"peak_bytes": int(call.ask(peak))} if case.trains else {} for name, call in calls.items()}
+            rate = calls[OWN].ask(partial(product_rate, case.device, case.precision))
+        own = times[OWN] or ()
+        yield from (_row(case, rate, name, seconds or (), own) | peaks[name] for name, seconds in times.items())
 
 
-def _build(case: BenchCase) -> Model:
+def build(case: Case) -> Model:
+    """Return the model with reproducible random weights."""
     return build_model(case.blueprint(), device=case.device, seed=0).train(case.trains)
 
 
-def _own(case: BenchCase) -> Call:
-    return _step(case, _build(case)) if case.trains else _forward(case, _build(case))
+def _own(case: Case) -> Call:
+    return (step if case.trains else _forward)(case, build(case))
 
 
-def _peer(case: BenchCase, peer: Peer) -> Call:
-    return peer(case, _build(case))
+def _peer(case: Case, peer: Peer) -> Call:
+    return peer(case, build(case))
 
 
-def _peak(device: str, call: Call) -> int:
-    return peak_bytes(call, device)
-
-
-def _row(case: BenchCase, rate: float, way: str, times: Sequence[float], own: Sequence[float]) -> JsonObject:
+def _row(case: Case, rate: float, way: str, times: Sequence[float], own: Sequence[float]) -> JsonObject:
     row: JsonObject = {"model": case.size.name, "rows": case.rows, "length": case.length, "dropout": case.dropout}
     measured = compared(times, own)
     seconds = measured.pop("seconds")
@@ -142,7 +149,7 @@ def _row(case: BenchCase, rate: float, way: str, times: Sequence[float], own: Se
     return {**row, "way": way, "ms": 1000 * seconds, **share, **measured}
 
 
-def _forward(case: BenchCase, model: Model) -> Call:
+def _forward(case: Case, model: Model) -> Call:
     inputs = case.inputs()
 
     def call() -> None:
@@ -152,7 +159,8 @@ def _forward(case: BenchCase, model: Model) -> Call:
     return call
 
 
-def _step(case: BenchCase, model: Model) -> Call:
+def step(case: Case, model: Model) -> Call:
+    """Return a training step: loss, gradients, clipping and AdamW."""
     objective: Objective = Slot("objective").validate(OBJECTIVES[case.size.type]).build()
     batch, numbers = _batch(case), count()
 
@@ -165,7 +173,7 @@ def _step(case: BenchCase, model: Model) -> Call:
     return with_adamw(model, lambda: division.backward(batch, (next(numbers),), scale, True))
 
 
-def _batch(case: BenchCase) -> Batch:
+def _batch(case: Case) -> Batch:
     """Return a batch as the objectives collate it: `labels` [n], and their indices in the flattened rows."""
     labels = case.labels().flatten()  # [rows*length]
     predicted = torch.nonzero(labels >= 0).flatten()  # [n]
@@ -187,22 +195,21 @@ def with_adamw(model: nn.Module, backward: Callable[[], object]) -> Call:
     return call
 
 
-def render(rows: Sequence[JsonObject], case: BenchCase) -> None:
+def render(rows: Sequence[JsonObject], case: Case) -> None:
     """Print the results of cases that have the device and precision of `case`."""
-    where = cpu_threads() if case.device == "cpu" else describe(torch.device(case.device))
-    Console().print(
-        f"Random weights, {case.precision}, {where}; medians of alternating rounds, each method in a process "
-        "of its own.",
-        highlight=False,
+    say(
+        f"Random weights, {case.precision}, {where(case.device)}; medians of alternating rounds, each method in a "
+        "process of its own."
     )
-    titles = {title: title for title in ("model", "rows", "length", "dropout", "way")}
     figures = {"ms": "{ms:.1f}", "MFU": "{mfu:.0%}"}
     if case.trains:
         rows = [{**row, "peak": row["peak_bytes"] / 1e6} for row in rows]
         figures["peak MB"] = "{peak:,.0f}"
-    print_table(rows, titles, figures)
+    print_table(rows, ("model", "rows", "length", "dropout", "way"), figures)
     rate = statistics.median(row["product_flops_per_second"] for row in rows)
-    notes = [f"MFU: FLOPs per second, as a share of those of a large matrix product (here {rate / 1e12:.3g} TFLOP/s)."]
+    say(
+        f"\nMFU: FLOPs per second, as a share of those of a large matrix product (here {rate / 1e12:.3g} TFLOP/s).",
+        style="dim",
+    )
     if case.trains:
-        notes.append("peak MB: peak memory of the tensors that a step allocates, gradients included.")
-    Console().print("\n" + "\n".join(notes), style="dim")
+        say("peak MB: peak memory of the tensors that a step allocates, gradients included.", style="dim")

@@ -1,1 +1,0 @@
-"""Benchmarks of training steps and forward passes, compared with other libraries and engines."""
