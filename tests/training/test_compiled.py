@@ -91,7 +91,6 @@ def test_compiled_kernels_round_within_the_tolerance(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         ({"train.recompute": 1}, "train.recompute cannot be compiled"),
-        ({"train.parallel.pieces": 2}, "train.parallel.pieces guarantees bitwise equal results"),
         ({"train.teacher": {"run": "teacher"}}, "train.teacher cannot be compiled"),
         ({"model.layer.feedforward": EXPERTS}, "every expert would process every token"),
         (RECURRENT, "mixer 'lstm' cannot be compiled to a single graph"),

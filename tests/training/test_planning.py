@@ -98,7 +98,6 @@ def test_weights_are_divided_where_they_must_be(tmp_path: Path) -> None:
     assert part.weights == -(-whole.weights // 4) + whole.weights - sum(layers) + 2 * max(layers)
     plan, *_ = plan_of(tmp_path, "plain", devices=4, room=plan.layouts[3].needed(1))
     assert "--set train.recompute=all --set train.parallel.shard=true" in plan.command
-    assert not any(one.shard for one in plan_of(tmp_path, "plain", 4, parallel={"pieces": 4})[0].layouts)
     assert all(one.shard for one in plan_of(tmp_path, "plain", 4, parallel={"shard": True})[0].layouts)
 
 
@@ -113,8 +112,6 @@ def test_what_is_not_counted_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="planning does not count the teacher's weights"):
         planned(teacher={"run": str(tmp_path)})
-    with pytest.raises(UsageError, match=r"4 pieces need 1, 2, 4, \.\.\. 4 processes, got 3"):
-        planned(parallel={"pieces": 4})
 
 
 @pytest.mark.parametrize(("devices", "nodes", "each"), [(2, 1, 2), (8, 1, 8), (9, 3, 3), (11, 11, 1), (24, 3, 8)])

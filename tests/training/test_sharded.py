@@ -111,7 +111,6 @@ def test_layers_that_share_weights_are_no_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "words"),
     [
-        ({"parallel": {"shard": True, "pieces": 2}}, r"order of train\.parallel\.pieces"),
         ({"compile": True}, "remove shard or train.compile"),
         ({"adapter": "lora"}, r"an adapter is merged into unsharded weights"),
         ({"optimizer": {"type": "torch", "name": "Rprop"}}, "torch's Rprop does not support sharded weights"),
@@ -119,7 +118,7 @@ def test_layers_that_share_weights_are_no_units(tmp_path: Path) -> None:
 )
 def test_what_shards_do_not_serve_is_refused_in_the_recipe(tmp_path: Path, train: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=rf"train\.parallel\.shard: .*{words}"):
-        recipe(tmp_path, parallel={"shard": True}, **train) if "parallel" not in train else recipe(tmp_path, **train)
+        recipe(tmp_path, parallel={"shard": True}, **train)
 
 
 def test_a_weight_without_an_axis_is_refused(tmp_path: Path) -> None:

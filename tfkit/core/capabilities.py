@@ -31,6 +31,7 @@ OF_SECTIONS: dict[str, str] = {
     "continuations": "continues a source with generated text",
     "two_vocabularies": "uses separate tokenizers for sources and targets",
     "tags": "answers with a tag per word",
+    "means": "its loss is a sum of means over tokens or texts",
     "numbers": "answers with numbers, or with labels that may be numbers",
     "soft_targets": "predicts distributions over tokens or classes, which a teacher can provide",
     "own_model": "trains an additional model besides the recipe's",

@@ -84,6 +84,15 @@ def compose(
     return Composed(root, faults, words, file, entries, name, applied, chosen, _values(changed) if changed else {})
 
 
+def upgraded(saved: Composed) -> Composed:
+    """Drop keys of earlier versions from a saved recipe."""
+    train = saved.root.get("train")
+    parallel = None if train is None else train.get("parallel")
+    if parallel is not None and isinstance(parallel.value, dict):
+        parallel.value.pop("pieces", None)
+    return saved
+
+
 def version_faults(root: Node) -> list[Fault]:
     """Return a fault for an unsupported version of the recipe language."""
     node = root.get("tfkit")

@@ -24,7 +24,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
-from tfkit.recipe.compose import Composed, compose, version_faults, with_overrides
+from tfkit.recipe.compose import Composed, compose, upgraded, version_faults, with_overrides
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.overlays import Variant, merge, nested
 from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
@@ -306,9 +306,8 @@ def load_saved(
     `imports` are the files and modules found for it, possibly at new locations; those in `imported_before` are not
     imported again. Raise RecipeError with all faults at once.
     """
-    return _imported(
-        compose(source, sets=sets, variants=variants, label=label), trust, imports, imported_before, saved=True
-    )
+    composed = upgraded(compose(source, sets=sets, variants=variants, label=label))
+    return _imported(composed, trust, imports, imported_before, saved=True)
 
 
 def _imported(

@@ -7,16 +7,15 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from tfkit.components.feedforward.experts import Router, Routing
+from tfkit.components.feedforward.experts import Routing
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Draws, drawing
 from tfkit.models.layer import Layer
@@ -32,7 +31,6 @@ SIDES = (
 BY_TARGET = ("labels", "draws")  # tensors with one row per entry of `predicted`
 
 Compute = Callable[[Batch], Loss]
-Gradients = list[Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -97,12 +95,12 @@ class Division:
         """`compute` returns the loss of `trained` on a batch."""
         self.trained, self.compute, self.team = trained, compute, team or Team()
 
-    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
-        """Accumulate `scale` times the gradient of a batch. Return the losses of the pieces that this process computes.
+    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> Loss:
+        """Accumulate `scale` times the gradient of a batch. Return the loss of the rows that this process computes.
 
         After the `last` batch of a step, the gradients are summed over all processes.
         """
-        return [self._backward(Piece(batch), key, scale)]
+        return self._backward(Piece(batch), key, scale)
 
     def _backward(self, piece: Piece, key: tuple[int, ...], scale: float) -> Loss:
         with drawing(piece.draws(key)):
@@ -132,10 +130,10 @@ class Replicated(Division):
                 self.step, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
             )
 
-    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
+    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> Loss:
         with contextlib.nullcontext() if last else self.ddp.no_sync():
             # DDP averages the gradients; the factor `size` turns the mean into a sum
-            return [self._backward(piece_of(batch, self.team.rank, self.team.size), key, scale * self.team.size)]
+            return self._backward(piece_of(batch, self.team.rank, self.team.size), key, scale * self.team.size)
 
     def _loss(self, batch: Batch) -> Loss:
         with warnings.catch_warnings():
@@ -181,8 +179,8 @@ class Sharded(Division):
             layer.register_forward_pre_hook(lambda _, given: (given[0], lambda: given[1:]), prepend=True)
             layer.register_forward_pre_hook(lambda _, given: (given[0], *given[1]()))
 
-    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
-        return [self._backward(piece_of(batch, self.team.rank, self.team.size), key, scale)]
+    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> Loss:
+        return self._backward(piece_of(batch, self.team.rank, self.team.size), key, scale)
 
     def _loss(self, batch: Batch) -> Loss:
         return Loss(self.step(batch), self.step.count)
@@ -205,108 +203,28 @@ def units_of(trained: nn.Module) -> list[Layer]:
     return [layer for layer in layers if all(owners[id(one)] == 1 for one in layer.parameters())]
 
 
-class InPieces(Division):
-    """Data parallelism with bit-identical gradients for any number of processes.
-
-    Each batch is split into a fixed number of pieces, whose gradients are added pairwise in a binary tree. Each process
-    computes one subtree.
-    """
-
-    def __init__(self, trained: nn.Module, compute: Compute, team: Team, count: int) -> None:
-        super().__init__(trained, compute, team)
-        self.own = count // team.size
-        self.weights = [weight for weight in trained.parameters() if weight.requires_grad]
-
-    def backward(self, batch: Batch, key: tuple[int, ...], scale: float, last: bool) -> list[Loss]:
-        before = self._taken()
-        losses: list[Loss] = []
-        branches: list[tuple[int, Gradients]] = []  # (height, sum); sums of equal height are merged
-        for number in range(self.own):
-            piece = piece_of(batch, self.team.rank * self.own + number, self.own * self.team.size)
-            losses.append(self._backward(piece, key, scale))
-            height, gradients = 0, self._taken()
-            while branches and branches[-1][0] == height:
-                height, gradients = height + 1, list(map(_added, branches.pop()[1], gradients))
-            branches.append((height, gradients))
-        for weight, earlier, gradient in zip(self.weights, before, self._over_processes(branches[0][1]), strict=True):
-            weight.grad = _added(earlier, gradient)
-        return losses
-
-    def _taken(self) -> Gradients:
-        """Return the gradients and clear them."""
-        taken = [weight.grad for weight in self.weights]
-        for weight in self.weights:
-            weight.grad = None
-        return taken
-
-    def _over_processes(self, gradients: Gradients) -> Gradients:
-        """Add the gradients of all processes."""
-        if self.team.size == 1:
-            return gradients
-        present = self.team.gathered(torch.tensor([gradient is not None for gradient in gradients]))  # [process weight]
-        return [
-            _tree(weight, gradient, holders.tolist()) if holders.any() else None
-            for weight, gradient, holders in zip(self.weights, gradients, present.T, strict=True)
-        ]
-
-
-def _tree(weight: Tensor, gradient: Tensor | None, holders: Sequence[bool]) -> Tensor | None:
-    """Gather the gradients of a parameter from all processes, and add them pairwise.
-
-    `holders` marks the processes that have a gradient.
-    """
-    received = [torch.empty_like(weight) for _ in holders]
-    dist.all_gather(received, torch.zeros_like(weight) if gradient is None else gradient.contiguous())
-    sums: Gradients = [one if holds else None for one, holds in zip(received, holders, strict=True)]
-    while len(sums) > 1:
-        sums = list(map(_added, sums[::2], sums[1::2]))
-    return sums[0]
-
-
-def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return (other if one is None else one) if one is None or other is None else one + other
-
-
 def check_division(task: Task, team: Team) -> None:
-    """Raise UsageError if splitting the batches would change the loss or the routing to experts."""
-    pieces = task.settings.parallel.pieces
-    if team.size == 1 and pieces is None:
+    """Raise UsageError if several processes cannot train what one process does.
+
+    Terms that are averaged over a batch (balance_loss and z_loss of experts, errors of a teacher, losses of
+    `replaced_token`) are those of each process's rows, averaged by targets, as with train.accumulate.
+    """
+    if team.size == 1:
         return
-    routers = [module.config for module in task.model.modules() if isinstance(module, Routing)]
-    if any(router.selection_rate for router in routers):
+    if any(isinstance(module, Routing) and module.config.selection_rate for module in task.model.modules()):
         text = "router.selection_rate updates the selection bias of experts from the load of the whole batch"
-        raise UsageError(f"train.parallel: {text}; set it to 0, or use one process without pieces")
-    if pieces is not None:
-        if pieces % team.size:
-            raise UsageError(f"train.parallel: {pieces} pieces need 1, 2, 4, ... {pieces} processes, got {team.size}")
-        return
+        raise UsageError(f"{team.size} processes: {text}; set it to 0, or use one process")
     for name, weight in task.trained.named_parameters() if task.settings.parallel.shard else ():
         if weight.dim() == 0:
             raise UsageError(f"train.parallel.shard: {name} is a scalar and cannot be sharded; give it the shape [1]")
-    wide = _batch_wide(task, routers)
-    if wide:
-        pieces = 1 << (team.size - 1).bit_length()
-        hint = f"set train.parallel: {{pieces: {pieces}}} to compute the loss of each piece separately"
-        raise UsageError(f"{team.size} processes: {wide}, so batches cannot be split by rows; {hint}")
-
-
-def _batch_wide(task: Task, routers: Sequence[Router]) -> str:
-    """Return the reason why the loss is not a sum over rows, or "" if it is."""
-    if not task.objective.capabilities & {"likelihood", "numbers"}:
-        return f"the loss of '{task.objective.part_name}' depends on the whole batch"
-    if any(router.balance_loss or router.z_loss for router in routers):
-        return "the balance_loss and z_loss of experts depend on the whole batch"
-    teacher = task.settings.teacher
-    if teacher is not None and (teacher.cosine or teacher.hidden or teacher.attention):
-        return "the cosine, hidden and attention errors of train.teacher are averaged over the batch"
-    return ""
+    if not task.objective.capabilities & {"likelihood", "numbers", "means"}:
+        text = f"the loss of '{task.objective.part_name}' depends on the whole batch, which cannot be split by rows"
+        raise UsageError(f"{team.size} processes: {text}; use one process, with train.accumulate for larger batches")
 
 
 def divided(task: Task, compute: Compute, team: Team) -> Division:
     """Choose the division from `train.parallel` and the number of processes."""
     parallel, trained = task.settings.parallel, task.trained
-    if parallel.pieces is not None:
-        return InPieces(trained, compute, team, parallel.pieces)
     if team.size == 1:
         return Division(trained, compute)
     if parallel.shard:

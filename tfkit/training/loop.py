@@ -210,7 +210,7 @@ class Trainer:
         self.writer.wait()
         last = self.checkpoints.last()
         step = self.progress.step + 1
-        raise explained(self.task, self.team.size, step, None if last is None else step_of(last))
+        raise explained(self.task.train.device, step, None if last is None else step_of(last))
 
     def _step(self, batches: Ahead, meter: ProgressMeter) -> dict[str, float]:
         """Take one optimizer step and return its record for metrics.jsonl."""

@@ -106,7 +106,7 @@ def plan_training(
 
     `source` replaces the name of the recipe in the command. Raise UsageError for settings that cannot be planned.
     """
-    _check(recipe.train, devices)
+    _check(recipe.train)
     blueprint, settings = recipe.blueprint(), recipe.train
     model = build_model(blueprint, device="meta")
     freeze(model, settings.freeze)
@@ -126,16 +126,13 @@ def plan_training(
     return TrainingPlan(recipe, count, length, devices, room, tuple(layouts), source or recipe.name)
 
 
-def _check(settings: Train, devices: int) -> None:
-    """Raise UsageError for settings that planning does not support, or that exclude this number of devices."""
-    pieces = settings.parallel.pieces
+def _check(settings: Train) -> None:
+    """Raise UsageError for settings that planning does not support."""
     if settings.adapter is not None:
         raise UsageError("train.adapter: planning does not support adapters; leave it out to plan full training")
     if settings.teacher is not None and settings.teacher.is_read:
         text = "planning does not count the teacher's weights and activations; leave it out to plan the rest"
         raise UsageError(f"train.teacher: {text}")
-    if pieces is not None and pieces % devices:
-        raise UsageError(f"train.parallel: {pieces} pieces need 1, 2, 4, ... {pieces} processes, got {devices}")
 
 
 def _states(model: Model, settings: Train, devices: int) -> dict[bool, Memory]:

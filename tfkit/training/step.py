@@ -61,7 +61,7 @@ def accumulate(
         # the number of targets is not known yet; a division by the number of positions keeps gradients near their
         # final scale
         size = size or side_of(batch).shape[:2].numel()
-        losses += division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0)
+        losses.append(division.backward(batch, (feed.seed, epoch, number), 1 / size, left == 0))
         for tokens in tokens_read(feed, batch, indices):
             if isinstance(tokens, Tensor):
                 counted.append(tokens)
@@ -71,7 +71,7 @@ def accumulate(
     found = torch.stack([one.double() for one in (norm, *counted, *(loss.total for loss in losses))]).cpu()
     totals = found[1 + len(counted) :]
     counts = torch.tensor([float(loss.count) for loss in losses], dtype=torch.float64)
-    sums = division.team.gathered(torch.stack((totals, counts)))  # [process 2 piece]
+    sums = division.team.gathered(torch.stack((totals, counts)))  # [process 2 batch]
     targets = max(1, int(sums[:, 1].sum()))
     # exactly rounded, so that the order of processes does not matter
     loss = math.fsum(sums[:, 0].flatten().tolist()) / targets

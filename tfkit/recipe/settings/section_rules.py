@@ -132,9 +132,6 @@ def _uncompiled(train: Train, blueprint: Blueprint | None) -> Iterator[str]:
     for key, is_set in (("recompute", train.recompute), ("teacher", train.teacher and train.teacher.is_read)):
         if is_set:
             yield f"train.{key} cannot be compiled"
-    if train.parallel.pieces is not None:
-        text = "train.parallel.pieces guarantees bitwise equal results"
-        yield f"{text}, but the rounding of compiled kernels depends on the batch size"
     stacks = () if blueprint is None else tuple(blueprint.stacks())
     if lacking := sorted({name for plan in stacks for name in plan.without("compile")}):
         yield f"{some(lacking)} cannot be compiled to a single graph"
@@ -144,9 +141,6 @@ def _uncompiled(train: Train, blueprint: Blueprint | None) -> Iterator[str]:
 
 def undivided(train: Train) -> Iterator[str]:
     """Yield the reasons why weights cannot be sharded over processes."""
-    if train.parallel.pieces is not None:
-        text = "sharded gradients are summed layer by layer, not in the fixed order of train.parallel.pieces"
-        yield f"{text}; remove shard or pieces"
     if train.compile:
         text = "sharded weights are gathered between layers, which would break the compiled graph"
         yield f"{text}; remove shard or train.compile"

@@ -256,11 +256,6 @@ class ParameterGroup(Section):
 class Parallelism(Section):
     """Data-parallel training with several processes started by torchrun."""
 
-    pieces: PositiveInt | None = Field(
-        None,
-        description="number of pieces, a power of 2, into which a batch is split; their gradients are added in a fixed "
-        "order, so that 1, 2, 4, ... processes give bitwise equal results",
-    )
     shard: bool = Field(
         False, description="shard weights, gradients and optimizer state over the processes, layer by layer (FSDP2)"
     )
@@ -268,15 +263,13 @@ class Parallelism(Section):
     @model_validator(mode="before")
     @classmethod
     def _replicates(cls, data: object) -> object:
-        if isinstance(data, Mapping) and data.get("tensor"):
+        if not isinstance(data, Mapping):
+            return data
+        if data.get("tensor"):
             raise ValueError("tensor: tensor parallelism is not supported; to save memory, use shard: true")
-        return data
-
-    @model_validator(mode="after")
-    def _halved(self) -> Parallelism:
-        if self.pieces is not None and self.pieces.bit_count() != 1:
-            raise ValueError(f"pieces: {self.pieces} is not a power of 2; gradients are added in pairs")
-        return self
+        if data.get("pieces") not in (None, "none"):  # none: written by earlier versions
+            raise ValueError("pieces: was removed; leave it out: losses of several processes differ by rounding alone")
+        return {key: value for key, value in data.items() if key != "pieces"}
 
 
 class GenerationRate(Section):

@@ -96,7 +96,7 @@ class NextSentence(MaskedLm):
     rows_type = NextSentenceRows
     gives = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
     beside: ClassVar = {"next_sentence": ("classifier",)}
-    capabilities = frozenset()  # no likelihood: a sum of two losses
+    capabilities = frozenset({"means"})  # no likelihood: a sum of two losses
 
     class Config(MaskedLm.Config):
         """Options of next_sentence."""

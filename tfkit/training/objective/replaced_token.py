@@ -78,7 +78,7 @@ class ReplacedToken(MaskedLm):
     rows_type = ReplacedRows
     answers_type = Replacements
     heads = ("discriminator",)
-    capabilities = frozenset({"own_model", "shards"})  # no likelihood: a sum of two losses
+    capabilities = frozenset({"means", "own_model", "shards"})  # no likelihood: a sum of two losses
     example: ClassVar = {
         "generator": {
             "type": "encoder",
@@ -177,7 +177,7 @@ class ReplacedToken(MaskedLm):
         generator.train(model.training)
         mask = batch.get("attention_mask")
         guessed = generator(input_ids=batch["input_ids"], attention_mask=mask, with_heads=False)
-        of_generator = token_loss(generator, guessed.hidden, batch) / len(batch["labels"])
+        of_generator = token_loss(generator, guessed.hidden, batch) / max(1, len(batch["labels"]))
         with torch.no_grad():
             ids = self._replaced(generator, guessed.hidden, batch)
         out = model(input_ids=ids, attention_mask=mask, with_heads=False)
