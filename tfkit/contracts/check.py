@@ -92,8 +92,3 @@ def with_needs(name: str) -> list[str]:
         needed.add(one)
         pending += CHECKS[one].needs
     return [one for one in CHECKS if one in needed]
-
-
-def with_dependents(name: str) -> list[str]:
-    """Return all checks that depend on `name`, in order of execution."""
-    return [one for one in CHECKS if one != name and name in with_needs(one)]
