@@ -6,7 +6,6 @@ import ast
 import importlib.metadata
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,39 +46,21 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     assert installing("study") == 'pip install -e ".[study]" in a clone of tfkit'
 
 
-def calls() -> Iterator[tuple[str, str, str]]:
-    """Yield the file, the function and the extra of each message about a missing library."""
+@pytest.mark.full
+def test_messages_and_documents_name_declared_extras_and_install_no_other_project() -> None:
+    count = 0
     for file in sorted({*ROOT.rglob("*.py")} - {ROOT / "core" / "extras.py"}):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in ("optional", "installing")
-            ):
-                extra = node.args[node.func.id == "optional"]
-                assert isinstance(extra, ast.Constant), f"{file}:{node.lineno}"
-                yield f"{file}:{node.lineno}", node.func.id, str(extra.value)
-
-
-@pytest.mark.full
-def test_every_message_names_an_extra_that_is_declared() -> None:
-    found = list(calls())
-    assert len(found) >= 10
-    assert [call for call in found if call[2] not in EXTRAS] == []
-
-
-@pytest.mark.full
-def test_no_message_and_no_document_installs_another_project() -> None:
-    for file in ROOT.rglob("*.py"):
-        if file == ROOT / "core" / "extras.py":
+        text = file.read_text(encoding="utf-8")
+        assert "pip install" not in text, file
+        if not re.search(r"\b(optional|installing)\(", text):
             continue
-        texts = [
-            node.value
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Constant)
-        ]
-        assert not any("pip install" in text for text in texts if isinstance(text, str)), file
+        for node in ast.walk(ast.parse(text)):
+            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            if name in ("optional", "installing"):
+                extra = node.args[name == "optional"]  # type: ignore[attr-defined]
+                assert isinstance(extra, ast.Constant) and extra.value in EXTRAS, f"{file}:{node.lineno}"
+                count += 1
+    assert count >= 10
     for document in [ROOT.parent / "README.md", *ROOT.rglob("*.md"), *(ROOT.parent / "recipes").rglob("*.md")]:
-        assert not re.search(
-            r"pip install[^\n]*\btfkit\b(?!/)", document.read_text(encoding="utf-8").replace("&& tfkit", "")
-        ), document
+        text = document.read_text(encoding="utf-8").replace("&& tfkit", "")
+        assert not re.search(r"pip install[^\n]*\btfkit\b(?!/)", text), document
