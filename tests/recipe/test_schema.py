@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from typing import Annotated, Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from jsonschema import Draft7Validator, ValidationError
+from jsonschema import Draft7Validator
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, model_validator
 
 from tfkit.cli.main import main
@@ -30,12 +31,11 @@ from tfkit.core.registry import CATALOGUES, REGISTRY, register
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.schema import language_schema
-from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.text.source import _LOADER
 
-from ..sampling import each, shares
-from ..shipped import shipped
+from ..sampling import each, looped, shares
+from ..shipped import NAMES, shipped
 from . import test_errors
 from .fuzz.oracle import mutant, neighbours
 
@@ -86,8 +86,8 @@ def patterns_are_compiled_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def shipped_schema() -> dict[str, Any]:
+@cache
+def schema() -> dict[str, Any]:
     """The schema of tfkit's own parts, whatever other tests have registered."""
     with pytest.MonkeyPatch.context() as patch:
         for slot in CATALOGUES:
@@ -96,138 +96,104 @@ def shipped_schema() -> dict[str, Any]:
         return language_schema()
 
 
-@pytest.fixture(scope="module")
-def validator(shipped_schema: dict[str, Any]) -> Draft7Validator:
-    return Draft7Validator(shipped_schema)
+def faults(text: str, where: dict[str, Any] | None = None) -> list[str]:
+    """Faults that a schema finds in a recipe, each with its path."""
+    errors = Draft7Validator(where or schema()).iter_errors(read(text))
+    return [f"{'.'.join(map(str, error.absolute_path))}: {error.message}" for error in errors]
 
 
-def faults(validator: Draft7Validator, text: str) -> list[str]:
-    """What the schema finds wrong in a recipe, each with its path."""
-    return [f"{path_of(error)}: {error.message}" for error in validator.iter_errors(read(text))]
-
-
-def path_of(error: ValidationError) -> str:
-    return ".".join(map(str, error.absolute_path))
+def part_faults(where: dict[str, Any], slot: str, part: Any) -> list[str]:
+    """Faults of a part alone, wherever parts of its slot may be."""
+    return faults(inline(part), {"$ref": f"#/definitions/{slot}", "definitions": where["definitions"]})
 
 
 # ------------------------------------------------------------------------------------------------------- what it holds
 
 
-def test_it_is_a_schema_whose_references_lead_somewhere(shipped_schema: dict[str, Any]) -> None:
-    Draft7Validator.check_schema(shipped_schema)
-    for reference in {one["$ref"] for one in walk(shipped_schema) if "$ref" in one}:
-        found: Any = shipped_schema
+def walk(found: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping in the schema."""
+    if isinstance(found, dict):
+        yield found
+    for value in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from walk(value)
+
+
+def properties(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The keys that a schema of a mapping describes."""
+    keys = found.get("properties")
+    return [(key, value) for key, value in keys.items() if isinstance(value, dict)] if isinstance(keys, dict) else []
+
+
+def test_it_is_a_schema_whose_references_lead_somewhere() -> None:
+    Draft7Validator.check_schema(schema())
+    for reference in {one["$ref"] for one in walk(schema()) if "$ref" in one}:
+        found: Any = schema()
         for step in reference.removeprefix("#/").split("/"):
             found = found[int(step) if isinstance(found, list) else step]
         assert isinstance(found, dict)
-    assert list(shipped_schema["definitions"]) == sorted(shipped_schema["definitions"])
-    assert not [one for one in walk(shipped_schema) if one.get("enum") == []]  # draft 7 allows it, editors do not
+    assert list(schema()["definitions"]) == sorted(schema()["definitions"])
+    assert not [one for one in walk(schema()) if one.get("enum") == []]  # draft 7 allows it, editors do not
 
 
-def test_every_part_stands_in_it_with_its_paper(shipped_schema: dict[str, Any]) -> None:
+def test_every_part_is_in_it_with_its_paper_and_every_option_is_described() -> None:
     found: dict[str, set[str]] = {}
-    for one in walk(shipped_schema):
+    for one in walk(schema()):
         for word, text in zip(one.get("enum", ()), one.get("enumDescriptions", ()), strict=False):
             found.setdefault(word, set()).add(text)
 
     def check(slot: str, name: str) -> None:
-        said = " ".join((REGISTRY.get(slot, name).__doc__ or "").split())
-        assert any(text and said.startswith(text) for text in found[name])
-
-    each(PARTS, check)
-
-
-def test_every_key_of_the_grammar_stands_in_it(shipped_schema: dict[str, Any]) -> None:
-    said = {(key, value.get("description")) for one in walk(shipped_schema) for key, value in properties(one)}
-    assert {(key.name, key.sentence) for keys in GROUPS.values() for key in keys.values()} <= said
-
-
-def test_every_option_is_described() -> None:
-    def check(slot: str, name: str) -> None:
         part = REGISTRY.get(slot, name)
-        assert part.__doc__, "the part has no docstring"
-        assert undescribed(part.Config) == []
+        said = " ".join((part.__doc__ or "").split())
+        assert any(text and said.startswith(text) for text in found[name])
+        options = part.Config.model_json_schema()
+        mappings = [options, *options.get("$defs", {}).values()]  # those within the part too
+        assert all(value.get("description") for one in mappings for _, value in properties(one))
 
     each(PARTS, check)
 
 
-def test_every_option_of_a_section_is_described(shipped_schema: dict[str, Any]) -> None:
+def test_every_key_and_every_option_of_a_section_is_described() -> None:
+    said = {(key, value.get("description")) for one in walk(schema()) for key, value in properties(one)}
+    assert {(key.name, key.sentence) for keys in GROUPS.values() for key in keys.values()} <= said
     for section in ("data", "train", "generate"):
-        found = shipped_schema["definitions"][f"section.{section}"]["properties"]
-        assert [option for option, schema in found.items() if not schema.get("description")] == [], section
+        assert all(value.get("description") for _, value in properties(schema()["definitions"][f"section.{section}"]))
 
 
-def test_an_option_says_its_default(shipped_schema: dict[str, Any]) -> None:
-    options = shipped_schema["definitions"]["attention.multi_head"]["properties"]
+def test_an_option_says_its_default() -> None:
+    options = schema()["definitions"]["attention.multi_head"]["properties"]
     assert options["num_kv_heads"]["default"] == "none"
     assert options["num_kv_heads"]["description"].endswith("none: num_heads. Default: none.")
-    assert options["dropout"]["default"] == 0.0
-    assert "default" not in options["num_heads"]
-    # left out of a recipe it is the stack's norm, not what a Config in Python has
-    assert "default" not in shipped_schema["definitions"]["head.masked_lm"]["properties"]["norm"]
-
-
-def walk(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every mapping in the schema."""
-    if isinstance(schema, dict):
-        yield schema
-    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from walk(value)
-
-
-def properties(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The keys that a schema of a mapping describes."""
-    found = schema.get("properties")
-    return [(key, value) for key, value in found.items() if isinstance(value, dict)] if isinstance(found, dict) else []
-
-
-def undescribed(model: type[BaseModel]) -> list[str]:
-    """The options without a description, those of mappings within the part too."""
-    found = model.model_json_schema()
-    mappings = [("", found), *found.get("$defs", {}).items()]
-    return [
-        f"{name}.{option}"
-        for name, mapping in mappings
-        for option, schema in mapping.get("properties", {}).items()
-        if not schema.get("description")
-    ]
+    assert options["dropout"]["default"] == 0.0 and "default" not in options["num_heads"]
+    # left out of a recipe it is the stack's norm, not the default of a Config in Python
+    assert "default" not in schema()["definitions"]["head.masked_lm"]["properties"]["norm"]
 
 
 # --------------------------------------------------------------------------------------------------- what is right
 
 
-@pytest.mark.parametrize("paths", shares([*shipped_recipes().values(), *sorted(ARCHITECTURES.glob("*.yaml"))]))
-def test_it_agrees_on_whole_recipes(validator: Draft7Validator, paths: list[Path]) -> None:
+@pytest.mark.parametrize("sources", shares([*NAMES, *sorted(ARCHITECTURES.glob("*.yaml"))]))
+def test_it_agrees_on_whole_recipes(sources: list[str | Path]) -> None:
     """Recipes that load are right, and so is their resolved text. Those that name missing parts are wrong."""
 
-    def check(path: Path) -> None:
+    def check(source: str | Path) -> None:
         try:
-            recipe = load_recipe(path) if path.parent == ARCHITECTURES else shipped(path.stem)
+            recipe = load_recipe(source) if isinstance(source, Path) else shipped(source)
         except RecipeError:
-            assert faults(validator, path.read_text(encoding="utf-8"))
+            assert isinstance(source, Path) and faults(source.read_text(encoding="utf-8"))
             return
-        assert faults(validator, path.read_text(encoding="utf-8")) == []
-        assert faults(validator, recipe.resolved()) == []
+        assert faults(str(recipe.text)) == faults(recipe.resolved()) == []
 
-    each(paths, check)
+    each(sources, check)
 
 
-def test_it_accepts_every_part_with_every_option(validator: Draft7Validator) -> None:
+def test_it_accepts_every_part_with_every_option() -> None:
     def check(slot: str, name: str) -> None:
         for case in (*cases(slot, name), *variants(slot, name)):
-            if case.topology:
-                found = faults(validator, inline(case.recipe()))
-            else:
-                found = part_faults(validator.schema, slot, {"type": name, **case.options})
+            part = {"type": name, **case.options}
+            found = faults(inline(case.recipe())) if case.topology else part_faults(schema(), slot, part)
             assert found == [], str(case)
 
     each(PARTS, check)
-
-
-def part_faults(schema: Any, slot: str, part: Any) -> list[str]:
-    """What the schema finds wrong in a part alone, wherever parts of its slot may stand."""
-    alone = {"$ref": f"#/definitions/{slot}", "definitions": schema["definitions"]}
-    return faults(Draft7Validator(alone), inline(part))
 
 
 ACCEPTED = {
@@ -278,29 +244,24 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
-def test_it_accepts(validator: Draft7Validator, tmp_path: Path) -> None:
-    def check(what: str, change: tuple[str, str]) -> None:
-        text, file = changed(*change), tmp_path / f"{what}.yaml"
-        file.write_text(text)
-        recipe = load_recipe(file)
-        assert faults(validator, text) == []
-        assert faults(validator, recipe.resolved()) == []
-
-    each(ACCEPTED.items(), check)
+@looped(("what", "change"), ACCEPTED.items())
+def test_it_accepts(what: str, change: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(changed(*change))
+    recipe = load_recipe(tmp_path / "mine.yaml")
+    assert faults(changed(*change)) == faults(recipe.resolved()) == [], what
 
 
-def test_an_overlay_need_not_be_whole(validator: Draft7Validator, tmp_path: Path) -> None:
+def test_an_overlay_need_not_be_whole(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(GOOD)
     text = "extends: base.yaml\nmodel: {position: {theta: 500}, layer: {attention: {num_heads: 4}, feedforward: mlp}}\n"
     (tmp_path / "over.yaml").write_text(text)
     load_recipe(tmp_path / "over.yaml")
-    assert faults(validator, text) == []
-    assert faults(validator, text.replace("num_heads", "num_heds"))
-    assert faults(validator, text.replace("mlp", "mlpp"))
+    assert faults(text) == []
+    assert faults(text.replace("num_heads", "num_heds")) and faults(text.replace("mlp", "mlpp"))
 
 
 def overlaid(recipe: Any) -> bool:
-    """Whether something is laid over something, so that what is wrong below may never take effect."""
+    """True if something is merged over something, so that a wrong value below may never take effect."""
     model = recipe.get("model")
     over = {"extends", "variants"} & set(recipe)
     return bool(over or {"layers", "encoder", "decoder"} & set(model if isinstance(model, dict) else ()))
@@ -308,7 +269,7 @@ def overlaid(recipe: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_it_accepts_whatever_the_language_accepts(validator: Draft7Validator, tmp_path: Path, monkeypatch) -> None:
+def test_it_accepts_whatever_the_language_accepts(tmp_path: Path, monkeypatch) -> None:
     """Recipes with a few things changed at random: those that still load are right."""
     monkeypatch.chdir(tmp_path)
     neighbours()
@@ -321,51 +282,38 @@ def test_it_accepts_whatever_the_language_accepts(validator: Draft7Validator, tm
             one.load()
         except RecipeError:
             continue
-        text = one.text.decode()
-        if not overlaid(read(text)):
+        if not overlaid(read(one.text.decode())):
             right += 1
-            assert faults(validator, text) == [], text
+            assert faults(one.text.decode()) == [], one.text
     assert right > 50
 
 
 # ----------------------------------------------------------------------------------------------------- what is wrong
 
-# of the broken recipes of test_errors.py, what no schema can know
-BEYOND = {
-    "expected the version of the recipe language, 1, got 1.0": "in JSON, 1.0 is the number 1",
-    "expected a whole number, got 8.0": "in JSON, 8.0 is the number 8",
-    "model: needs num_layers": "what is missing is check's to say",
-    "needs a type: encoder": "what is missing is check's to say",
-    "needs the option 'd_ff'": "what is missing is check's to say",
-    "the layout 'pre_norm' needs a norm": "what a layout needs is code",
-    "3 heads do not divide d_model 8": "sizes that do not divide",
-    "3 key-value heads do not divide 4 heads": "sizes that do not divide",
-    "a window needs size, or before or after": "a part's own check",
-    "cannot be combined with before and after": "a part's own check",
-    "with both causal and reverse_causal in a layer": "a contradiction",
-    "would show the future to a causal layer": "a contradiction",
-    "reads the encoder, which this model does not have": "a contradiction",
-    "needs a data.tokenizer to take the size from": "a contradiction between sections",
-}  # fmt: skip
-BROKEN = test_errors.MESSAGES
+# of the broken recipes of test_errors.py, what no schema can know: what is missing, what code checks, contradictions
+BEYOND = (
+    "expected the version of the recipe language, 1, got 1.0",  # in JSON, 1.0 is the number 1
+    "expected a whole number, got 8.0",
+    "model: needs num_layers",
+    "needs a type: encoder",
+    "type is missing; available feedforward types",
+    "needs the option 'd_ff'",
+    "the layout 'pre_norm' needs a norm",
+    "3 heads do not divide d_model 8",
+    "3 key-value heads do not divide 4 heads",
+    "a window needs size, or bef",
+    "cannot be combined with before and after",
+    "model.layer.mask: with both causal and reverse_causal",
+    "model.layer.mask[1]: with both causal",
+    "would show the future to a causal layer",
+    "reads the encoder, which this model does not have",
+    "needs a data.tokenizer to take the size from",
+)
 
 
-def test_what_it_cannot_know_is_listed_once(validator: Draft7Validator) -> None:
-    unseen = [said for old, new, said in BROKEN if not faults(validator, GOOD.replace(old, new))]
+def test_what_it_cannot_know_is_listed_once_and_the_rest_is_refused() -> None:
+    unseen = [said for old, new, said in test_errors.MESSAGES if not faults(GOOD.replace(old, new))]
     assert [[reason for reason in BEYOND if reason in said] for said in unseen] == [[reason] for reason in BEYOND]
-
-
-def test_it_refuses_what_is_wrong_in_itself(validator: Draft7Validator) -> None:
-    def check(old: str, new: str, said: str) -> None:
-        assert faults(validator, GOOD.replace(old, new))
-
-    each([case for case in BROKEN if not any(one in case[2] for one in BEYOND)], check)
-
-
-def test_it_finds_the_places_that_the_language_finds(validator: Draft7Validator) -> None:
-    errors = validator.iter_errors(read(test_errors.WRONG))
-    leaves = {path_of(leaf) for error in errors for leaf in leaves_of(error)}
-    assert {"model.layer.norm.eps", "model.layers.wide.feedforward.d_ff", "model.init.std", "train.steps"} <= leaves
 
 
 def leaves_of(error: Any) -> Iterator[Any]:
@@ -376,25 +324,39 @@ def leaves_of(error: Any) -> Iterator[Any]:
         yield from leaves_of(one)
 
 
-WRONG = {
-    "model": ["model: none", "model: [a]", "model: encoder"],
-    "a misspelt key": ["model: {type: decoder, d_modl: 8}"],
-    "an unknown model": ["model: {type: encodr}"],
-    "variants": ["variants: {a: {model.d_modl: 8}}", "variants: {a: {model.d_model: x}}", "variants: {a: [1]}",
-                 "variants: {a: {model.layer.attention.num_heds: [1, 2]}}", "variants: {a: {modl: 1}}"],
-    "sections": ["train: {accumulate: none}",
-                 "train: {optimizer: {lr: 1}}", "data: {train: txt}", "train: 3", "imports: 3",
-                 "generate: {stop: end_tokn}", "objective: seq2sek", "train: {keep: {men: 3}}",
-                 "train: {metrics: bleu}"],
-}  # fmt: skip
+def test_it_finds_the_places_that_the_language_finds() -> None:
+    errors = Draft7Validator(schema()).iter_errors(read(test_errors.WRONG))
+    leaves = {".".join(map(str, leaf.absolute_path)) for error in errors for leaf in leaves_of(error)}
+    assert {"model.layer.norm.eps", "model.layers.wide.feedforward.d_ff", "model.init.std", "train.steps"} <= leaves
 
 
-def test_it_refuses_beside_a_base(validator: Draft7Validator) -> None:
-    def check(text: str) -> None:
-        assert faults(validator, f"tfkit: 1\nextends: gpt2\n{text}\n")
+BASED = """
+model: none
+model: [a]
+model: encoder
+model: {type: decoder, d_modl: 8}
+model: {type: encodr}
+variants: {a: {model.d_modl: 8}}
+variants: {a: {model.d_model: x}}
+variants: {a: [1]}
+variants: {a: {model.layer.attention.num_heds: [1, 2]}}
+variants: {a: {modl: 1}}
+train: {accumulate: none}
+train: {optimizer: {lr: 1}}
+train: 3
+train: {keep: {men: 3}}
+train: {metrics: bleu}
+data: {train: txt}
+imports: 3
+generate: {stop: end_tokn}
+objective: seq2sek
+"""
 
-    each([text for texts in WRONG.values() for text in texts], check)
-    assert faults(validator, "tfkit: 1\nextends: gpt2\n") == []
+
+def test_it_refuses_beside_a_base() -> None:
+    assert faults("tfkit: 1\nextends: gpt2\n") == []
+    for line in BASED.strip().splitlines():
+        assert faults(f"tfkit: 1\nextends: gpt2\n{line}\n"), line
 
 
 REFUSED = [
@@ -411,26 +373,8 @@ REFUSED = [
     ("num_heads: 2", "num_heads: {per_layr: [1, 2]}"),
     ("num_heads: 2", "num_heads: {per_layer: [[1], 2]}"),
     ("num_heads: 2", "num_heads: 1__0"),
-]  # fmt: skip
-
-
-def test_it_refuses(validator: Draft7Validator, tmp_path: Path) -> None:
-    def check(old: str, new: str) -> None:
-        assert faults(validator, refused(tmp_path, changed(old, new)))
-
-    each(REFUSED, check)
-
-
-def refused(folder: Path, text: str) -> str:
-    """Return a recipe that `load_recipe` refuses."""
-    file = folder / f"{len(list(folder.iterdir()))}.yaml"
-    file.write_text(text)
-    with pytest.raises(RecipeError):
-        load_recipe(file)
-    return text
-
-
-LEFT_TO_CHECK = [
+]
+LEFT_TO_CHECK = [  # what is missing or in the wrong place
     ("type: decoder", "type: decoder\n  encoder: {num_layers: 2}"),
     ("type: decoder", "type: encoder_decoder\n  memory: {d_model: 8}"),
     ("type: decoder\n  d_model: 8", "type: encoder_decoder\n  encoder: {d_model: 8}"),
@@ -438,14 +382,15 @@ LEFT_TO_CHECK = [
     ("    norm: layer_norm", "    norm: {eps: 0.1}"),
     ("{type: mlp, d_ff: 16}", "mlp"),
     ("d_ff: 16", "d_ff: 16, activation: threshold"),
-]  # fmt: skip
+]
 
 
-def test_what_is_missing_or_in_the_wrong_place_is_left_to_check(validator: Draft7Validator, tmp_path: Path) -> None:
-    def check(old: str, new: str) -> None:
-        assert faults(validator, refused(tmp_path, changed(old, new))) == []
-
-    each(LEFT_TO_CHECK, check)
+@looped("change", [*REFUSED, *LEFT_TO_CHECK])
+def test_it_refuses_but_what_is_left_to_check(change: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(changed(*change))
+    with pytest.raises(RecipeError):
+        load_recipe(tmp_path / "mine.yaml")
+    assert bool(faults(changed(*change))) == (change in REFUSED)
 
 
 # --------------------------------------------------------------------------------------------------- parts of one's own
@@ -502,51 +447,46 @@ def register_odd_parts() -> None:
                 return {"d_ff": data["width"]} if "width" in data else data
 
 
+HEADS = "type: odd_attention, num_heads: 2"
 OWN = [
-    ("attention", {"type": "odd_attention", "num_heads": 2}, True),
-    ("attention", {"type": "odd_attention", "num_heads": 2, "anything": ["a", 3], "before": "two"}, True),
-    ("attention", {"type": "odd_attention", "num_heads": 2, "said_before": "two", "callback": {"a": []}}, True),
-    ("attention", {"type": "odd_attention", "num_heads": 2, "said_before": 2.5}, False),
-    ("attention", {"type": "odd_attention", "num_heads": 2, "even": {"number": 4}, "by_name": {"a": 1}}, True),
-    ("attention", {"type": "odd_attention", "num_heads": 2, "even": {"numbr": 4}}, False),
-    ("attention", {"type": "odd_attention", "num_heads": 2, "by_name": {"a": "b"}}, False),
-    ("attention", {"type": "odd_attention", "num_heds": 2}, False),
-    ("feedforward", {"type": "experts_of_a_test", "expert": {"type": "mlp", "d_ff": 8}, "inner": None}, True),
-    ("feedforward", {"type": "experts_of_a_test", "expert": {"type": "mlp", "dff": 8}}, False),
-    ("feedforward", {"type": "experts_of_a_test", "expert": "mlp"}, True),
-    ("feedforward", {"type": "experts_of_a_test", "inner": "relu"}, True),
+    ("attention", f"{{{HEADS}}}", True),
+    ("attention", f"{{{HEADS}, anything: [a, 3], before: two}}", True),
+    ("attention", f"{{{HEADS}, said_before: two, callback: {{a: []}}}}", True),
+    ("attention", f"{{{HEADS}, said_before: 2.5}}", False),
+    ("attention", f"{{{HEADS}, even: {{number: 4}}, by_name: {{a: 1}}}}", True),
+    ("attention", f"{{{HEADS}, even: {{numbr: 4}}}}", False),
+    ("attention", f"{{{HEADS}, by_name: {{a: b}}}}", False),
+    ("attention", "{type: odd_attention, num_heds: 2}", False),
+    ("feedforward", "{type: experts_of_a_test, expert: {type: mlp, d_ff: 8}, inner: none}", True),
+    ("feedforward", "{type: experts_of_a_test, expert: {type: mlp, dff: 8}}", False),
+    ("feedforward", "{type: experts_of_a_test, expert: mlp}", True),
+    ("feedforward", "{type: experts_of_a_test, inner: relu}", True),
     ("feedforward", "experts_of_a_test", True),
-    ("feedforward", {"type": "shorthand_of_a_test", "width": 8}, True),
-    ("feedforward", {"type": "shorthand_of_a_test", "d_ff": 8}, True),
+    ("feedforward", "{type: shorthand_of_a_test, width: 8}", True),
+    ("feedforward", "{type: shorthand_of_a_test, d_ff: 8}", True),
     ("feedforward", "shorthand_of_a_test", True),
-]  # fmt: skip
+]
 
 
 def test_parts_of_ones_own(own: dict[str, Any]) -> None:
-    def check(slot: str, part: Any, right: bool) -> None:
-        assert (part_faults(own, slot, part) == []) == right
+    Draft7Validator.check_schema(own)
+    assert own["definitions"]["feedforward.experts_of_a_test"]["description"] == "Some experts (Doe 2031)."
+    assert own["definitions"]["attention.odd_attention"]["description"] == ""
+
+    def check(slot: str, part: str, right: bool) -> None:
+        assert (part_faults(own, slot, read(part)) == []) == right
 
     each(OWN, check)
-
-
-def test_a_schema_with_parts_of_ones_own_is_one(own: dict[str, Any]) -> None:
-    Draft7Validator.check_schema(own)
 
 
 def test_a_part_that_holds_its_own_kind_is_laid_over_by_dotted_keys(own: dict[str, Any]) -> None:
     at = "model.layer.feedforward"
     keys = f"{at}.type: experts_of_a_test, {at}.expert.expert.expert.d_ff: 3, {at}.inner: relu"
     text = f"{GOOD}variants: {{a: {{{keys}}}}}\n"
-    assert faults(Draft7Validator(own), text) == []
-    assert faults(Draft7Validator(own), text.replace("inner", "iner"))
+    assert faults(text, own) == [] and faults(text.replace("inner", "iner"), own)
 
 
-def test_a_part_says_the_first_paragraph_of_its_docstring(own: dict[str, Any]) -> None:
-    assert own["definitions"]["feedforward.experts_of_a_test"]["description"] == "Some experts (Doe 2031)."
-    assert own["definitions"]["attention.odd_attention"]["description"] == ""
-
-
-def test_a_model_of_ones_own_has_its_options(validator: Draft7Validator) -> None:
+def test_a_part_registered_later_has_its_options() -> None:
     @register("model", "lone_of_a_test")
     class Lone(REGISTRY.get("model", "encoder")):  # type: ignore[misc]
         """One stack."""
@@ -556,24 +496,15 @@ def test_a_model_of_ones_own_has_its_options(validator: Draft7Validator) -> None
 
             turns: int = Field(2, description="how often")
 
-    text = GOOD.replace("type: decoder", "type: {type: lone_of_a_test, turns: 3}")
-    assert faults(validator, text)
-    own = Draft7Validator(language_schema())
-    assert faults(own, text) == []
-    assert faults(own, text.replace("turns", "tuns"))
-    assert faults(own, text + "  encodr: {d_model: 4}\n")
-
-
-def test_the_activation_slot_is_asked_when_the_schema_is_made() -> None:
-    before = json.dumps(language_schema())
-
     @register("activation", "fresh_of_a_test")
     class Fresh(Activation):
         """x, fresh (Doe 2031)."""
 
-    after = json.dumps(language_schema())
-    assert "fresh_of_a_test" not in before
-    assert "x, fresh (Doe 2031)." in after
+    text = GOOD.replace("type: decoder", "type: {type: lone_of_a_test, turns: 3}")
+    after = language_schema()
+    assert faults(text) and faults(text, after) == []
+    assert faults(text.replace("turns", "tuns"), after) and faults(text + "  encodr: {d_model: 4}\n", after)
+    assert "x, fresh (Doe 2031)." in json.dumps(after) and "fresh_of_a_test" not in json.dumps(schema())
 
 
 # ---------------------------------------------------------------------------------------------------- the command
@@ -584,35 +515,26 @@ def command(*arguments: str | Path) -> Result:
 
 
 def test_the_command_prints_or_writes_the_same(tmp_path: Path) -> None:
-    printed = command()
-    schema = json.loads(printed.stdout)
-    assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
-    assert printed.stdout.startswith('{\n  "$schema"')
-    written = command("--out", tmp_path / "new" / "recipe.schema.json")
+    (tmp_path / "mine.py").write_text(
+        "from tfkit import register\nfrom tfkit.components.feedforward import MLP\n"
+        "@register('feedforward', 'mine_of_the_schema')\nclass Mine(MLP):\n    '''All mine (Doe 2031).'''\n"
+    )
+    printed = command("--import", tmp_path / "mine.py")
+    found = json.loads(printed.stdout)
+    assert found["$schema"] == "http://json-schema.org/draft-07/schema#"
+    assert found["definitions"]["feedforward.mine_of_the_schema"]["description"] == "All mine (Doe 2031)."
+    written = command("--import", tmp_path / "mine.py", "--out", tmp_path / "new" / "recipe.schema.json")
     assert (tmp_path / "new" / "recipe.schema.json").read_text(encoding="utf-8") == printed.stdout
     assert f"# yaml-language-server: $schema={tmp_path}/new/recipe.schema.json\n" in written.stdout
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["recipe.schema.json"]
 
 
-def test_the_command_knows_parts_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from tfkit import register\nfrom tfkit.components.feedforward import MLP\n"
-        "@register('feedforward', 'mine_of_the_schema')\nclass Mine(MLP):\n    '''All mine (Doe 2031).'''\n"
-    )
-    found = json.loads(command("--import", tmp_path / "mine.py").stdout)
-    assert found["definitions"]["feedforward.mine_of_the_schema"]["description"] == "All mine (Doe 2031)."
-
-
-def test_the_command_refuses(tmp_path: Path, monkeypatch) -> None:
+@looped("wrong", [["--import", "no_such_file.py"], ["--out", "."], ["extra"]])
+def test_the_command_refuses(wrong: list[str], tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def check(*wrong: str) -> None:
-        result = command(*wrong)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "Traceback" not in result.stderr and result.stderr
-        assert list(tmp_path.iterdir()) == []
-
-    each([("--import", "no_such_file.py"), ("--out", "."), ("extra",)], check)
+    result = command(*wrong)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr and result.stderr and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
