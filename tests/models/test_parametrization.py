@@ -19,7 +19,7 @@ from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup
 
-from ..recipe.fuzz.grown import difference, groups
+from ..recipe.fuzz.oracle import difference, groups
 from ..sampling import looped
 
 MODEL: dict[str, Any] = {

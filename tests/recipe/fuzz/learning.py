@@ -29,20 +29,15 @@ def dead(blueprint: Blueprint, tries: int = len(MOVES) + len(GAINS)) -> list[str
             break
         model.load_state_dict(begun)
         generator = torch.Generator().manual_seed(number)
-        _move(model, number, generator)
+        with torch.no_grad():
+            for weight in model.parameters():
+                drawn = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+                if number < len(MOVES):
+                    weight += MOVES[number] * drawn
+                else:
+                    weight.copy_(GAINS[number - len(MOVES)] * drawn / weight.shape[-1] ** 0.5)
         wanted -= _learning(model, wanted, _inputs(model, generator), number)
     return sorted(wanted)
-
-
-@torch.no_grad()
-def _move(model: Model, number: int, generator: torch.Generator) -> None:
-    """The weights of one try."""
-    for weight in model.parameters():
-        drawn = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-        if number < len(MOVES):
-            weight += MOVES[number] * drawn
-        else:
-            weight.copy_(GAINS[number - len(MOVES)] * drawn / weight.shape[-1] ** 0.5)
 
 
 def _learning(model: Model, names: set[str], inputs: Mapping[str, Tensor], seed: int) -> set[str]:
@@ -57,12 +52,11 @@ def _learning(model: Model, names: set[str], inputs: Mapping[str, Tensor], seed:
             weight *= 1 + 1e-9 * torch.randn(weight.shape, dtype=weight.dtype)
     second = torch.autograd.grad(_loss(model, inputs, seed), list(weights.values()), allow_unused=True)
     pairs = zip(weights, first, second, strict=True)
-    return {name for name, one, other in pairs if one is not None and other is not None and _same(one, other)}
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    size = float(one.norm())
-    return size > 0 and float((one - other).norm()) < SAME * size
+    return {
+        name
+        for name, one, other in pairs
+        if one is not None and other is not None and 0 < one.norm() > (one - other).norm() / SAME
+    }
 
 
 def _loss(model: Model, inputs: Mapping[str, Tensor], seed: int) -> Tensor:
@@ -78,20 +72,19 @@ def _inputs(model: Model, generator: torch.Generator) -> dict[str, Tensor]:
     """A call with random ids, vectors, types, marks and prefixes, as the model takes them."""
     plans = list(model.blueprint.stacks())
     needed = {name for plan in plans for name in plan.needs}
-    times = {plan.side: min(TIME, plan.max_length or TIME) for plan in plans}
-    marking = [plan.side for plan in plans if "global_attention_mask" in plan.needs]
-    if len(marking) > 1:  # one mask marks the tokens of both sides
-        times = dict.fromkeys(times, min(times.values()))
+    times = [min(TIME, plan.max_length or TIME) for plan in plans]
+    if sum("global_attention_mask" in plan.needs for plan in plans) > 1:  # one mask marks the tokens of both sides
+        times = [min(times)] * len(times)
     inputs: dict[str, Tensor] = {}
-    for plan in plans:
-        prefix = "decoder_" if plan is not plans[0] else ""
-        inputs |= {f"{prefix}{name}": value for name, value in _tokens(plan, times[plan.side], generator).items()}
+    for number, (plan, time) in enumerate(zip(plans, times, strict=True)):
+        prefix = "decoder_" if number else ""
+        inputs |= {f"{prefix}{name}": value for name, value in _tokens(plan, time, generator).items()}
+        if "global_attention_mask" in plan.needs:
+            inputs["global_attention_mask"] = (torch.rand(ROWS, time, generator=generator) < 0.3).long()
     if len(plans) == 1 and plans[0].memory_width is not None:
         inputs["encoder_hidden_states"] = _vectors(SOURCE, plans[0].memory_width, generator)
-    shortest = min(times.values())
-    marks = torch.rand(ROWS, times[marking[0]] if marking else shortest, generator=generator) < 0.3
-    some = {"global_attention_mask": marks.long(), "prefix_length": torch.full((ROWS,), min(3, shortest))}
-    return inputs | {name: value for name, value in some.items() if name in needed}
+    prefixes = {"prefix_length": torch.full((ROWS,), min(3, *times))}
+    return inputs | {name: value for name, value in prefixes.items() if name in needed}
 
 
 def _vectors(time: int, width: int, generator: torch.Generator) -> Tensor:
@@ -99,13 +92,13 @@ def _vectors(time: int, width: int, generator: torch.Generator) -> Tensor:
 
 
 def _tokens(plan: StackPlan, time: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """What one stack reads."""
+    """The inputs of one stack."""
     embedding = plan.embedding
     width = plan.d_model if embedding is None else embedding.reads(plan.shape())
     if width is not None:
         return {"inputs_embeds": _vectors(time, width, generator)}
     read = {"input_ids": torch.randint(plan.vocab_size, (ROWS, time), generator=generator)}
     segments = getattr(embedding, "segments", 0)
-    if segments and plan.memory_width is None:  # a decoder beside an encoder is given no types
+    if segments and plan.memory_width is None:  # a decoder beside an encoder takes no types
         read["token_type_ids"] = torch.randint(segments, (ROWS, time), generator=generator)
     return read

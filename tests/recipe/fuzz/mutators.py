@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
 from pathlib import PurePosixPath
 from random import Random
 from typing import Any
 
 from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.recipe.shipped import shipped_recipes
 from tfkit.recipe.text.source import read
 
-from .seeds import files, part, seed
-from .tree import Pairs, Raw, Site, flow, grafted, paths, planted, sites
+from .drawn import drawn, part
+from .tree import Pairs, Raw, Site, flow, paths, planted, sites
 
 # ------------------------------------------------------------------------------------------------------------ material
 
@@ -78,119 +79,105 @@ SETS = (
 
 
 @cache
-def known_keys() -> tuple[str, ...]:
-    """Every key that stands in a recipe file, and every option of every part."""
-    said = [key for path in files() for key in _keys(path)]
-    options = [
-        name for slot in CATALOGUES for part in REGISTRY.load(slot).values() for name in part.Config.model_fields
-    ]
-    return tuple(dict.fromkeys([*said, *options]))
+def _shipped(name: str) -> Pairs:
+    tree: Pairs = planted(read(shipped_recipes()[name])[0].plain())
+    return tree
 
 
-def _keys(path: Any) -> list[str]:
-    return [node.path.rpartition(".")[2] for _, node in read(path)[0].walk() if node.path and "[" not in node.path]
+def seed(random: Random) -> Pairs:
+    """The tree of a shipped recipe or of a drawn one, not to be changed."""
+    shipped = random.choice(sorted(shipped_recipes()))
+    return _shipped(shipped) if random.random() < 0.4 else drawn(random, learning=False)
+
+
+@cache
+def known_keys() -> list[str]:
+    """Every key of shipped recipes, and every option of every part."""
+    parts = [part for slot in CATALOGUES for part in REGISTRY.load(slot).values()]
+    said = [path.rpartition(".")[2] for name in shipped_recipes() for path in paths(_shipped(name))]
+    return list(dict.fromkeys([*said, *(name for part in parts for name in part.Config.model_fields)]))
 
 
 # ----------------------------------------------------------------------------------------------------- trees, in place
 
 
-def _pair(tree: Any, random: Random) -> tuple[Pairs, int]:
-    owned = [site for site in sites(tree) if isinstance(site.owner, Pairs)]
-    site = random.choice(owned) if owned else Site(tree, 0)
-    return site.owner, site.index  # type: ignore[return-value]
+def _site(tree: Pairs, random: Random, *, key: bool = False) -> Site:
+    """Any place; with `key`, one in a mapping."""
+    return random.choice([site for site in sites(tree) if not key or isinstance(site.owner, Pairs)])
 
 
 def rename_key(tree: Pairs, random: Random) -> None:
-    owner, index = _pair(tree, random)
-    key, value = owner[index]
-    kind = random.randrange(3)
-    new = _typo(str(key), random) if kind == 0 else random.choice(known_keys() if kind == 1 else ODD_KEYS)
-    owner[index] = [new, value]
-
-
-def _typo(word: str, random: Random) -> str:
+    owner, index = _site(tree, random, key=True)
+    word = str(owner[index][0])
     at = random.randrange(len(word) + 1)
-    return word[:at] + random.choice(("", "e", "_", "-")) + word[at + random.choice((0, 1)) :]
+    typo = word[:at] + random.choice(("", "e", "_", "-")) + word[at + random.choice((0, 1)) :]
+    owner[index] = [random.choice((typo, random.choice(known_keys()), random.choice(ODD_KEYS))), owner[index][1]]
 
 
 def add_key(tree: Pairs, random: Random) -> None:
-    owner, index = _pair(tree, random)
+    owner, index = _site(tree, random, key=True)
     owner.insert(index, [random.choice(known_keys()), value_of_any_kind(random)])
 
 
 def drop(tree: Pairs, random: Random) -> None:
-    site = random.choice(sites(tree))
+    site = _site(tree, random)
     del site.owner[site.index]
 
 
 def duplicate(tree: Pairs, random: Random) -> None:
-    site = random.choice(sites(tree))
-    site.owner.append(grafted(site.owner[site.index]))
-
-
-def move(tree: Pairs, random: Random) -> None:
-    """A node with its key goes elsewhere."""
-    owner, index = _pair(tree, random)
-    pair = owner.pop(index)
-    mappings = [tree, *(site.value for site in sites(tree) if isinstance(site.value, Pairs))]
-    random.choice(mappings).append(pair)
+    site = _site(tree, random)
+    site.owner.append(deepcopy(site.owner[site.index]))
 
 
 def replace_value(tree: Pairs, random: Random) -> None:
-    random.choice(sites(tree)).value = value_of_any_kind(random)
+    _site(tree, random).value = value_of_any_kind(random)
 
 
 def value_of_any_kind(random: Random) -> Any:
     kind = random.randrange(8)
-    if kind < 4:
-        return random.choice((NUMBERS, WORDS, FRAGMENTS, (True, False, None))[kind]) if kind != 2 else _fragment(random)
-    if kind == 4:
+    if kind == 0:
+        return Raw(random.choice(HEAVY if random.random() < 0.03 else FRAGMENTS))
+    if kind == 1:
         return part(random.choice(sorted(CATALOGUES)), random)
-    if kind == 5:
-        return grafted(random.choice(sites(seed(random))).value)
-    if kind == 6:
-        return random.choice(NUMBERS[:12])
-    return [value_of_any_kind(random) for _ in range(random.randrange(3))]
-
-
-def _fragment(random: Random) -> Raw:
-    return Raw(random.choice(HEAVY if random.random() < 0.03 else FRAGMENTS))
+    if kind == 2:
+        return deepcopy(_site(seed(random), random).value)
+    if kind == 3:
+        return [value_of_any_kind(random) for _ in range(random.randrange(3))]
+    return random.choice((NUMBERS, WORDS, (True, False, None), NUMBERS[:12])[kind - 4])
 
 
 def swap(tree: Pairs, random: Random) -> None:
-    """Two nodes change places."""
-    one, other = random.choice(sites(tree)), random.choice(sites(tree))
-    one.value, other.value = grafted(other.value), grafted(one.value)
+    one, other = _site(tree, random), _site(tree, random)
+    one.value, other.value = deepcopy(other.value), deepcopy(one.value)
 
 
 def wrap(tree: Pairs, random: Random) -> None:
-    site = random.choice(sites(tree))
+    site = _site(tree, random)
     value = site.value
-    wraps: tuple[Any, ...] = ([value], [value, grafted(value)], Pairs([["type", value]]), Pairs([["x", value]]))
+    wraps: tuple[Any, ...] = ([value], [value, deepcopy(value)], Pairs([["type", value]]), Pairs([["x", value]]))
     wraps += (Pairs([["per_layer", [value] * random.choice((1, 2, 3, 4, 12))]]), Pairs([["per_layer", value]]))
     site.value = random.choice(wraps)
 
 
 def unwrap(tree: Pairs, random: Random) -> None:
-    """A mapping's or list's content stands in its place."""
+    """The content of a mapping or list takes its place."""
     holders = [site for site in sites(tree) if isinstance(site.value, list) and site.value]
     if holders:
         site = random.choice(holders)
-        site.value = random.choice(sites(site.value)).value
+        site.value = _site(site.value, random).value
 
 
 def replace_part(tree: Pairs, random: Random) -> None:
-    """Another part, of the same slot where the key says one."""
-    owner, index = _pair(tree, random)
-    typed = [site for site in sites(tree) if isinstance(site.owner, Pairs) and _slot(site.owner[site.index][0])]
-    site = random.choice(typed) if typed and random.random() < 0.8 else Site(owner, index)
-    site.value = part(_slot(owner[index][0] if site.owner is owner else site.owner[site.index][0]) or "norm", random)
+    """Another part, of the same slot where the key is that of one."""
+    keyed = [site for site in sites(tree) if isinstance(site.owner, Pairs)]
+    site = random.choice([site for site in keyed if _slot(site.owner[site.index][0])] or keyed)
+    site.value = part(_slot(site.owner[site.index][0]) or "norm", random)
 
 
 def _slot(key: Any) -> str | None:
-    word = str(key).removeprefix("cross_").removeprefix("qk_").rpartition("_")
+    word = str(key).removeprefix("cross_").removeprefix("qk_")
     names = {"tokenizer", "corpus", *CATALOGUES} - {"model"}
-    found = next((name for name in (str(key), word[2]) if name in names), None)
+    found = next((name for name in (word, word.rpartition("_")[2]) if name in names), None)
     return "corpus" if key in ("train", "valid", "test") else found
 
 
@@ -198,101 +185,52 @@ def tweak_number(tree: Pairs, random: Random) -> None:
     numbers = [site for site in sites(tree) if type(site.value) in (int, float)]
     if numbers:
         site = random.choice(numbers)
-        changes: tuple[Callable[[Any], Any], ...] = (
-            *(lambda x: x + 1, lambda x: x - 1, lambda x: -x, lambda x: x * 2, lambda x: x / 2, float, str, abs),
-            *(lambda x: x * 10**6, lambda x: x * 2**40),
-        )
-        site.value = random.choice(changes)(site.value)
+        x = site.value
+        site.value = random.choice((x + 1, x - 1, -x, x * 2, x / 2, float(x), str(x), x * 10**6, x * 2**40))
 
 
 def add_pattern(tree: Pairs, random: Random) -> None:
-    model = _section(tree, "model", random)
-    model.append(["pattern", planted(grafted(random.choice(PATTERNS)))])
+    model = next((value for key, value in tree if key == "model" and isinstance(value, Pairs)), tree)
+    more: list[Any] = [["pattern", planted(deepcopy(random.choice(PATTERNS)))]]
     if random.random() < 0.7:
-        kinds = Pairs([name, _overlay(random)] for name in ("local", "global", "first"))
-        model[:] = [pair for pair in model if pair[0] != "layers"] + [["layers", kinds]]
-    if random.random() < 0.5:
-        _say(model, "num_layers", random.choice((1, 2, 3, 6, 1000, 9_999, 10**4, None)))
-
-
-def _overlay(random: Random) -> Any:
-    slot = random.choice(("attention", "feedforward", "mask", "position", "norm", "residual"))
-    return random.choice((Pairs(), Pairs([[slot, part(slot, random)]]), Pairs([["shared", True]]), None, "x"))
-
-
-def vary_layers(tree: Pairs, random: Random) -> None:
-    """A value of the layer, or of a kind, becomes one for each layer."""
-    model = _section(tree, "model", random)
-    count = next((value for key, value in model if key == "num_layers" and type(value) is int), 2)
-    found = [site for key, value in model if key in ("layer", "layers") for site in sites(value)]
-    scalars = [site for site in found if not isinstance(site.value, list)]
-    if scalars:
-        site = random.choice(scalars)
-        length = min(count, 2_000) if random.random() < 0.8 else random.choice((0, 1, 2, 7))
-        values = [site.value if random.random() < 0.5 else random.choice(NUMBERS[:10]) for _ in range(min(length, 40))]
-        site.value = Pairs([["per_layer", (values * (length // max(len(values), 1) + 1))[:length]]])
-
-
-def change_depth(tree: Pairs, random: Random) -> None:
-    depths = [
-        site for site in sites(tree) if isinstance(site.owner, Pairs) and site.owner[site.index][0] == "num_layers"
-    ]
-    if depths:
-        random.choice(depths).value = random.choice((1, 2, 3, 5, 13, 400, 5_000, 9_999, 10**4))
+        slots = ("attention", "feedforward", "mask", "position", "norm", "residual")
+        overlays = [Pairs([[slot, part(slot, random)]]) for slot in slots] + [Pairs(), Pairs([["shared", True]]), None]
+        more += [["layers", Pairs([name, random.choice(overlays)] for name in ("local", "global", "first"))]]
+    more += [["num_layers", random.choice((1, 2, 3, 6, 1000, 9_999, 10**4, None))]] if random.random() < 0.5 else []
+    model[:] = [pair for pair in model if pair[0] not in [key for key, _ in more]] + more
 
 
 def extend(tree: Pairs, random: Random) -> None:
-    tree.append(["extends", grafted(random.choice(BASES))])
+    tree.append(["extends", deepcopy(random.choice(BASES))])
 
 
 def add_variants(tree: Pairs, random: Random) -> None:
     entries = Pairs()
     for name in ("wide", random.choice(("deep", "a=b", "", "é", "wide"))):
-        key = random.choice([*_dotted(tree), "model..x", "", "extends", "model[0]", *known_keys()])
+        key = random.choice([*paths(tree), "model..x", "", "extends", "model[0]", *known_keys()])
         value = random.choice(([value_of_any_kind(random) for _ in range(3)], value_of_any_kind(random)))
         entries.append([name, Pairs([[key, value]]) if random.random() < 0.8 else value_of_any_kind(random)])
     tree.append(["variants", entries if random.random() < 0.9 else value_of_any_kind(random)])
 
 
-def _dotted(tree: Pairs) -> list[str]:
-    return [path for path in paths(tree) if path.startswith("model")]
-
-
 def anchor(tree: Pairs, random: Random) -> None:
-    """A node gets an anchor, others become aliases of it or merge it."""
-    everything = sites(tree)
-    first, second = sorted(random.sample(range(len(everything)), 2)) if len(everything) > 1 else (0, 0)
-    alias: Any = random.choice(
-        (Raw("*a"), Pairs([[Raw("<<"), Raw("*a")]]), Pairs([[Raw("<<"), [Raw("*a"), Raw("*a")]]]))
-    )
-    everything[second].value = alias
-    everything[first].value = Raw("&a " + flow(everything[first].value))
-
-
-def _section(tree: Pairs, name: str, random: Random) -> Pairs:
-    found = [value for key, value in tree if key == name and isinstance(value, Pairs)]
-    sides = (
-        [value for key, value in found[0] if key in ("encoder", "decoder") and isinstance(value, Pairs)]
-        if found
-        else []
-    )
-    return random.choice(found + sides) if found else tree
-
-
-def _say(mapping: Pairs, key: str, value: Any) -> None:
-    mapping[:] = [pair for pair in mapping if pair[0] != key] + [[key, value]]
+    """A node has an anchor, another is an alias of it or merges it."""
+    first, second = (_site(tree, random) for _ in range(2))
+    aliases = (Raw("*a"), Pairs([[Raw("<<"), Raw("*a")]]), Pairs([[Raw("<<"), [Raw("*a"), Raw("*a")]]]))
+    named = Raw("&a " + flow(first.value))
+    second.value = random.choice(aliases)
+    first.value = named
 
 
 TREE = (
-    *(rename_key, add_key, drop, duplicate, move, replace_value, replace_value, swap, wrap, unwrap, replace_part),
-    *(replace_part, replace_part, tweak_number, tweak_number, add_pattern, vary_layers, change_depth, extend),
-    *(add_variants, anchor),
+    *(rename_key, add_key, drop, duplicate, replace_value, replace_value, swap, wrap, unwrap, replace_part),
+    *(replace_part, replace_part, tweak_number, tweak_number, add_pattern, extend, add_variants, anchor),
 )
 
 
 def mutate(tree: Pairs, random: Random) -> None:
-    """Break the tree in one way; one that has nothing left stays as it is."""
-    if sites(tree):
+    """Break the tree in one way; an empty one stays empty."""
+    if any(True for _ in sites(tree)):
         random.choice(TREE)(tree, random)
 
 
@@ -338,7 +276,7 @@ def setting(tree: Pairs, random: Random) -> str:
     kind = random.randrange(4)
     if kind == 0:
         return random.choice(SETS)
-    keys = _dotted(tree) or ["model"]
+    keys = list(paths(tree)) or ["model"]
     key = random.choice(keys) if kind < 3 else f"{random.choice(keys)}.{random.choice(known_keys())}"
     text = f"{key}={flow(value_of_any_kind(random))}"
     return text if random.random() < 0.9 else break_bytes(text.encode(), random).decode(errors="replace")
@@ -351,18 +289,6 @@ def odd_python(random: Random) -> Any:
     deep: Any = 1
     for _ in range(200):
         deep = [deep]
-    odd = (
-        object(),
-        {1: 2},
-        {None: 1},
-        {(): 1},
-        {1, 2},
-        b"bytes",
-        math.nan,
-        math.inf,
-        1j,
-        PurePosixPath("a"),
-        circle,
-        deep,
-    )
-    return random.choice((*odd, (1, 2), range(3), type, "none", "\ud800", "\0", 10**5000, True, {"": 1}, int, Ellipsis))
+    odd = (object(), {1: 2}, {None: 1}, {(): 1}, {1, 2}, b"bytes", math.nan, math.inf, 1j, PurePosixPath("a"), (1, 2))
+    more = (circle, deep, range(3), type, "none", "\ud800", "\0", 10**5000, True, {"": 1}, int, Ellipsis)
+    return random.choice((*odd, *more))

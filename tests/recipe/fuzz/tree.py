@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ class Pairs(list[Any]):
 
 
 class Raw(NamedTuple):
-    """A fragment of YAML, written as it stands."""
+    """A fragment of YAML, written unchanged."""
 
     text: str
 
@@ -36,10 +35,7 @@ class Site(NamedTuple):
 
     @value.setter
     def value(self, value: Any) -> None:
-        if isinstance(self.owner, Pairs):
-            self.owner[self.index] = [self.owner[self.index][0], value]
-        else:
-            self.owner[self.index] = value
+        self.owner[self.index] = [self.owner[self.index][0], value] if isinstance(self.owner, Pairs) else value
 
 
 def planted(data: Any) -> Any:
@@ -49,42 +45,27 @@ def planted(data: Any) -> Any:
     return [planted(item) for item in data] if isinstance(data, list) else data
 
 
-def grafted(tree: Any) -> Any:
-    """A copy that shares nothing."""
-    return copy.deepcopy(tree)
-
-
-def sites(tree: Any) -> list[Site]:
+def sites(tree: Any) -> Iterator[Site]:
     """Every place in the tree, from the top down."""
-    return list(_sites(tree))
-
-
-def _sites(tree: Any) -> Iterator[Site]:
-    if isinstance(tree, list):
-        for index in range(len(tree)):
-            yield Site(tree, index)
-            yield from _sites(Site(tree, index).value)
+    for index in range(len(tree)) if isinstance(tree, list) else ():
+        yield Site(tree, index)
+        yield from sites(Site(tree, index).value)
 
 
 def paths(tree: Any, path: str = "") -> Iterator[str]:
     """The dotted path of every key."""
     for key, value in tree if isinstance(tree, Pairs) else ():
-        below = f"{path}.{key}" if path else str(key)
-        yield below
-        yield from paths(value, below)
+        yield f"{path}{key}"
+        yield from paths(value, f"{path}{key}.")
 
 
 def plain(tree: Any) -> Any:
     """The tree as Python data: the last of two equal keys wins, a fragment of YAML is text."""
     if isinstance(tree, Pairs):
-        return {_word(key): plain(value) for key, value in tree}
+        return {plain(key): plain(value) for key, value in tree}
     if isinstance(tree, list):
         return [plain(item) for item in tree]
-    return _word(tree)
-
-
-def _word(value: Any) -> Any:
-    return value.text if isinstance(value, Raw) else value
+    return tree.text if isinstance(tree, Raw) else tree
 
 
 def written(tree: Any, random: Random, indent: int = 0) -> str:
