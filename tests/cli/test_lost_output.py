@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 import tfkit
-from tests.studies.small import study
-from tests.studies.test_ladder import LINE, replaced
-from tests.studies.test_ladder import recipe as ladder
+from tests.studies.small import replaced, study
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
 from tfkit.core.console import Console
 
@@ -43,37 +41,31 @@ def read_a_line() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with a study and a ladder whose trainings happen in the process of the command."""
+    """The working folder, with a study whose trainings happen in the process of the command."""
     replaced(monkeypatch)
     monkeypatch.chdir(tmp_path)
     study(tmp_path)
-    ladder(tmp_path)
     return tmp_path
 
 
-WORK: dict[str, tuple[tuple[Any, ...], Path, str]] = {
-    "study": (("study", "small.yaml"), Path("studies/small"), "report.html"),
-    "ladder": (LINE, Path("ladders/tiny"), "ladder.html"),
-}
+MADE = Path("studies/small")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [*LOSSES, "head"])
-@pytest.mark.parametrize("name", WORK)
-def test_work_that_is_on_disk_goes_on_and_says_so_once(name: str, loss: str, folder: Path) -> None:
-    line, made, page = WORK[name]
+def test_work_that_is_on_disk_goes_on_and_says_so_once(loss: str, folder: Path) -> None:
     out, setup, why = LOSSES.get(loss, (None, read_a_line, "Broken pipe"))
-    ended = command(*map(str, line), folder=folder, out=out, setup=setup)
+    ended = command("study", "small.yaml", folder=folder, out=out, setup=setup)
     said = f"the output cannot be written: {why}; further output goes to "
-    assert (ended.status, ended.err) == (0, f"tfkit: {said}{made / OUTPUT}\n"), ended
-    log = (made / OUTPUT).read_text()
-    assert log.startswith(f"{said}this file only\n") and f"\nthe page: {made / page}\n" in log, log
-    assert (made / page).is_file()
+    assert (ended.status, ended.err) == (0, f"tfkit: {said}{MADE / OUTPUT}\n"), ended
+    log = (MADE / OUTPUT).read_text()
+    assert log.startswith(f"{said}this file only\n") and f"\nthe page: {MADE / 'report.html'}\n" in log, log
+    assert (MADE / "report.html").is_file()
 
 
 @pytest.mark.slow
 def test_a_failure_of_the_work_keeps_its_status(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.studies.test_ladder.Trained.failing", "s1")
+    monkeypatch.setattr("tests.studies.small.Trained.failing", "s1")
     ended = command("study", "small.yaml", folder=folder, setup=close_output)
     assert ended.status == 1 and "failed: the disk is full" in (folder / "studies/small" / OUTPUT).read_text(), ended
 
@@ -129,7 +121,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PRODUCTS = {
     "study --dry-run": "study small.yaml --dry-run",
     "study --commands": "study small.yaml --commands",
-    "ladder --dry-run": "ladder tiny.yaml --sizes 4 --seeds 1 --dry-run",
     "compare": "compare {runs}/a {runs}/b",
     "runs": "runs {runs}",
     "evaluate": "evaluate {runs}/a --limit 2",
@@ -139,7 +130,7 @@ PRODUCTS = {
     "embed": "embed {runs}/a {runs}/texts.txt",
     "export": "export {runs}/a exported --force",
 }
-SLOW = {"study --dry-run", "study --commands", "ladder --dry-run", "compare", "export"}
+SLOW = {"study --dry-run", "study --commands", "compare", "export"}
 
 
 @pytest.mark.parametrize(

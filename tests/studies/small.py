@@ -1,13 +1,18 @@
-"""A study of runs that are trained in a moment."""
+"""A tiny study, whose runs may be trained in the process of the test."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from click.testing import CliRunner, Result
 
 from tests.training.small import LINES, RECIPE
+from tfkit.cli.main import main
 
 VARIANTS = {
     "norm": {"model.layer.norm": ["layer_norm", "rms_norm"]},
@@ -30,3 +35,47 @@ def study(folder: Path, name: str = "small", more: dict[str, Any] | None = None,
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(recipe, sort_keys=False))
     return file
+
+
+def tfkit(*arguments: object, folder: Path) -> Result:
+    """Run a command line in this process, in a folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return CliRunner(env={"COLUMNS": "120"}).invoke(main, [str(argument) for argument in arguments])
+    finally:
+        os.chdir(before)
+
+
+class Trained:
+    """A training that has ended, in this process: a run's process as the runner sees it."""
+
+    began: list[str] = []  # runs trained so far
+    failing = ""  # runs whose name contains this fail
+
+    def __init__(self, words: Sequence[str], log: Path, threads: int | None = None) -> None:
+        self.pid, self.returncode = 0, 0
+        folder = Path(words[words.index("--out") + 1])
+        if ".trial" not in str(folder):
+            self.began.append(folder.name)
+        if self.failing and self.failing in folder.name:
+            log.write_text("tfkit: the disk is full")
+            self.returncode = 2
+            return
+        result = CliRunner().invoke(main, list(words))
+        assert result.exit_code == 0, result.output
+
+    def poll(self) -> int:
+        return self.returncode
+
+    wait = poll
+
+
+def replaced(patch: pytest.MonkeyPatch) -> None:
+    """Train runs in this process."""
+    for name, value in (("began", []), ("failing", "")):
+        patch.setattr(Trained, name, value)
+    patch.setattr("tfkit.studies.process.started", Trained)
+    patch.setattr("tfkit.studies.process.can_fork", lambda: False)
+    patch.setattr("tfkit.studies.trial.started", Trained)
+    patch.setattr("tfkit.studies.runner.POLL", 0.001)

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.studies.small import study
-from tests.studies.test_ladder import Trained, replaced
-from tests.studies.test_study import tfkit
+from tests.studies.small import replaced, study, tfkit
 from tfkit.core.errors import RunError
 from tfkit.run import load_run
 from tfkit.storage import checksums
@@ -25,19 +23,13 @@ from tfkit.training.folder import CARD, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGH
 pytestmark = pytest.mark.full
 
 
-def here(patch: pytest.MonkeyPatch) -> None:
-    """Runs are trained in this process, and keep their losses."""
-    replaced(patch)
-    patch.setattr(Trained, "bend", lambda self, folder: None)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A study of two runs that keeps the scores, and what its command printed."""
     folder = tmp_path_factory.mktemp("keep")
     study(folder, compare=["wide"], seeds=1, keep="scores")
     with pytest.MonkeyPatch.context() as patch:
-        here(patch)
+        replaced(patch)
         return folder, tfkit("study", "small.yaml", folder=folder)
 
 
@@ -121,7 +113,7 @@ def test_keeping_more_does_not_restore_files(copy: Path) -> None:
 
 def test_keep_weights_and_later_scores(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are enough to load a run and to start from it; a later `keep: scores` reduces finished runs too."""
-    here(monkeypatch)
+    replaced(monkeypatch)
     shutil.rmtree(copy / "studies")
     study(copy, compare=["wide"], seeds=1, keep="weights")
     assert tfkit("study", "small.yaml", folder=copy).exit_code == 0

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from tests.studies.small import study
-from tests.studies.test_ladder import Trained, replaced, tfkit
+from tests.studies.small import Trained, replaced, study, tfkit
 from tests.studies.test_statistics import drawn
 from tfkit.core.errors import RecipeError
 from tfkit.studies.arms import StudySource
@@ -165,7 +164,6 @@ def test_a_study_with_looks_from_its_line_to_its_page(tmp_path: Path, monkeypatc
     """With a margin that everything is within, the least number of seeds is trained, and nothing twice."""
     replaced(monkeypatch)
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(Trained, "bend", lambda self, folder: None)
     study(tmp_path, compare=["wide"], seeds={"up_to": 9, "worth": 1e6})
     printed = tfkit("study", "small.yaml", folder=tmp_path)
     assert printed.exit_code == 0, printed.output

@@ -247,10 +247,10 @@ def test_a_plan_that_somebody_changed_is_told(change: dict[str, Any], message: s
     file = tmp_path / "out" / "study.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(RunError, match=message):
-        read_plan(tmp_path / "out", Plan)
+        read_plan(tmp_path / "out")
     file.write_text("[]")
     with pytest.raises(RunError, match="contains no plan"):
-        read_plan(tmp_path / "out", Plan)
+        read_plan(tmp_path / "out")
 
 
 def _layer() -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.studies.small import study
-from tests.studies.test_ladder import replaced, tfkit
+from tests.studies.small import replaced, study, tfkit
 from tfkit.core.errors import UsageError
 from tfkit.studies.provenance import PrintedNumber
 from tfkit.studies.study import StudyRun
@@ -23,7 +22,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     folder = tmp_path_factory.mktemp("provenance")
     with pytest.MonkeyPatch.context() as patch:
         replaced(patch)
-        patch.setattr("tests.studies.test_ladder.Trained.bend", lambda self, folder: None)
         return run_study(study(folder, compare=["wide"]), out=folder / "study", progress=False)
 
 

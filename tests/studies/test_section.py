@@ -232,3 +232,10 @@ def test_check_opens_the_data_of_a_variant(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"variant 'other': .*bad\.txt") as found:
         check_study(StudySource(str(file)))
     assert [fault.path for fault in found.value.faults] == ["data.train"]
+
+
+def test_a_ladder_is_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["ladder", "gpt-docstrings", "--sizes", "4"])
+    assert ended.value.code == 2
+    assert "`tfkit ladder` was removed; `study.sizes` in a recipe" in " ".join(capsys.readouterr().err.split())

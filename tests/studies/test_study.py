@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import tfkit as api
-from tests.studies.small import study
-from tfkit.cli.main import main
+from tests.studies.small import study, tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.storage import checksums
 from tfkit.storage.locks import FolderLock
@@ -36,7 +35,7 @@ from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.compare import study_report
-from tfkit.studies.plan import Plan, PlannedRun, runs_of
+from tfkit.studies.plan import PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.runner import Runner, Worker
@@ -50,15 +49,6 @@ KEYS: dict[str, Any] = {
     "measure": ["valid.loss", "tokens_per_second", "peak_memory", "parameters"],
     "claims": [{"paper": "Nobody 2026", "says": "norm=layer_norm > norm=rms_norm", "on": "valid.loss"}],
 }
-
-
-def tfkit(*arguments: object, folder: Path) -> Result:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return CliRunner(env={"COLUMNS": "120"}).invoke(main, [str(argument) for argument in arguments])
-    finally:
-        os.chdir(before)
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +325,7 @@ def test_a_variant_that_became_another_is_refused(done: tuple[Path, Result]) -> 
         plan = make_plan(StudySource(str(done[0] / "small.yaml")), done[0] / "studies" / "small", timed=False)
     finally:
         study(done[0], "small", **KEYS)
-    assert plan.identity == read_plan(done[0] / "studies" / "small", Plan).identity
+    assert plan.identity == read_plan(done[0] / "studies" / "small").identity
 
 
 @pytest.mark.slow
@@ -603,7 +593,7 @@ def test_two_processes_never_get_one_stale_claim(tmp_path: Path) -> None:
 
 def test_the_plan_is_dated_and_changes_after_results_are_told(done: tuple[Path, Result], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(done[0], tmp_path / "copy")) / "studies" / "small"
-    before = read_plan(folder, Plan)
+    before = read_plan(folder)
     assert before.made and not before.changed
     assert keep_plan(folder, before).changed == ()
     grown = keep_plan(folder, replace(before, seeds=(0, 1, 2), claims=()))
@@ -613,7 +603,7 @@ def test_the_plan_is_dated_and_changes_after_results_are_told(done: tuple[Path, 
         'claims: ["norm=layer_norm > norm=rms_norm on valid.loss"] -> []',
     ]
     assert grown.changed[0].endswith("when 4 runs had ended")
-    report = study_report(read_plan(folder, Plan), folder)
+    report = study_report(read_plan(folder), folder)
     report.write(folder)
     page = (folder / "report.html").read_text()
     assert "The plan was changed after results were seen" in page and "[0, 1] -&gt; [0, 1, 2]" in page

@@ -39,15 +39,15 @@ def command(
     from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
     from tfkit.studies.page import check_packages
-    from tfkit.studies.plan import Plan
+    from tfkit.studies.plan import PLAN
     from tfkit.studies.plan_file import read_plan
 
     if len(runs) == 1:
-        if not (runs[0] / Plan.FILE).is_file():
+        if not (runs[0] / PLAN).is_file():
             raise UsageError(f"{runs[0]}: is not the folder of a study; pass one, or several runs to compare")
         if measures:
             raise UsageError("--measure: the metrics of a study are set in its recipe; remove the option")
-        report = study_report(read_plan(runs[0], Plan), runs[0])
+        report = study_report(read_plan(runs[0]), runs[0])
     else:
         report = runs_report(runs, measures, trust, imports)
     if out is not None:

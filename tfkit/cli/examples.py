@@ -30,7 +30,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "export": ("export runs/mine exported", "export runs/mine graphs --to onnx --quantize int8"),
     "quantize": ("quantize runs/mine runs/small --to int8", "quantize runs/mine runs/small --limit 100 --json"),
     "study": ("study norm-placement --dry-run", "study mine.yaml --out studies/mine --jobs 2"),
-    "ladder": ("ladder gpt-docstrings --dry-run", "ladder mine.yaml --sizes 4 --seeds 3 --jobs 2"),
     "compare": ("compare runs/a runs/b --measure valid.loss", "compare studies/mine --out page"),
     "verify": (
         "verify runs/theirs --against ./their-model",

@@ -2,7 +2,7 @@
 
 Exit status: 0 done; 1 the answer is no (models differ, a promise or a part is broken, runs failed or were altered,
 `generate` truncated a text), or the output was lost; 2 a recipe, file, run, custom part or the command line must be
-corrected (message on standard error); 130 interrupted by Ctrl-C or a signal. `train`, `study` and `ladder` keep their
+corrected (message on standard error); 130 interrupted by Ctrl-C or a signal. `train` and `study` keep their
 results on disk: if standard output is lost, they continue, log into their folder, and exit with the status of the work.
 Heavy modules are imported on demand.
 """
@@ -60,7 +60,6 @@ GROUPS = {
     },
     "Comparing": {
         "study": "Train the variants of a recipe over several seeds and compare them.",
-        "ladder": "Fit a scaling law to smaller sizes of a recipe, predict its loss, and train it.",
         "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
         "verify": "Compare a run with a Hugging Face model or its ONNX files.",
         "prove": "Measure how well a run keeps the promises of its recipe.",
@@ -71,7 +70,10 @@ GROUPS = {
         "schema": "Print the JSON Schema of the recipe language, for editors.",
     },
 }
-REMOVED = {"bench": "run `python -m tests.benchmarks` in a clone of the repository"}
+REMOVED = {
+    "bench": "run `python -m tests.benchmarks` in a clone of the repository",
+    "ladder": "`study.sizes` in a recipe compares its variants at several sizes (tfkit study)",
+}
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 NO, WRONG, INTERRUPTED = 1, 2, 130
 TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in custom parts

@@ -20,7 +20,7 @@ from tfkit.storage.files import open_log
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-OUTPUT = "output.log"  # log in the folder of a study or ladder, used once standard output is lost
+OUTPUT = "output.log"  # log in the folder of a study, used once standard output is lost
 LEAST = 40  # minimum width for wrapping messages, even in narrower terminals
 
 

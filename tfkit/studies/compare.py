@@ -17,7 +17,7 @@ from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
 from tfkit.studies.board import altered, examples_of, measured
 from tfkit.studies.page import environment_of
-from tfkit.studies.plan import EXACT, Plan
+from tfkit.studies.plan import EXACT, PLAN, Plan
 from tfkit.studies.report import COLUMNS, StudyReport
 from tfkit.studies.results import ArmResult, Cell, StudyContext, curve_of, results_of, study_results
 from tfkit.training.folder import RunFolder
@@ -66,7 +66,7 @@ def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, im
 
 
 def _trained(folder: RunFolder, trust: bool, imports: Sequence[str]) -> tuple[Recipe, History]:
-    if (folder.path / Plan.FILE).is_file():
+    if (folder.path / PLAN).is_file():
         raise UsageError(f"{folder}: is a study; compare it alone")
     if not folder.holds_run:
         raise UsageError(f"{folder}: contains no run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
@@ -16,7 +16,7 @@ from tfkit.studies.trial import Timing
 from tfkit.training.progress import duration
 from tfkit.training.run_name import value_word
 
-RUNS = "runs"
+RUNS, PLAN = "runs", "study.json"
 EXACT = ("parameters", "flops", "cache_bytes")  # measures without noise, which are not tested
 FORMAT = 1
 
@@ -49,9 +49,6 @@ class Plan:
 
     `identity` is a hash of the baseline's recipe: a folder belongs to one study.
     """
-
-    FILE: ClassVar[str] = "study.json"
-    KIND: ClassVar[str] = "study"
 
     name: str
     identity: str
@@ -142,15 +139,12 @@ class Plan:
         text = f"{most}{self.most_runs:,} runs of {len(self.trained)} variants; seeds {', '.join(map(str, self.seeds))}"
         if self.grid != ({},):
             text += f"; {len(self.grid)} tuned values, tried on seed {self.seeds[0]}"
-        return text + self._time(jobs)
-
-    def _time(self, jobs: int) -> str:
         each = [self.seconds(arm) for arm in self.trained]
         known = [seconds for seconds in each if seconds is not None]
         if len(known) < len(each):
-            return ""
+            return text
         total = duration(sum(known) * self.runs_each / jobs)
-        return f"; about {total}" + (f" with {jobs} at a time" if jobs > 1 else "")
+        return f"{text}; about {total}" + (f" with {jobs} at a time" if jobs > 1 else "")
 
     def higher_is_better(self, measure: str) -> bool:
         """True if larger values of the measure are better."""
@@ -189,7 +183,7 @@ class Plan:
     def other(self, before: Plan) -> str:
         """Describe the runs of the earlier plan if they are not those of this study, else return an empty string."""
         if before.name != self.name:
-            return f"the {self.KIND} '{before.name}'"
+            return f"the study '{before.name}'"
         if before.identity != self.identity:
             return "the runs of another study: its baseline or its budget differs"
         changed = [arm for arm, digest in self.digests.items() if before.digests.get(arm, digest) != digest]

@@ -1,4 +1,4 @@
-"""The plan in the folder of a study or ladder: study.json or plan.json. A folder belongs to one plan."""
+"""The plan in the folder of a study, study.json. A folder belongs to one plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,22 +15,21 @@ from tfkit.recipe.text.node import inline
 from tfkit.storage.files import read_json, write_json
 from tfkit.studies.board import Board
 from tfkit.studies.keeping import keeps
-from tfkit.studies.plan import RUNS, Plan
+from tfkit.studies.plan import PLAN, RUNS, Plan
 
-P = TypeVar("P", bound=Plan)
 POINTER = ".reused.json"  # in studies of older versions
 
 
-def read_plan(folder: Path, kind: type[P]) -> P:
+def read_plan(folder: Path) -> Plan:
     """Read the plan in a folder; raise RunError if it is missing or invalid."""
-    file = folder / kind.FILE
+    file = folder / PLAN
     if not file.is_file():
-        raise RunError(f"{file}: is missing: {folder} contains no {kind.KIND}")
+        raise RunError(f"{file}: is missing: {folder} contains no study")
     data = read_json(file)
     if not isinstance(data, dict):
-        raise RunError(f"{file}: contains no plan of a {kind.KIND}")
+        raise RunError(f"{file}: contains no plan of a study")
     try:
-        plan = TypeAdapter(kind).validate_python(data)
+        plan = TypeAdapter(Plan).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         raise RunError(f"{file}: {'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
@@ -40,25 +38,25 @@ def read_plan(folder: Path, kind: type[P]) -> P:
     return plan
 
 
-def begun(folder: Path, plan: P) -> P | None:
+def begun(folder: Path, plan: Plan) -> Plan | None:
     """Return the earlier plan in a folder; None if it is missing or belongs to another study."""
-    if not (folder / plan.FILE).is_file():
+    if not (folder / PLAN).is_file():
         return None
-    before = read_plan(folder, type(plan))
+    before = read_plan(folder)
     return before if before.identity == plan.identity else None
 
 
 def check_free(folder: Path, plan: Plan) -> None:
     """Raise RunError if a folder holds the runs of another plan, or other files."""
-    if (folder / plan.FILE).exists():
-        other = plan.other(read_plan(folder, type(plan)))
+    if (folder / PLAN).exists():
+        other = plan.other(read_plan(folder))
         if other:
             raise RunError(f"{folder}: holds {other}; choose another --out")
     elif folder.is_dir() and any(not path.name.startswith(".") and path.name != RUNS for path in folder.iterdir()):
-        raise RunError(f"{folder}: is not empty and contains no {plan.KIND}; choose another --out")
+        raise RunError(f"{folder}: is not empty and contains no study; choose another --out")
 
 
-def keep_plan(folder: Path, plan: P) -> P:
+def keep_plan(folder: Path, plan: Plan) -> Plan:
     """Write the plan to the folder and return it with its date and its changes after results were seen.
 
     Raise RunError if the folder is not free.
@@ -66,12 +64,12 @@ def keep_plan(folder: Path, plan: P) -> P:
     check_free(folder, plan)
     made = datetime.now().astimezone().isoformat(timespec="seconds")
     plan = replace(plan, made=made, notes=(*plan.notes, *_pointers(folder)))
-    if (folder / plan.FILE).exists():
-        before = read_plan(folder, type(plan))
+    if (folder / PLAN).exists():
+        before = read_plan(folder)
         changed = (*before.changed, *_changes(folder, before, plan))
         plan = replace(plan, made=before.made, changed=changed, notes=(*plan.notes, *_deleted(folder, plan)))
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
-    write_json(folder / plan.FILE, TypeAdapter(type(plan)).dump_python(plan, mode="json"))
+    write_json(folder / PLAN, TypeAdapter(Plan).dump_python(plan, mode="json"))
     return plan
 
 

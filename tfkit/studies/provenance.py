@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfkit.core.errors import RunError, UsageError
 from tfkit.studies.compare import study_report
-from tfkit.studies.plan import RUNS, Plan
+from tfkit.studies.plan import PLAN, RUNS
 from tfkit.studies.plan_file import read_plan
 from tfkit.studies.run_list import RunRow, check_key
 
@@ -53,7 +53,7 @@ def means(runs: Sequence[RunRow], number: PrintedNumber) -> Iterator[str]:
     """Describe the study variants whose mean, or difference from the baseline, rounds to the printed number."""
     for folder in dict.fromkeys(study for row in runs if (study := study_of_run(row.folder)) is not None):
         try:
-            results = study_report(read_plan(folder, Plan), folder).results
+            results = study_report(read_plan(folder), folder).results
         except RunError:
             continue
         for arm in results.own:
@@ -68,4 +68,4 @@ def means(runs: Sequence[RunRow], number: PrintedNumber) -> Iterator[str]:
 def study_of_run(run: Path) -> Path | None:
     """Return the folder of the study that a run belongs to, if any."""
     folder = run.absolute().parent.parent
-    return run.parent.parent if run.absolute().parent.name == RUNS and (folder / Plan.FILE).is_file() else None
+    return run.parent.parent if run.absolute().parent.name == RUNS and (folder / PLAN).is_file() else None

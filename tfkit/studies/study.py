@@ -17,7 +17,7 @@ from tfkit.storage.files import written_to
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
 from tfkit.studies.page import check_packages
-from tfkit.studies.plan import EXACT, Plan
+from tfkit.studies.plan import EXACT, PLAN
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.report import StudyReport
@@ -109,10 +109,10 @@ def study(
         raise UsageError("tfkit.study needs a name or path, because the process of each run reads the file")
     if type(jobs) is not int or not 1 <= jobs <= JOBS.most:
         raise UsageError(f"jobs must be a whole number from 1 to {JOBS.most:,}, got {jobs!r}")
-    if (Path(source) / Plan.FILE).is_file():
+    if (Path(source) / PLAN).is_file():
         if out is not None or sets:
             raise UsageError(f"{source}: is the folder of a study and is only read; omit out and sets")
-        return StudyRun(Path(source), study_report(read_plan(Path(source), Plan), Path(source)))
+        return StudyRun(Path(source), study_report(read_plan(Path(source)), Path(source)))
     check_packages()
     read = StudySource(str(source), tuple(sets), tuple(map(str, imports)), trust)
     recipe = read.recipe()
