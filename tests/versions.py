@@ -36,7 +36,7 @@ UNUSED = (
 SECONDS = 240  # to install packages in; a network that takes longer is as good as none
 
 WITHOUT_TORCH = (
-    "tests/test_imports.py", "tests/cli/test_process.py::test_help_imports_nothing_heavy", "tests/data",
+    "tests/test_imports.py", "tests/cli/test_help.py::test_help_imports_nothing_heavy", "tests/data",
     "tests/generation/test_pattern.py", "tests/recipe/test_compose.py", "tests/recipe/test_source.py",
     "tests/recipe/test_writing.py", "tests/training/test_baseline.py", "tests/training/test_metrics.py",
     "tests/training/test_schedules.py",

@@ -6,31 +6,28 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tfkit.cli.main import main
 from tfkit.core.errors import PACKAGE, Place
 from tfkit.core.output import counted
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.shipped import shipped_recipes, shipped_tasks
 
+from ..sampling import looped
+from .typed import typed
+
 WRONG = ("check", "gpt2", "--set", "model.layer.attention=linear", "--set", "model.position=rotary")
 
 
-def run(*arguments: str, columns: str = "80") -> Result:
-    return CliRunner(env={"COLUMNS": columns}).invoke(main, list(arguments))
-
-
 def test_the_matrix_breaks_no_word() -> None:
-    printed = run("parts", "--matrix").stdout
+    printed = typed("parts", "--matrix", columns=80).stdout
     assert max(map(len, printed.splitlines())) <= 80
     for slot in ("objective", "metric", "attention", "strategy"):
         assert set(REGISTRY.names(slot)) <= set(printed.split())
 
 
 def test_a_fault_is_wrapped_between_words_and_stays_whole() -> None:
-    wide, narrow = run(*WRONG, columns="1000"), run(*WRONG)
+    wide, narrow = typed(*WRONG, columns=1000), typed(*WRONG, columns=80)
     assert max(map(len, narrow.stderr.splitlines())) <= 80
     assert narrow.stderr.split() == wide.stderr.split()
     first, *more = narrow.stderr.splitlines()
@@ -40,18 +37,18 @@ def test_a_fault_is_wrapped_between_words_and_stays_whole() -> None:
 
 def test_a_fault_is_one_line_in_a_pipe_that_says_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert len(CliRunner().invoke(main, list(WRONG)).stderr.splitlines()) == 1
+    assert len(typed(*WRONG).stderr.splitlines()) == 1
 
 
 def test_the_path_of_a_shipped_recipe_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = run("explain", "gpt2", "model").stdout
+    printed = typed("explain", "gpt2", "model", columns=80).stdout
     assert "recipes/models/gpt2.yaml:8:9" in printed and str(PACKAGE.parent) not in printed
     assert str(Place(str(PACKAGE / "_recipes" / "tasks" / "names.yaml"), 2, 3)) == "recipes/tasks/names.yaml:2:3"
     assert str(Place(str(tmp_path / "gpt2.yaml"), 2, 3)) == f"{tmp_path}/gpt2.yaml:2:3"
 
 
-@pytest.mark.parametrize(
+@looped(
     "arguments",
     [
         ("recipes",), ("parts",), ("parts", "attention"), ("parts", "attention", "multi_head"), ("parts", "--matrix"),
@@ -59,34 +56,27 @@ def test_the_path_of_a_shipped_recipe_is_short(tmp_path: Path, monkeypatch: pyte
         ("explain", "translate-numbers", "train"), ("diff", "gpt2", "bert-base"), ("check", "gpt2"), ("--help",),
         ("new", "--help"),
     ],
-    ids=" ".join,
 )  # fmt: skip
 def test_lines_fit_and_end_without_blanks(arguments: tuple[str, ...]) -> None:
-    result = run(*arguments)
+    result = typed(*arguments, columns=80)
     assert result.exit_code == 0, result.output
     assert [line for line in result.stdout.splitlines() if line != line.rstrip() or len(line) > 80] == []
 
 
 def test_recipes_lists_all_or_those_with_a_word() -> None:
-    assert set(shipped_recipes()) <= set(run("recipes").stdout.split())
-    some = run("recipes", "Caption").stdout
+    assert set(shipped_recipes()) <= set(typed("recipes", columns=80).stdout.split())
+    some = typed("recipes", "Caption", columns=80).stdout
     assert re.search(r"^tasks: [\s\S]*\n  multi30k  +The original architecture", some) and "gpt2" not in some
-    nothing = run("recipes", "xyzzy")
+    nothing = typed("recipes", "xyzzy", columns=80)
     assert nothing.exit_code == 2 and "no shipped recipe has 'xyzzy'" in nothing.stderr
 
 
-@pytest.mark.parametrize(
-    ("word", "meant"), [("bert", "bert-docstrings"), ("gpt", "gpt-docstrings"), ("nmaes", "names")]
-)
+@looped(("word", "meant"), [("bert", "bert-docstrings"), ("gpt", "gpt-docstrings"), ("nmaes", "names"),
+                            ("bert-base", "bert-docstrings")])  # fmt: skip
 def test_train_suggests_what_trains(word: str, meant: str) -> None:
-    result = run("train", word)
+    result = typed("train", word, columns=80)
     assert meant in shipped_tasks()
     assert result.exit_code == 2 and f"Did you mean '{meant}'?" in " ".join(result.stderr.split())
-
-
-def test_a_model_that_says_no_data_suggests_a_recipe_that_does() -> None:
-    result = run("train", "bert-base")
-    assert result.exit_code == 2 and "Did you mean 'bert-docstrings'?" in " ".join(result.stderr.split())
 
 
 def test_numbers_go_with_their_nouns() -> None:

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-import tfkit
-from tfkit.cli.main import main
+from tests.training.small import RECIPE
 from tfkit.cli.texts import LONGEST
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Capo, Docstrings, Phrases, Probe, VectorCorpus, lines, watch
 
+from ..sampling import each, looped
+from .typed import refused, typed
+
 DEEP = 100_000
-LAYER = {
-    "norm": "layer_norm",
-    "attention": {"type": "multi_head", "num_heads": 2},
-    "feedforward": {"type": "mlp", "d_ff": 8},
-}
-MODEL: dict[str, Any] = {
-    "type": "decoder",
-    "d_model": 8,
-    "vocab_size": "tokenizer",
-    "num_layers": 1,
-    "max_length": 16,
-    "embedding": "tokens",
-    "position": "sinusoidal",
-    "layer": LAYER,
-    "head": "language_model",
-}
 CORPORA: dict[str, Callable[[str], dict[str, Any]]] = {
     "text": lambda file: {"files": [file]},
     "labelled_text": lambda file: {"file": file},
@@ -53,44 +38,24 @@ CORPORA: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def folder_of(file: str) -> str:
-    """A folder of data, made in the working directory, whose only file is that one."""
+    """Make a folder of data in the working directory, whose only file is that one."""
     Path("rows").mkdir()
     Path("rows/rows.parquet").symlink_to(file)
     return "rows"
 
 
-def recipe(**sections: Any) -> dict[str, Any]:
-    data = {"tokenizer": "character", "train": {"type": "text", "files": [__file__], "limit": 8}, "batch": {"size": 2}}
-    train = {"device": "cpu", "steps": 1, "samples": 0, **sections.pop("train", {})}
-    return {
-        "tfkit": 1,
-        "model": MODEL | sections.pop("model", {}),
-        "data": data | sections.pop("data", {}),
-        "objective": "causal_lm",
-        "train": train,
-        "generate": {"max_new_tokens": 2},
-    }
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tfkit.train(recipe(), out=tmp_path_factory.mktemp("runs") / "run", progress=False).folder
+def recipe(model: Any = (), **data: Any) -> dict[str, Any]:
+    corpus = {"tokenizer": "character", "train": {"type": "text", "files": [__file__], "limit": 8}}
+    return {**RECIPE, "model": {**RECIPE["model"], **dict(model)}, "data": corpus | data}
 
 
 @pytest.fixture(params=["pipe", "/dev/zero"])
 def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """What has no end, or no beginning: nobody writes into the pipe."""
+    """A file without an end, or without a beginning: nobody writes into the pipe."""
     if request.param != "pipe":
         return Path(request.param)
     os.mkfifo(tmp_path / "pipe")
     return tmp_path / "pipe"
-
-
-def refused(*arguments: object, stdin: bytes = b"") -> str:
-    """What a command says that refuses its input."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
-    assert isinstance(result.exception, SystemExit) and result.exit_code == 2, (result.exception, result.output)
-    return result.stderr
 
 
 def written(tmp_path: Path, data: Any) -> Path:
@@ -102,51 +67,51 @@ def written(tmp_path: Path, data: Any) -> Path:
 # --- no ordinary file
 
 
-def test_a_recipe(odd: Path, tmp_path: Path) -> None:
-    link = tmp_path / "odd.yaml"
-    link.symlink_to(odd)
-    for line in (["check", link], ["show", link], ["explain", link, "model"], ["diff", "gpt2", link]):
-        assert f"{link}: cannot be read: not a regular file" in refused(*line)
-    assert "not a regular file" in refused("new", tmp_path / "mine", "--from", link)
-    assert "not a regular file" in refused("check", written(tmp_path, {"tfkit": 1, "extends": "odd.yaml"}))
+def test_no_command_reads_what_is_no_ordinary_file(odd: Path, tmp_path: Path, writer: Path) -> None:
+    link, code = tmp_path / "odd.yaml", tmp_path / "odd.py"
+    for name in (link, code):
+        name.symlink_to(odd)
+    train = ("train", "--out", tmp_path / "a")
+    cases: list[tuple[tuple[object, ...], Any]] = [
+        *(
+            (line, None)
+            for line in (("check", link), ("show", link), ("explain", link, "model"), ("diff", "gpt2", link))
+        ),
+        (("new", tmp_path / "mine", "--from", link), None),
+        (("check",), {"tfkit": 1, "extends": "odd.yaml"}),
+        (("check", "gpt2", "--import", code), None),
+        (("parts", "--verify", code), None),
+        (("check", "--trust"), recipe() | {"imports": ["odd.py"]}),
+        (train, recipe(tokenizer={"type": "file", "path": str(odd)})),
+        (train, recipe({"embedding": {"type": "tokens", "vectors": str(odd)}})),
+        (("embed", writer, odd), None),
+    ]
+
+    def check(line: tuple[object, ...], data: Any) -> None:
+        words = line if data is None else (line[0], written(tmp_path, data), *line[1:])
+        result = typed(*words)
+        assert result.exit_code == 2 and "not a regular file" in result.stderr, result.output
+
+    each(cases, check)
 
 
-def test_parts_of_ones_own(odd: Path, tmp_path: Path) -> None:
-    link = tmp_path / "odd.py"
-    link.symlink_to(odd)
-    assert "odd.py: is not a regular file" in refused("check", "gpt2", "--import", link)
-    assert "odd.py: is not a regular file" in refused("parts", "--verify", link)
-    assert "odd.py" in refused("check", written(tmp_path, recipe() | {"imports": ["odd.py"]}), "--trust")
-
-
-@pytest.mark.parametrize("name", CORPORA)
-def test_a_corpus(name: str, odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_corpus_reads_what_is_no_ordinary_file(odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    config = REGISTRY.get("corpus", name).Config.model_validate(CORPORA[name](str(odd)))
-    (file,) = set(config.files_read())
-    assert os.path.samefile(file, odd)
-    with pytest.raises(DataError, match=f"^{file}: is not a regular file"):
-        config.build().examples()
 
+    def check(name: str) -> None:
+        config = REGISTRY.get("corpus", name).Config.model_validate(CORPORA[name](str(odd)))
+        (file,) = set(config.files_read())
+        assert os.path.samefile(file, odd)
+        with pytest.raises(DataError, match=f"^{file}: is not a regular file"):
+            config.build().examples()
 
-def test_every_corpus_of_files_is_tried() -> None:
+    each(CORPORA, check)
     made_here = {
         name
         for name in REGISTRY.names("corpus")
         if issubclass(REGISTRY.get("corpus", name), (Probe, Phrases, Docstrings, Capo, VectorCorpus))
     }
     assert set(REGISTRY.names("corpus")) - set(CORPORA) == made_here
-
-
-def test_a_tokenizer_and_vectors(odd: Path, tmp_path: Path) -> None:
-    tokenizer = recipe(data={"tokenizer": {"type": "file", "path": str(odd)}})
-    assert "is not a regular file" in refused("train", written(tmp_path, tokenizer), "--out", tmp_path / "a")
-    vectors = recipe(model={"embedding": {"type": "tokens", "vectors": str(odd)}})
-    assert "is not a regular file" in refused("train", written(tmp_path, vectors), "--out", tmp_path / "b")
-
-
-def test_texts(odd: Path, run: Path) -> None:
-    assert f"{odd}: is not a regular file" in refused("embed", run, odd)
 
 
 # --- too deep, too long, no text
@@ -156,30 +121,24 @@ def test_nested_too_deeply(tmp_path: Path) -> None:
     file = tmp_path / "deep"
     file.write_text("[" * DEEP + "]" * DEEP)
     assert "deep" in refused("check", file)
-    options = {"file": str(file), "fields": {"text": "text"}}
-    with pytest.raises(DataError, match=r"deep:1: not a JSON value \(nested too deeply\)"):
-        REGISTRY.get("corpus", "json_lines").Config.model_validate(options).build().examples()
-    tokenizer = recipe(data={"tokenizer": {"type": "file", "path": str(file)}})
+    tokenizer = recipe(tokenizer={"type": "file", "path": str(file)})
     assert "deep" in refused("train", written(tmp_path, tokenizer), "--out", tmp_path / "a")
 
 
-@pytest.mark.parametrize("row", [{"text": "a \ud800 b"}, {"text": "\udcff"}], ids=["inside", "alone"])
+@looped("row", [{"text": "a \ud800 b"}, {"text": "\udcff"}])
 def test_half_a_character_in_a_corpus(row: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "half.jsonl"
     file.write_text(json.dumps({"text": "fine"}) + "\n" + json.dumps(row) + "\n")
-    half = recipe(data={"train": {"type": "json_lines", "file": str(file), "fields": {"text": "text"}}})
+    half = recipe(train={"type": "json_lines", "file": str(file), "fields": {"text": "text"}})
     said = refused("train", written(tmp_path, half), "--out", tmp_path / "a")
     assert "half.jsonl:2: text contains a lone surrogate (half of a character, U+D" in said
 
 
-def test_half_a_character_in_a_prompt(run: Path) -> None:
+def test_half_a_character_in_a_prompt_or_a_recipe(writer: Path, tmp_path: Path) -> None:
     """As Python has bytes of the command line that are no UTF-8."""
-    for line in (["generate", run], ["generate", run, "--stream"], ["generate", run, "--jsonl"]):
-        said = refused(*line, "fine", "not \udcff")
+    for form in ([], ["--stream"], ["--jsonl"]):
+        said = refused("generate", writer, *form, "fine", "not \udcff")
         assert "tfkit: prompt 2 cannot be read: the text contains a lone surrogate" in said
-
-
-def test_half_a_character_in_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "half.yaml"
     file.write_text('tfkit: 1\nmodel: {type: "\\ud800"}\n')
     assert "half.yaml:2:18: invalid escape" in refused("check", file)
@@ -188,10 +147,9 @@ def test_half_a_character_in_a_recipe(tmp_path: Path) -> None:
         assert "\\udcff" in refused("check", name)
 
 
-@pytest.mark.parametrize("line", [["generate", "RUN"], ["embed", "RUN", "-"]], ids=str)
-def test_a_line_without_an_end(line: list[str], run: Path) -> None:
-    words = [run if word == "RUN" else word for word in line]
-    said = refused(*words, stdin=b"one\n" + b"a" * (LONGEST + 1))
+@looped("line", [["generate"], ["embed", "-"]])
+def test_a_line_without_an_end(line: list[str], writer: Path) -> None:
+    said = refused(line[0], writer, *line[1:], stdin=b"one\n" + b"a" * (LONGEST + 1))
     assert said == f"tfkit: standard input, line 2: longer than {LONGEST:,} bytes\n"
 
 
@@ -212,11 +170,16 @@ def million(tmp_path: Path) -> str:
     return file
 
 
-def test_rows_that_memory_cannot_hold_are_refused_unread(million: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_memory_cannot_hold_are_refused(million: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "free_memory", lambda: 2**27)
     with pytest.raises(DataError, match=r"rows.parquet: 1,000,000 examples need at least 238\.4 MiB, .* set limit"):
         examples(file=million, fields={"text": "text"})
     assert examples(file=million, fields={"text": "text"}, limit=3) == [{"text": "a"}] * 3
+    left = iter([2**40, 2**38, 2**36])
+    monkeypatch.setattr(watch, "free_memory", lambda: next(left))
+    monkeypatch.setattr(watch, "SELDOM", 100)
+    with pytest.raises(DataError, match=r"after 200 examples, only 64\.0 GiB of memory are left; set limit"):
+        examples(file=million, fields={"text": "text"})
 
 
 def test_how_far_a_long_corpus_is_read_is_logged(
@@ -226,18 +189,8 @@ def test_how_far_a_long_corpus_is_read_is_logged(
     monkeypatch.setattr(watch.time, "monotonic", lambda: 11.0 * next(clock))
     with caplog.at_level("INFO", "tfkit"):
         examples(file=million, fields={"text": "text"}, limit=2500)
-    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
-        "1,000 examples read of 2,500",
-        "2,000 examples read of 2,500",
-    ]
-
-
-def test_reading_stops_while_there_is_memory(million: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = iter([2**40, 2**38, 2**36])
-    monkeypatch.setattr(watch, "free_memory", lambda: next(left))
-    monkeypatch.setattr(watch, "SELDOM", 100)
-    with pytest.raises(DataError, match=r"after 200 examples, only 64\.0 GiB of memory are left; set limit"):
-        examples(file=million, fields={"text": "text"})
+    told = [record.getMessage().split(": ")[1] for record in caplog.records]
+    assert told == ["1,000 examples read of 2,500", "2,000 examples read of 2,500"]
 
 
 def test_a_file_larger_than_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +202,7 @@ def test_a_file_larger_than_memory_is_refused_unread(tmp_path: Path, monkeypatch
         lines.read_bytes(file)
 
 
-@pytest.mark.parametrize("place", [4, 0.99], ids=str)
+@looped("place", [4, 0.99])
 def test_a_damaged_parquet_file_is_told(place: float, tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "rows.parquet"
@@ -263,11 +216,6 @@ def test_a_damaged_parquet_file_is_told(place: float, tmp_path: Path) -> None:
         examples(file=str(file), fields={"text": "text"})
 
 
-def odd_examples() -> Iterator[Any]:
-    yield {"text": "fine"}
-    yield {"text": 3}
-
-
-def test_a_corpus_of_ones_own_gives_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_of_ones_own_gives_texts() -> None:
     with pytest.raises(DataError, match="mine: example 2: text must be a string, got int"):
-        list(watch.watched(odd_examples(), "mine", None))
+        list(watch.watched(iter([{"text": "fine"}, {"text": 3}]), "mine", None))

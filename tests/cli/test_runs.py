@@ -9,29 +9,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from tests.training.small import LINES, RECIPE, trained
-from tfkit.cli.main import main
-from tfkit.recipe.load import load_recipe
-from tfkit.run import Run, evaluate
+from tests.training.small import small, trained
+from tfkit.run import evaluate
 from tfkit.storage.locks import FolderLock, held_by
 
 from ..sampling import looped
+from .typed import typed
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs of other norms and seeds, one of them in a folder of its own."""
     folder = tmp_path_factory.mktemp("made")
-    for split in ("train", "valid"):
-        (folder / f"{split}.txt").write_text("\n".join(LINES))
-    corpora = {split: {"type": "text", "files": str(folder / f"{split}.txt")} for split in ("train", "valid")}
-    recipe = {**RECIPE, "data": {**RECIPE["data"], **corpora}}
     for place, seed, norm in (("a", 3, "layer_norm"), ("b", 2, "rms_norm"), ("deep/c", 1, "rms_norm")):
-        sets = [f"train.seed={seed}", f"model.layer.norm={norm}", "train.metrics=[]"]
-        trained(load_recipe(recipe, sets=sets), folder / "runs" / place)
-    evaluate(Run(folder / "runs" / "a", load_recipe(folder / "runs" / "a" / "resolved.yaml")), "valid")
+        changed = {"train.seed": seed, "model.layer.norm": norm, "train.metrics": []}
+        trained(small(folder, changed), folder / "runs" / place)
+    evaluate(folder / "runs" / "a", "valid")
     return folder
 
 
@@ -41,14 +36,18 @@ def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def runs(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "100"}).invoke(main, ["runs", *arguments])
+def runs(*arguments: object) -> Result:
+    return typed("runs", *arguments, columns=100)
 
 
-def names(*arguments: str) -> list[str]:
+def names(*arguments: object) -> list[str]:
     found = runs("--json", *arguments)
     assert found.exit_code == 0, found.stderr
     return [row["run"] for row in json.loads(found.stdout)]
+
+
+def rows() -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(runs("--csv").stdout)))
 
 
 def test_the_table_has_every_run(folder: Path) -> None:
@@ -79,8 +78,8 @@ def test_filters_and_order(arguments: list[str], expected: list[str], folder: Pa
     assert names(*arguments) == [f"runs/{name}" for name in expected]
 
 
-def test_csv_and_json_have_exact_figures(folder: Path) -> None:
-    table = list(csv.DictReader(io.StringIO(runs("--csv").stdout)))
+def test_csv_and_json_have_exact_figures_and_no_formula(folder: Path) -> None:
+    table = rows()
     data = json.loads(runs("--json").stdout)
     progress = json.loads((folder / "runs" / "a" / "run.json").read_text())
     assert float(table[0]["valid.loss"]) == data[0]["valid.loss"] == progress["best"]["loss"]
@@ -88,12 +87,10 @@ def test_csv_and_json_have_exact_figures(folder: Path) -> None:
     assert data[0]["valid.perplexity"] > 1
     assert table[1]["valid.perplexity"] == ""
 
-
-def test_no_cell_of_csv_is_a_formula(folder: Path) -> None:
     history = folder / "runs" / "a" / "run.json"
     before = history.read_text()
     history.write_text(json.dumps({**json.loads(before), "recipe": "=1+1\x1b", "variants": ["@x"]}))
-    row = next(csv.DictReader(io.StringIO(runs("--csv").stdout)))
+    row = rows()[0]
     history.write_text(before)
     assert (row["recipe"], row["variants"], row["seed"]) == ("'=1+1\\x1b", "'@x", "3")
 
@@ -107,12 +104,10 @@ def test_a_damaged_run_is_listed_with_what_is_wrong(folder: Path, tmp_path: Path
     shutil.copytree(folder / "runs", tmp_path / "runs")
     (tmp_path / "runs" / "b" / "run.json").write_text("[")
     (tmp_path / "runs" / "a" / "resolved.yaml").write_bytes(b"\xff: [")
-    printed = runs(str(tmp_path / "runs")).stdout
-    assert "damaged" in printed
-    assert "run.json: cannot be read" in " ".join(printed.split())
-    assert names(str(tmp_path / "runs"), "--where", "norm=rms_norm") == [
-        str(tmp_path / "runs" / name) for name in ("b", "deep/c")
-    ]
+    printed = " ".join(runs(tmp_path / "runs").stdout.split())
+    assert "damaged" in printed and "run.json: cannot be read" in printed
+    found = names(tmp_path / "runs", "--where", "norm=rms_norm")
+    assert found == [str(tmp_path / "runs" / name) for name in ("b", "deep/c")]
 
 
 def test_a_run_that_is_trained_now_says_so(folder: Path, tmp_path: Path) -> None:
@@ -128,25 +123,17 @@ def test_a_run_that_is_trained_now_says_so(folder: Path, tmp_path: Path) -> None
     assert "finished" not in runs(str(tmp_path)).stdout
 
 
-@looped(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_listed_is_told(folder: Path, tmp_path: Path) -> None:
+    cases = [
         (["nowhere"], "nowhere: no such folder"),
+        ([tmp_path], f"no runs in {tmp_path}"),
         (["--where", "nrm=rms_norm"], "no run has 'nrm'. Did you mean 'norm'?"),
         (["--where", "norm"], "--where 'norm': write a key"),
         (["--where", "step>x"], "--where 'step>x': > compares with a number, not with 'x'"),
         (["--sort", "valid.los"], "--sort valid.los: no run has 'valid.los'. Did you mean 'valid.loss'?"),
         (["--columns", "run,tokns"], "--columns tokns: no run has 'tokns'. Did you mean 'tokens'?"),
         (["--csv", "--json"], "use one of them"),
-    ],
-)
-def test_what_cannot_be_listed_is_told(arguments: list[str], message: str, folder: Path) -> None:
-    found = runs(*arguments)
-    assert found.exit_code == 2
-    assert message in " ".join(found.stderr.split())
-
-
-def test_no_runs(tmp_path: Path) -> None:
-    found = runs(str(tmp_path))
-    assert found.exit_code == 2
-    assert f"no runs in {tmp_path}" in " ".join(found.stderr.split())
+    ]
+    for arguments, message in cases:
+        found = runs(*arguments)
+        assert found.exit_code == 2 and message in " ".join(found.stderr.split()), message

@@ -9,37 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import tfkit
-from tests.generation.test_rules import RECIPE
-from tfkit.cli.main import main
 from tfkit.cli.texts import LONGEST, TextOptions
 from tfkit.core.errors import TfkitError
+
+from ..sampling import looped
+from .typed import refused
+from .typed import typed as command
 
 RECORDS = '{"id": "a", "text": "The "}\n{"id": 7, "text": "fox"}\n'
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "text").write_text("The quick brown fox jumps over the lazy dog\n" * 3)
-    data = {**RECIPE["data"], "train": {"type": "text", "files": str(folder / "text")}}
-    recipe = {**RECIPE, "data": data, "generate": {"max_new_tokens": 4}}
-    return tfkit.train(recipe, out=folder / "x", progress=False).folder
-
-
-def command(*arguments: object, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def refused(*arguments: object) -> str:
-    result = command(*arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    return result.stderr
+@pytest.fixture
+def run(writer: Path) -> Path:
+    return writer
 
 
 def written(folder: Path, name: str, text: str | bytes) -> Path:
@@ -53,7 +37,7 @@ def values(file: Path, *fields: str) -> list[Any]:
     return [text.values if len(text.values) > 1 else text.values[0] for text in given.all()]
 
 
-@pytest.mark.parametrize("name", ["generate", "predict"])
+@looped("name", ["generate", "predict"])
 def test_a_text_that_is_a_file_is_refused(name: str, tmp_path: Path, run: Path) -> None:
     lines, records = written(tmp_path, "in.txt", "The \n"), written(tmp_path, "in.jsonl", RECORDS)
     assert f"'{lines}' is a file; read it with --input {lines}" in refused(name, run, "The ", lines)
@@ -106,45 +90,32 @@ def test_records_keep_their_ids(tmp_path: Path, run: Path) -> None:
 
 
 ID = '{"id": 1, "text": "a"}\n'
-LINES: dict[str, tuple[str | bytes, str]] = {
-    "an empty file": ("", ": contains no text"),
-    "an empty line": ("a\n\nb\n", ":2: empty line; remove it"),
-    "a blank line at the end": ("a\n \n", ":2: empty line; remove it"),
-    "no text": (b"a\n\xff\n", ":2: not UTF-8 text (invalid start byte)"),
-    "wide": ("ab\n".encode("utf-16-le"), ":1: not UTF-8 text (null characters)"),
-    "a line without an end": (b"a\n" + b"a" * (LONGEST + 1), f":2: longer than {LONGEST:,} bytes"),
-}
-OBJECTS: dict[str, tuple[str | bytes, str]] = {
-    "an empty line": (f"{ID}\n", ":2: empty line; remove it"),
-    "no JSON": (f"{ID}{{text: a}}\n", ":2: not a JSON value (column 2: Expecting property name"),
-    "nested": (ID + "[" * 100_000, ":2: not a JSON value (nested too deeply)"),
-    "no object": (f'{ID}"text"\n', ":2: no field 'text'; found a text; expected a mapping"),
-    "no such field": (f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: no field 'text'; available: id, txt. Did you"),
-    "no text": (f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected text or a number"),
-    "an empty text": (f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
-    "half a character": (f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text contains a lone surrogate"),
-    "no id": (f'{ID}{{"text": "a"}}\n', ":2: the record has no id, but others have"),
-    "an id that JSON has no number for": (
-        '{"id": NaN, "text": "a"}\n',
-        ":1: id must be a text or a number, got NaN",
-    ),
-    "an id of no kind": (f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id must be a text or a number, got [2]"),
-}
+FAULTS: list[tuple[list[str], str | bytes, str]] = [
+    ([], "", ": contains no text"),
+    ([], "a\n\nb\n", ":2: empty line; remove it"),
+    ([], "a\n \n", ":2: empty line; remove it"),
+    ([], b"a\n\xff\n", ":2: not UTF-8 text (invalid start byte)"),
+    ([], "ab\n".encode("utf-16-le"), ":1: not UTF-8 text (null characters)"),
+    ([], b"a\n" + b"a" * (LONGEST + 1), f":2: longer than {LONGEST:,} bytes"),
+    (["text"], f"{ID}\n", ":2: empty line; remove it"),
+    (["text"], f"{ID}{{text: a}}\n", ":2: not a JSON value (column 2: Expecting property name"),
+    (["text"], ID + "[" * 100_000, ":2: not a JSON value (nested too deeply)"),
+    (["text"], f'{ID}"text"\n', ":2: no field 'text'; found a text; expected a mapping"),
+    (["text"], f'{ID}{{"id": 2, "txt": "a"}}\n', ":2: no field 'text'; available: id, txt. Did you"),
+    (["text"], f'{ID}{{"id": 2, "text": ["a"]}}\n', ":2: field 'text' is a list; expected text or a number"),
+    (["text"], f'{ID}{{"id": 2, "text": " "}}\n', ":2: text is empty"),
+    (["text"], f'{ID}{{"id": 2, "text": "\\ud800"}}\n', ":2: text contains a lone surrogate"),
+    (["text"], f'{ID}{{"text": "a"}}\n', ":2: the record has no id, but others have"),
+    (["text"], '{"id": NaN, "text": "a"}\n', ":1: id must be a text or a number, got NaN"),
+    (["text"], f'{ID}{{"id": [2], "text": "a"}}\n', ":2: id must be a text or a number, got [2]"),
+]
 
 
-@pytest.mark.parametrize("text, expected", LINES.values(), ids=list(LINES))
-def test_a_fault_of_lines_has_its_place(text: str | bytes, expected: str, tmp_path: Path) -> None:
-    file = written(tmp_path, "in.txt", text)
+@looped(("fields", "text", "expected"), FAULTS)
+def test_a_fault_has_its_place(fields: list[str], text: str | bytes, expected: str, tmp_path: Path) -> None:
+    file = written(tmp_path, "in", text)
     with pytest.raises(TfkitError) as caught:
-        values(file)
-    assert str(caught.value).startswith(f"{file}{expected}")
-
-
-@pytest.mark.parametrize("text, expected", OBJECTS.values(), ids=list(OBJECTS))
-def test_a_fault_of_records_has_its_place(text: str | bytes, expected: str, tmp_path: Path) -> None:
-    file = written(tmp_path, "in.jsonl", text)
-    with pytest.raises(TfkitError) as caught:
-        values(file, "text")
+        values(file, *fields)
     assert str(caught.value).startswith(f"{file}{expected}")
 
 
@@ -158,11 +129,13 @@ def test_a_fault_is_found_before_anything_is_written(tmp_path: Path, run: Path) 
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize("name", ["recipe.yaml", "run.json", "README.md", "checkpoints/step-1", "link"])
+@looped("name", ["recipe.yaml", "run.json", "README.md", "checkpoints/step-1", "link"])
 def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path, name: str) -> None:
     before = (run / "recipe.yaml").read_bytes()
-    (tmp_path / "link").symlink_to(run / "recipe.yaml")
-    output = tmp_path / name if name == "link" else run / name
+    output = run / name
+    if name == "link":
+        output = tmp_path / name
+        output.symlink_to(run / "recipe.yaml")
     assert f"--output {output} would overwrite a file of a run; choose another" in (
         refused("generate", run, "The", "--output", output)
     )
@@ -171,18 +144,19 @@ def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path,
 
 def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     file = written(tmp_path, "in.jsonl", RECORDS)
-    assert "contains JSON lines; name the text field with --field NAME; the first line has id, text" in (
-        refused("generate", run, "--input", file)
-    )
-    assert "--input a and TEXT cannot be combined" in refused("generate", run, "The", "--input", "a")
-    assert "--field names a field of JSON lines" in refused("generate", run, "The", "--field", "text")
-    assert "would overwrite the input file" in refused("generate", run, "--input", file, "--output", file)
+    read = ("generate", run, "--input", file)
     two = ("--field", "text", "--field", "id")
-    assert "reads one text; use --field once" in refused("generate", run, "--input", file, *two)
-    assert "remove --field and --output" in refused(
-        "generate", run, "--input", file, *two[:2], "--output", "o", "--stream"
-    )
-    assert "FILE and --input are equivalent" in refused("embed", run, "a", "--input", "b")
-    assert "--out and --output are equivalent" in refused("embed", run, "a", "--out", "b", "--output", "c")
-    assert "missing input file: use --input FILE" in refused("embed", run)
+    cases: list[tuple[tuple[object, ...], str]] = [
+        (read, "contains JSON lines; name the text field with --field NAME; the first line has id, text"),
+        (("generate", run, "The", "--input", "a"), "--input a and TEXT cannot be combined"),
+        (("generate", run, "The", "--field", "text"), "--field names a field of JSON lines"),
+        ((*read, "--output", file), "would overwrite the input file"),
+        ((*read, *two), "reads one text; use --field once"),
+        ((*read, *two[:2], "--output", "o", "--stream"), "remove --field and --output"),
+        (("embed", run, "a", "--input", "b"), "FILE and --input are equivalent"),
+        (("embed", run, "a", "--out", "b", "--output", "c"), "--out and --output are equivalent"),
+        (("embed", run), "missing input file: use --input FILE"),
+    ]
+    for words, message in cases:
+        assert message in refused(*words)
     assert values(file, "text", "id") == [("The ", "a"), ("fox", "7")]

@@ -11,7 +11,13 @@ from tfkit.cli.main import main
 
 WRITER: dict[str, Any] = {
     **RECIPE,
-    "model": {**RECIPE["model"], "d_model": 16, "max_length": 40, "init": {"type": "normal", "std": 0.3}},
+    "model": {
+        **RECIPE["model"],
+        "d_model": 16,
+        "max_length": 40,
+        "position": "learned",  # reads no further
+        "init": {"type": "normal", "std": 0.3},
+    },
     "data": {"tokenizer": "character", "train": {"type": "text", "files": "text"}},
     "objective": {"type": "causal_lm", "block": 16},
     "train": {"steps": 1, "device": "cpu", "samples": 0},
