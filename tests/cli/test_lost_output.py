@@ -15,7 +15,7 @@ from tfkit.cli.terminal import OUTPUT, echo, outlasting
 from tfkit.core.console import Console
 
 from .forked import Ended, Setup, command
-from .test_streams import RECIPE, close_output, lose_reader
+from .test_streams import close_output, lose_reader
 
 pytestmark = pytest.mark.full
 
@@ -108,12 +108,11 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatch: 
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, place: Path) -> Path:
     """A folder with two runs that differ, and a file of texts."""
     folder = tmp_path_factory.mktemp("runs")
     for name, width in (("a", 8), ("b", 16)):
-        wider = tfkit.load_recipe(RECIPE, overrides={"model.d_model": width})
-        tfkit.train(wider, out=folder / name, progress=False)
+        tfkit.train(place / "pair.yaml", out=folder / name, progress=False, overrides={"model.d_model": width})
     (folder / "texts.txt").write_text("one\ntwo\n")
     return folder
 

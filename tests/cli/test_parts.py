@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from tfkit.cli.main import main
 from tfkit.core.plugins import PluginProblem
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
-from ..sampling import looped
+from ..sampling import each, looped
+from .typed import typed
 
 MINE = '''\
 from tfkit import register
@@ -28,11 +26,7 @@ class Mine(MLP):
 
 
 def parts(*arguments: str | Path, columns: int = 80) -> Result:
-    command = ["parts", *map(str, arguments)]
-    result = CliRunner().invoke(main, command, env={"COLUMNS": str(columns)})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return typed("parts", *arguments, columns=columns)
 
 
 @pytest.fixture
@@ -42,18 +36,11 @@ def mine(tmp_path: Path) -> Path:
     return file
 
 
-def test_all_parts_are_listed() -> None:
-    result = parts()
-    assert result.exit_code == 0
+def test_all_parts_are_listed_and_a_slot_says_how_a_recipe_writes_it() -> None:
+    listed = parts().stdout
     for slot in CATALOGUES:
-        assert f"{slot}: " in result.stdout
-        for name in REGISTRY.names(slot):
-            assert name in result.stdout
-
-
-def test_a_slot_says_how_a_recipe_writes_it() -> None:
+        assert f"{slot}: " in listed and all(name in listed for name in REGISTRY.names(slot))
     result = parts("attention")
-    assert result.exit_code == 0
     assert "in a recipe: model.layer.attention: {type: multi_head, num_heads: 8}" in result.stdout
     assert "arXiv 1706.03762" in result.stdout
     assert "rotary" not in result.stdout
@@ -66,11 +53,11 @@ def test_a_part_is_told_whole(tmp_path: Path) -> None:
         assert text in result.stdout
     recipe = tmp_path / "shown.yaml"
     recipe.write_text(result.stdout.partition("minimal recipe:\n")[2])
-    checked = CliRunner().invoke(main, ["check", str(recipe)])
+    checked = typed("check", recipe)
     assert (checked.exit_code, checked.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("columns", [40, 80, 200])
+@looped("columns", [40, 80, 200])
 def test_what_is_printed_fits_the_terminal(columns: int) -> None:
     for arguments in ((), ("position",), ("tokenizer", "bpe"), ("--matrix",)):
         lines = parts(*arguments, columns=columns).stdout.splitlines()
@@ -91,18 +78,11 @@ def test_the_same_as_data() -> None:
     assert tables[0]["refused"]["rotary"]["multi_head"] is None
 
 
-@looped("slot", list(CATALOGUES))
-def test_a_plural_is_answered_with_the_slot(slot: str) -> None:
-    for plural in {f"{slot}s", f"{slot}es", "corpora" if slot == "corpus" else f"{slot}s"} - set(CATALOGUES):
-        result = parts(plural)
-        assert result.exit_code == 2
-        assert result.stderr == f"tfkit: unknown slot '{plural}'. Did you mean '{slot}'?\n"
-        assert result.stdout == ""
-
-
-@looped(
-    ("arguments", "message"),
-    [
+def test_what_is_asked_wrongly_is_said_in_a_line() -> None:
+    plurals = [(slot, f"{slot}{end}") for slot in CATALOGUES for end in ("s", "es")] + [("corpus", "corpora")]
+    cases = [
+        *(((word,), f"tfkit: unknown slot '{word}'. Did you mean '{slot}'?\n") for slot, word in plurals
+          if word not in CATALOGUES),
         (("zzz",), "unknown slot 'zzz'. Available: attention, mixer,"),
         (("rotary",), "unknown slot 'rotary'. It is a part: tfkit parts position rotary"),
         (("attention", "multihed"), "unknown attention 'multihed'. Did you mean 'multi_head'?"),
@@ -114,13 +94,13 @@ def test_a_plural_is_answered_with_the_slot(slot: str) -> None:
         (("norm", "--matrix", "--check"), "--matrix and --check cannot be combined"),
         (("norm", "--check", "--json"), "--check does not support --json"),
         (("norm", "layer_norm", "more"), "unexpected extra argument"),
-    ],
-)
-def test_what_is_asked_wrongly_is_said_in_a_line(arguments: tuple[str, ...], message: str) -> None:
-    result = parts(*arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert result.stdout == ""
+    ]  # fmt: skip
+
+    def check(arguments: tuple[str, ...], message: str) -> None:
+        result = parts(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "") and message in result.stderr
+
+    each(cases, check)
 
 
 # parts of one's own
@@ -176,62 +156,27 @@ class Mine(Constant):
 
 
 def test_parts_are_held_to_their_contracts(tmp_path: Path) -> None:
-    file = tmp_path / "held.py"
-    file.write_text(SCHEDULE.format(name="held", rate="self.config.lr"))
-    result = parts("--verify", file)
-    assert result.exit_code == 0, result.output
-    assert "schedule held" in result.stdout
-
-
-def test_a_part_that_breaks_its_contract_ends_with_1(tmp_path: Path) -> None:
-    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
+    good, bad, gone = tmp_path / "good.py", tmp_path / "bad.py", tmp_path / "nowhere.py"
     good.write_text(SCHEDULE.format(name="good", rate="self.config.lr"))
     bad.write_text(SCHEDULE.format(name="bad", rate="-1.0"))
-    result = parts("--verify", good, "--verify", bad)
-    assert result.exit_code == 1
-    assert "FAILED" in result.stdout
-    assert "schedule good" in result.stdout
-    only = parts("schedule", "good", "--verify", good, "--verify", bad)
-    assert only.exit_code == 0
-    assert "schedule bad" not in only.stdout
-    broken = parts("--verify", bad, "--verify", good, "--verify", tmp_path / "nowhere.py")
-    assert broken.exit_code == 2
-    assert "schedule good" in broken.stdout
-    assert "nowhere.py" in broken.stderr
+    for words, status, shown in (
+        (("--verify", good), 0, "schedule good"),
+        (("--verify", good, "--verify", bad), 1, "FAILED"),
+        (("schedule", "good", "--verify", good, "--verify", bad), 0, "schedule good"),
+        (("--verify", bad, "--verify", good, "--verify", gone), 2, "schedule good"),
+        (("--verify", gone), 2, ""),
+        (("schedule", "linear", "--check"), 0, "schedule linear"),
+    ):
+        result = parts(*words)
+        assert (result.exit_code, ("schedule bad" in result.stdout)) == (status, bad in words and "good" not in words)
+        assert shown in result.stdout and ("nowhere.py" in result.stderr) == (gone in words)
+        assert "cosine" not in result.stdout
 
 
-def test_only_what_is_asked_for_is_held_to_its_contracts(mine: Path) -> None:
-    result = parts("norm", "--verify", mine)
-    assert result.exit_code == 2
-    told = " ".join(result.stderr.split())
+def test_a_file_without_what_is_asked_for_is_reported(mine: Path, tmp_path: Path) -> None:
+    told = " ".join(parts("norm", "--verify", mine).stderr.split())
     assert told.startswith("tfkit: the modules of --verify register no norm, only feedforward 'mine_")
-
-
-def test_a_file_that_cannot_be_verified_is_reported(tmp_path: Path) -> None:
-    result = parts("--verify", tmp_path / "nowhere.py")
-    assert result.exit_code == 2
-    assert "nowhere.py" in result.stderr
     plain = tmp_path / "plain.py"
     plain.write_text("import tfkit\n")
     result = parts("--verify", plain)
-    assert result.exit_code == 2
-    assert "plain.py" in result.stderr
-
-
-def test_shipped_parts_are_checked_by_name() -> None:
-    result = parts("schedule", "linear", "--check")
-    assert result.exit_code == 0, result.output
-    assert "schedule linear" in result.stdout
-    assert "cosine" not in result.stdout
-
-
-@pytest.mark.full
-def test_help_imports_no_torch() -> None:
-    code = (
-        "import sys\nfrom click.testing import CliRunner\nfrom tfkit.cli.main import main\n"
-        "result = CliRunner().invoke(main, ['parts', '--help'])\n"
-        "assert result.exit_code == 0 and '--verify' in result.output\n"
-        "print([name for name in ('torch', 'pydantic', 'rich') if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert result.exit_code == 2 and "plain.py" in result.stderr

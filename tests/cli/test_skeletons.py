@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tfkit.cli.main import main
 from tfkit.cli.skeleton import FOLDER, USES
 from tfkit.contracts.verify import verify
 from tfkit.core.registry import CATALOGUES, HOMES, REGISTRY
 from tfkit.recipe.imports import import_parts
 
-from ..sampling import looped
+from ..sampling import each, looped
+from .typed import refused, typed
 
 QUICK = ["feedforward", "metric", "stop"]
 SEARCHING = (
@@ -35,10 +34,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def new(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["new", *arguments], catch_exceptions=False)
-
-
 def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -49,15 +44,16 @@ def test_there_is_one_for_every_slot() -> None:
     assert {file.stem for file in FOLDER.glob("*.py")} - {"__init__"} == set(USES)
 
 
-@pytest.mark.parametrize("slot", USES)
+@looped("slot", USES)
 def test_what_it_says_to_type_works(here: Path, slot: str) -> None:
-    result = new("--part", slot, f"my_{slot}")
+    before = set(here.iterdir())
+    result = typed("new", "--part", slot, f"my_{slot}")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert sorted(path.name for path in here.iterdir()) == [f"my_{slot}.py", f"test_my_{slot}.py"]
+    assert {path.name for path in {*here.iterdir()} - before} == {f"my_{slot}.py", f"test_my_{slot}.py"}
     verify_line, check_line, test_line = (line.strip() for line in result.stdout.partition("Next: ")[2].splitlines())
     assert verify_line == f"tfkit parts --verify my_{slot}.py"
     assert test_line == f"pytest test_my_{slot}.py"
-    checked = CliRunner().invoke(main, shlex.split(check_line)[1:], catch_exceptions=False)
+    checked = typed(*shlex.split(check_line)[1:])
     assert checked.exit_code == 0, checked.stderr
     assert f"my_{slot}" in REGISTRY.names(slot)
 
@@ -76,7 +72,7 @@ def test_it_shows_what_to_change_and_needs_little(slot: str) -> None:
 
 def write(slots: Sequence[str]) -> None:
     for slot in slots:
-        assert new("--part", slot, f"my_{slot}").exit_code == 0
+        assert typed("new", "--part", slot, f"my_{slot}").exit_code == 0
 
 
 @pytest.mark.slow
@@ -98,63 +94,51 @@ def test_all_the_tests_it_writes_pass(here: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("slot", ["schedule", "logits", "stop", "strategy", "metric", "callback"])
-def test_it_keeps_its_contracts(here: Path, slot: str) -> None:
-    write([slot])
-    import_parts(f"my_{slot}.py")
-    assert verify(REGISTRY.get(slot, f"my_{slot}")).holds
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("slot", USES)
-def test_every_one_keeps_its_contracts(here: Path, slot: str) -> None:
-    write([slot])
-    import_parts(f"my_{slot}.py")
-    report = verify(REGISTRY.get(slot, f"my_{slot}"))
-    assert report.holds, report
-
-
 @pytest.mark.parametrize(
+    "slots",
+    [["schedule", "logits", "stop", "strategy", "metric", "callback"], pytest.param(USES, marks=pytest.mark.slow)],
+    ids=len,
+)
+def test_it_keeps_its_contracts(here: Path, slots: Sequence[str]) -> None:
+    write(slots)
+
+    def check(slot: str) -> None:
+        import_parts(f"my_{slot}.py")
+        report = verify(REGISTRY.get(slot, f"my_{slot}"))
+        assert report.holds, report
+
+    each(slots, check)
+
+
+@looped(
     ("name", "part"),
     [("x", "X"), ("sharp_eyes", "SharpEyes"), ("attention", "AttentionPart"), ("tensor", "TensorPart"), ("_1", "My1")],
 )
 def test_the_class_has_the_parts_name(here: Path, name: str, part: str) -> None:
-    assert new("--part", "attention", name).exit_code == 0
+    assert typed("new", "--part", "attention", name).exit_code == 0
     tree = ast.parse((here / f"{name}.py").read_text())
     (made,) = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     assert made == part
     import_parts(f"{name}.py")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--part", "atention", "x"], "unknown slot 'atention'. Did you mean 'attention'?"),
-        (["--part", "model", "x"], "no skeleton for the slot 'model'. Available: attention, "),
-        (["--part", "attention", "multi_head"], "attention 'multi_head' is already registered"),
-        (
-            ["--part", "attention", "two words"],
-            "must be an identifier such as my_attention, got 'two words'",
-        ),
-        (
-            ["--part", "attention", "x", "--from", "gpt2"],
-            "the only other arguments that it accepts are NAME and --force",
-        ),
-        (["--part", "attention", "x", "--set", "a=1"], "the only other arguments that it accepts are NAME and --force"),
-    ],
-)
-def test_what_cannot_be_is_said(here: Path, arguments: list[str], message: str) -> None:
-    result = new(*arguments)
-    assert result.exit_code == 2
-    assert message in " ".join(result.stderr.split())
-    assert not list(here.iterdir())
-
-
-@pytest.mark.parametrize("there", ["mine.py", "test_mine.py"])
-def test_nothing_is_written_over(here: Path, there: str) -> None:
-    (here / there).write_text("precious\n")
-    result = new("--part", "norm", "mine")
-    assert (result.exit_code, f"tfkit: {there}: already exists" in result.stderr) == (2, True)
-    assert [(path.name, path.read_text()) for path in here.iterdir()] == [(there, "precious\n")]
-    assert new("--part", "norm", "mine", "--force").exit_code == 0
-    assert "precious" not in (here / there).read_text()
+def test_what_cannot_be_is_said_and_nothing_is_written_over(here: Path) -> None:
+    lone = "the only other arguments that it accepts are NAME and --force"
+    for arguments, message in (
+        (("atention", "x"), "unknown slot 'atention'. Did you mean 'attention'?"),
+        (("model", "x"), "no skeleton for the slot 'model'. Available: attention, "),
+        (("attention", "multi_head"), "attention 'multi_head' is already registered"),
+        (("attention", "two words"), "must be an identifier such as my_attention, got 'two words'"),
+        (("attention", "x", "--from", "gpt2"), lone),
+        (("attention", "x", "--set", "a=1"), lone),
+    ):
+        assert message in " ".join(refused("new", "--part", *arguments).split())
+        assert not list(here.iterdir())
+    for there in ("mine.py", "test_mine.py"):
+        (here / there).write_text("precious\n")
+        assert f"tfkit: {there}: already exists" in refused("new", "--part", "norm", "mine")
+        assert [(path.name, path.read_text()) for path in here.iterdir()] == [(there, "precious\n")]
+        (here / there).unlink()
+    (here / "mine.py").write_text("precious\n")
+    assert typed("new", "--part", "norm", "mine", "--force").exit_code == 0
+    assert "precious" not in (here / "mine.py").read_text()

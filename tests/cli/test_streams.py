@@ -11,64 +11,28 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 import tfkit
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.progress import Reporter
 
+from ..sampling import each
 from .forked import command, environment, start, wait
 
-RECIPE: dict[str, Any] = {
-    "tfkit": 1,
-    "model": {
-        "type": "encoder_decoder",
-        "d_model": 8,
-        "vocab_size": "tokenizer",
-        "num_layers": 1,
-        "embedding": {"type": "tokens", "shared": True},
-        "position": "sinusoidal",
-        "layer": {
-            "norm": "layer_norm",
-            "attention": {"type": "multi_head", "num_heads": 2},
-            "feedforward": {"type": "mlp", "d_ff": 8},
-        },
-        "head": {"type": "language_model", "tied": True},
-    },
-    "data": {
-        "tokenizer": "character",
-        "train": {"type": "phrases", "train": 24, "valid": 6, "test": 6},
-        "valid": {"type": "phrases", "split": "valid", "train": 24, "valid": 6, "test": 6},
-        "batch": {"size": 4},
-    },
-    "objective": "seq2seq",
-    "train": {
-        "device": "cpu",
-        "steps": 4,
-        "evaluate_every": 2,
-        "checkpoint_every": 100_000_000,
-        "samples": 2,
-        "schedule": {"type": "constant", "lr": 0.01},
-    },
-    "generate": {"max_new_tokens": 4},
-}
 ENDLESS = "train.steps=100_000_000"
 SECONDS = 120  # until a test gives up waiting; nothing depends on how long anything takes
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("recipes") / "tiny.yaml"
-    file.write_text(yaml.safe_dump(RECIPE))
-    return file
+@pytest.fixture
+def recipe(place: Path) -> Path:
+    return place / "pair.yaml"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tfkit.train(RECIPE, out=tmp_path_factory.mktemp("runs") / "run", progress=False).folder
+@pytest.fixture
+def run(pair: Path) -> Path:
+    return pair
 
 
 def lines(recipe: Path, run: Path) -> list[tuple[str | Path, ...]]:
@@ -93,12 +57,7 @@ def lines(recipe: Path, run: Path) -> list[tuple[str | Path, ...]]:
     ]
 
 
-QUICK = (2, 6)
-LINES = [pytest.param(number, marks=[] if number in QUICK else [pytest.mark.slow]) for number in range(16)]
-
-
-def test_every_line_is_tried(recipe: Path, run: Path) -> None:
-    assert len(lines(recipe, run)) == len(LINES)
+EVERY = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])  # of these lines
 
 
 def close_output() -> None:
@@ -118,43 +77,42 @@ def lose_reader() -> None:
 # --- output that cannot be written
 
 
-@pytest.mark.parametrize("number", LINES)
+@EVERY
 def test_output_that_cannot_be_written_is_told_in_a_line(
-    number: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line = lines(recipe, run)[number]
-    whole = command(*line, folder=tmp_path)
-    assert (whole.status, whole.err) == (0, "") and whole.out, whole
-    full = command(*line, folder=tmp_path, out="/dev/full")
-    assert (full.status, full.err) == (1, "tfkit: the output cannot be written: No space left on device\n"), full
-    unread = command(*line, folder=tmp_path, setup=lose_reader)
-    assert (unread.status, unread.err) == (1, ""), unread
-    closed = command(*line, folder=tmp_path, setup=close_output)
-    by_click = line[-1] in ("--help", "--version")  # which says nothing then
-    expected = (0, "") if by_click else (1, "tfkit: the output cannot be written: the stream is closed\n")
-    assert (closed.status, closed.err) == expected, closed
+    unwritten = "tfkit: the output cannot be written: "
+
+    def check(*line: str | Path) -> None:
+        whole = command(*line, folder=tmp_path)
+        assert (whole.status, whole.err) == (0, "") and whole.out, whole
+        full = command(*line, folder=tmp_path, out="/dev/full")
+        assert (full.status, full.err) == (1, f"{unwritten}No space left on device\n"), full
+        unread = command(*line, folder=tmp_path, setup=lose_reader)
+        assert (unread.status, unread.err) == (1, ""), unread
+        closed = command(*line, folder=tmp_path, setup=close_output)
+        by_click = line[-1] in ("--help", "--version")  # which says nothing then
+        expected = (0, "") if by_click else (1, f"{unwritten}the stream is closed\n")
+        assert (closed.status, closed.err) == expected, closed
+
+    each(lines(recipe, run)[1::every], check)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("setup", [close_output, lose_reader, close_all], ids=lambda setup: setup.__name__)
-def test_training_goes_on_into_its_log_when_nobody_reads(
-    setup: Callable[[], None], recipe: Path, tmp_path: Path
-) -> None:
-    ended = command("train", recipe, "--out", tmp_path / "run", folder=tmp_path, setup=setup)
-    assert (ended.status, ended.err) == (0, ""), ended
-    log = (tmp_path / "run" / "train.log").read_text()
-    assert "step 4 of 4" in log and "next: tfkit generate" in log
-    assert tfkit.load_run(tmp_path / "run").generate("one") is not None
-    if setup is lose_reader:
-        assert "the output cannot be written: Broken pipe; further output goes only to this log" in log
-
-
-@pytest.mark.slow
-def test_training_goes_on_when_the_disk_of_its_output_is_full(recipe: Path, tmp_path: Path) -> None:
-    ended = command("train", recipe, "--out", tmp_path / "run", folder=tmp_path, out="/dev/full")
-    assert (ended.status, ended.err) == (0, ""), ended
-    assert "No space left on device; further output goes only to" in (tmp_path / "run" / "train.log").read_text()
+def test_training_goes_on_into_its_log_when_nobody_reads(recipe: Path, tmp_path: Path) -> None:
+    lost = "the output cannot be written: {}; further output goes only to this log"
+    for name, setup, out, told in (
+        ("closed", close_output, None, ""),
+        ("unread", lose_reader, None, lost.format("Broken pipe")),
+        ("all", close_all, None, ""),
+        ("full", None, "/dev/full", lost.format("No space left on device")),
+    ):
+        ended = command("train", recipe, "--out", tmp_path / name, folder=tmp_path, setup=setup, out=out)
+        assert (ended.status, ended.err) == (0, ""), ended
+        log = (tmp_path / name / "train.log").read_text()
+        assert "step 4 of 4" in log and "next: tfkit generate" in log and told in log
+        assert tfkit.load_run(tmp_path / name).generate("one") is not None
 
 
 def test_the_samples_of_a_run_may_lose_their_reader(tmp_path: Path) -> None:
@@ -175,11 +133,10 @@ def test_the_samples_of_a_run_may_lose_their_reader(tmp_path: Path) -> None:
 # --- closed input, other encodings, odd widths
 
 
-@pytest.mark.parametrize("name", ["generate", pytest.param("predict", marks=pytest.mark.slow), "embed"])
-def test_closed_input_is_told(name: str, run: Path, tmp_path: Path) -> None:
-    more = ["-"] if name == "embed" else []
-    ended = command(name, run, *more, folder=tmp_path, setup=lambda: os.close(0))
-    assert ended.status == 2 and ended.err.startswith("tfkit: standard input is closed; "), ended
+def test_closed_input_is_told(run: Path, tmp_path: Path) -> None:
+    for name, *more in (["generate"], ["predict"], ["embed", "-"]):
+        ended = command(name, run, *more, folder=tmp_path, setup=lambda: os.close(0))
+        assert ended.status == 2 and ended.err.startswith("tfkit: standard input is closed; "), ended
 
 
 def test_closed_streams_leave_their_numbers_to_nothing_else(recipe: Path, tmp_path: Path) -> None:
@@ -196,28 +153,29 @@ def test_closed_streams_leave_their_numbers_to_nothing_else(recipe: Path, tmp_pa
     assert wait(child) == 0
 
 
-@pytest.mark.parametrize("number", LINES)
+@EVERY
 def test_text_that_the_terminal_cannot_show_is_spelled_out(
-    number: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line = lines(recipe, run)[number]
-    with environment({"PYTHONIOENCODING": "ascii", "COLUMNS": "0"}):
+
+    def check(*line: str | Path) -> None:
         ended = command(*line, folder=tmp_path)
-    assert (ended.status, ended.err) == (0, ""), ended
-    assert ended.out.isascii() and ended.out
+        assert (ended.status, ended.err) == (0, ""), ended
+        assert ended.out.isascii() and ended.out
 
-
-def test_a_part_that_the_encoding_lacks_is_spelled_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with environment({"PYTHONIOENCODING": "ascii"}):
+    with environment({"PYTHONIOENCODING": "ascii", "COLUMNS": "0"}):
+        each(lines(recipe, run)[1::every], check)
         ended = command("check", "größe.yaml", folder=tmp_path)
     assert ended.status == 2 and ended.err.startswith("gr\\xf6\\xdfe.yaml: "), ended
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", ["1", "many", "100000"])
-def test_any_width_of_a_terminal_will_do(width: str, recipe: Path, run: Path, tmp_path: Path) -> None:
+def test_any_width_of_a_terminal_will_do(
+    width: str, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with environment({"COLUMNS": width}):
         for line in lines(recipe, run):
             ended = command(*line, folder=tmp_path)
@@ -332,11 +290,11 @@ def test_a_hangup_is_heeded_once_and_with_another_signal() -> None:
         sent(signal.SIGTERM, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals) -> None:
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        assert not sent(number).asked
-        assert signal.getsignal(number) is signal.SIG_IGN
-    finally:
-        signal.signal(number, before)
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    for number in (signal.SIGHUP, signal.SIGINT):
+        before = signal.signal(number, signal.SIG_IGN)
+        try:
+            assert not sent(number).asked
+            assert signal.getsignal(number) is signal.SIG_IGN
+        finally:
+            signal.signal(number, before)
