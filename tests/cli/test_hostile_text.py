@@ -15,30 +15,18 @@ import yaml
 from click.testing import CliRunner
 
 import tfkit
+from tests.training.small import RECIPE
 from tfkit.cli.main import main
 from tfkit.cli.terminal import echo_text
 from tfkit.core.errors import Fault, Place, UsageError
 from tfkit.core.output import json_line, printable
 
+from ..sampling import looped
+
 # clears the screen; the same in one character; shows the rest backwards; overwrites the line
 EVIL = "x\x1b[2J\x9b2J\u202ey\rz"
 SPELLED = "x\\x1b[2J\\x9b2J\\u202ey\\x0dz"
 ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-MODEL: dict[str, Any] = {
-    "type": "encoder",
-    "d_model": 8,
-    "vocab_size": "tokenizer",
-    "num_layers": 1,
-    "embedding": "tokens",
-    "position": "sinusoidal",
-    "layer": {
-        "norm": "layer_norm",
-        "attention": {"type": "multi_head", "num_heads": 2},
-        "feedforward": {"type": "mlp", "d_ff": 8},
-    },
-    "head": {"type": "classifier", "num_classes": "labels"},
-}
 
 
 def recipe(folder: Path) -> dict[str, Any]:
@@ -47,9 +35,10 @@ def recipe(folder: Path) -> dict[str, Any]:
     rows = [{"text": f"a {EVIL}", "label": f"one {EVIL}"}, {"text": "b \u202e", "label": "two\x1b[0m"}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     corpus = {"type": "json_lines", "file": str(file), "fields": {"text": "text", "label": "label"}}
+    model = {**RECIPE["model"], "type": "encoder", "head": {"type": "classifier", "num_classes": "labels"}}
     return {
         "tfkit": 1,
-        "model": MODEL,
+        "model": model,
         "data": {"tokenizer": "character", "train": corpus, "valid": corpus, "batch": {"size": 2}},
         "objective": "classification",
         "train": {"device": "cpu", "steps": 1, "samples": 0},
@@ -153,13 +142,13 @@ def test_no_door_lets_a_control_character_through(every: int, place: Path, run: 
     assert sum("\\x1b[2J" in text for text in texts) > 0.7 * len(texts)  # or this test feeds nothing
 
 
-@pytest.mark.parametrize("terminal", [True, False])
 def test_what_a_model_writes_is_spelled_out_on_a_terminal_alone(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tfkit.cli.terminal.is_terminal", lambda stream: terminal)
-    echo_text(EVIL, end="")
-    assert capsys.readouterr().out == (SPELLED if terminal else EVIL)
+    for terminal in (True, False):
+        monkeypatch.setattr("tfkit.cli.terminal.is_terminal", lambda stream, terminal=terminal: terminal)
+        echo_text(EVIL, end="")
+        assert capsys.readouterr().out == (SPELLED if terminal else EVIL)
 
 
 def test_what_is_logged_is_printed_as_harmlessly(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +163,9 @@ def test_what_is_logged_is_printed_as_harmlessly(run: Path, monkeypatch: pytest.
     assert said("evaluate", run) == f"tfkit: left out: {SPELLED}\ntfkit: enough\n"
 
 
-def test_the_log_of_a_run_is_as_harmless(run: Path) -> None:
+def test_what_a_run_wrote_about_itself_is_harmless_and_read_again(run: Path) -> None:
     log = (run / "train.log").read_bytes().decode()
     assert SPELLED in log and not ACTING.search(log)
-
-
-def test_what_a_run_wrote_about_itself_is_read_again(run: Path) -> None:
     assert not ACTING.search((run / "resolved.yaml").read_text(encoding="utf-8").replace("\n", ""))
     assert tfkit.load_run(run).recipe.data.train.file.endswith(f"{EVIL}.jsonl")  # type: ignore[union-attr]
 
@@ -211,10 +197,10 @@ def calls(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node.func)
 
 
-@pytest.mark.parametrize("room", ["cli", "reports", "training", "contracts", "run", "interop"])
+@looped("room", ["cli", "reports", "training", "contracts", "run", "interop"])
 def test_everything_is_printed_through_the_doors(room: str) -> None:
     root = Path(tfkit.__file__).parent / room
-    for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+    for file in sorted(root.rglob("*.py")):
         if file.name == "example.py":  # a script that travels with an export
             continue
         text = file.read_text(encoding="utf-8")

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 import tfkit
 from tests.studies.test_page import LOOK
 from tests.test_run import recipe, silent
 from tests.training.small import small
 from tests.training.small import trained as train_small
-from tfkit.cli.main import main
 from tfkit.core.bounds import Bound
 from tfkit.generation.attention import AttentionMap, AttentionMaps
 from tfkit.reports.attention import LARGEST, page
 from tfkit.run import Run
+
+from .typed import refused, typed
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \x1b[2J\u202e"
 
@@ -37,19 +37,6 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return silent(recipe(), tmp_path_factory.mktemp("pair") / "run")
-
-
-def command(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, ["look", *(str(argument) for argument in arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def refused(*arguments: object) -> str:
-    result = command(*arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    return result.stderr
 
 
 def test_a_text_has_its_tokens_as_labels_and_its_probabilities(writer: Run) -> None:
@@ -104,42 +91,47 @@ def test_the_scores_of_a_head_are_those_of_its_weights() -> None:
 
 
 def test_the_command_prints_heads_rows_and_tokens(writer: Run, tmp_path: Path) -> None:
-    out = command(writer.folder, "one two three one").stdout
+    out = typed("look", writer.folder, "one two three one").stdout
     assert re.search(r"decoder\.layers\.0\.attention +[01] +\d\.\d\d +\d\.\d +\d\.\d{3}\n", out)
     assert "probability of each token, given the tokens before it" in out
-    rows = command(writer.folder, "one two three one", "--head", "decoder.layers.0.attention:1").stdout.splitlines()
+    rows = typed(
+        "look", writer.folder, "one two three one", "--head", "decoder.layers.0.attention:1"
+    ).stdout.splitlines()
     assert len(rows) == 1 + len(writer.read(["one two three one"])[0])
     assert rows[0].split() == ["query", "next", "most", "second"] and rows[2].split()[:2] == ["▁one", "▁two"]
-    assert "on special tokens" in command(writer.folder, "one two", "--token", "two").stdout
-    data = json.loads(command(writer.folder, "one two", "--json", "--token", "two").stdout)
+    assert "on special tokens" in typed("look", writer.folder, "one two", "--token", "two").stdout
+    data = json.loads(typed("look", writer.folder, "one two", "--json", "--token", "two").stdout)
     assert len(data["heads"]) == 2 and data["token"] == "two" and data["predicts"] == "next"
 
 
-def test_what_cannot_be_looked_at_is_refused(writer: Run, pair: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_looked_at_is_refused(writer: Run, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one")
-    assert "reads one text; a target requires an encoder-decoder" in refused(writer.folder, "one", "--target", "two")
-    assert "'six' is not a token of the text; its tokens are" in refused(writer.folder, "one two", "--token", "six")
     place = "decoder.layers.0.attention"
-    assert f"--head must be {place}:0 to {place}:1" in refused(writer.folder, "one", "--head", f"{place}:2")
-    assert "there are no attention weights for 'x'" in refused(writer.folder, "one", "--head", "x:0")
-    assert "remove --token and --json" in refused(writer.folder, "one", "--head", "x:0", "--json")
-    assert "is a file; pass a text" in refused(writer.folder, tmp_path / "text")
-    assert "--out - prints the page" in refused(writer.folder, "one", "--json", "--out", "-")
+    for words, message in (
+        (("one", "--target", "two"), "reads one text; a target requires an encoder-decoder"),
+        (("one two", "--token", "six"), "'six' is not a token of the text; its tokens are"),
+        (("one", "--head", f"{place}:2"), f"--head must be {place}:0 to {place}:1"),
+        (("one", "--head", "x:0"), "there are no attention weights for 'x'"),
+        (("one", "--head", "x:0", "--json"), "remove --token and --json"),
+        ((tmp_path / "text",), "is a file; pass a text"),
+        (("one", "--json", "--out", "-"), "--out - prints the page"),
+        (("one", "--token", "one", "--out", tmp_path), str(tmp_path)),
+    ):
+        assert message in refused("look", writer.folder, *words)
     with pytest.raises(tfkit.UsageError, match="attention takes a text"):
         writer.attention(3)  # type: ignore[arg-type]
-    assert str(tmp_path) in refused(writer.folder, "one", "--token", "one", "--out", tmp_path)
 
 
 def test_a_long_text_is_refused_before_anything_is_computed(writer: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfkit.generation.attention.LOOKED", Bound(31, "weights"))
-    assert command(writer.folder, "one").stdout
-    said = refused(writer.folder, "one two three")
+    assert typed("look", writer.folder, "one").stdout
+    said = refused("look", writer.folder, "one two three")
     assert "tokens have" in said and "attention weights; at most 31 can be shown" in said
 
 
 def test_the_page_replaces_an_older_one_and_lets_no_text_act(writer: Run, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("older")
-    assert "the page: " in command(writer.folder, "one two", "--out", tmp_path / "page.html").stdout
+    assert "the page: " in typed("look", writer.folder, "one two", "--out", tmp_path / "page.html").stdout
     text = (tmp_path / "page.html").read_text()
     assert text.startswith("<!doctype html>") and "http" not in text.replace("http-equiv", "")
     tokens = (HOSTILE, "b")

@@ -15,6 +15,8 @@ from tfkit.core.blame import blame, note, own_parts
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 
+from ..sampling import looped
+
 # each part fails where its text says so; the line of each failure stands in its comment
 PARTS = """\
 import torch, tfkit
@@ -149,8 +151,17 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("where", "line", "part"), CASES, ids=lambda value: str(value)[:20])
-def test_its_file_and_line_are_told(where: str, line: list[str], part: str, folder: Path) -> None:
+@looped(("where", "line", "part"), CASES)
+def test_its_file_and_line_are_told(
+    where: str, line: list[str], part: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfkit.recipe.imports._IMPORTED", {})  # as in a new process
+    with REGISTRY.recording() as entries:
+        told_of(where, line, part, folder)
+    REGISTRY.take_back(iter(entries))
+
+
+def told_of(where: str, line: list[str], part: str, folder: Path) -> None:
     fails(folder, where)
     result = tfkit_command(*line, "--import", "parts.py")
     assert result.exit_code == 2, result.output

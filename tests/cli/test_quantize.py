@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
-from tfkit.cli.main import main
 from tfkit.core.errors import RunError
 from tfkit.generation.products import Int8
 from tfkit.run import load_run
 from tfkit.training.folder import WEIGHTS
 from tfkit.training.weights import load_weights
 
+from ..sampling import each, looped
 from ..training.small import small, trained
+from .typed import refused, typed
 
 UP = "decoder.layers.0.feedforward.up.weight"
 Tensors = dict[str, torch.Tensor]
@@ -32,15 +32,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A small run, and the same in int8."""
     place = tmp_path_factory.mktemp("quantize")
     trained(small(place), place / "run")
-    made = tfkit_command("quantize", place / "run", place / "small", "--json")
+    made = typed("quantize", place / "run", place / "small", "--json")
     assert made.exit_code == 0, made.output
     (place / "told.json").write_text(made.stdout)
     return place / "run", place / "small"
-
-
-def tfkit_command(*words: str | Path) -> Result:
-    """The result of a command."""
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def test_matrices_are_int8_with_a_scale_a_row(folders: tuple[Path, Path]) -> None:
@@ -87,48 +82,21 @@ def test_it_decodes_with_the_int8_that_is_stored(folders: tuple[Path, Path]) -> 
     assert torch.allclose(*products, atol=1e-6)  # float32 rounds the scale once more
 
 
-def _without_scale(tensors: Tensors) -> None:
-    del tensors[f"{UP}_scale"]
+SCALE = f"{UP}_scale"
+CHANGES: list[tuple[Callable[[Tensors], object], str]] = [
+    (lambda tensors: tensors.pop(SCALE), f"{UP} has no {SCALE}"),
+    (lambda tensors: tensors[SCALE][3].fill_(math.nan), f"{SCALE} holds NaN, infinite, zero or negative numbers"),
+    (lambda tensors: tensors[SCALE][0].mul_(-1), f"{SCALE} holds NaN, infinite, zero or negative numbers"),
+    (lambda tensors: tensors.update({SCALE: tensors[SCALE].half()}), f"{SCALE} holds float16, expected float32"),
+    (lambda tensors: tensors.update({SCALE: tensors[SCALE][:-1].clone()}), rf"{SCALE} has shape \[7\], expected \[8\]"),
+    (lambda tensors: tensors.update({UP: tensors[UP].to(torch.uint8)}), f"{UP} holds uint8, expected float32"),
+    (lambda tensors: tensors.update({UP: tensors[UP].flatten()}), f"{UP} has 1 axes, expected 2"),
+]
 
 
-def _with_nan(tensors: Tensors) -> None:
-    tensors[f"{UP}_scale"][3] = math.nan
-
-
-def _negative(tensors: Tensors) -> None:
-    tensors[f"{UP}_scale"][0] *= -1
-
-
-def _half(tensors: Tensors) -> None:
-    tensors[f"{UP}_scale"] = tensors[f"{UP}_scale"].half()
-
-
-def _short(tensors: Tensors) -> None:
-    tensors[f"{UP}_scale"] = tensors[f"{UP}_scale"][:-1].clone()
-
-
-def _unsigned(tensors: Tensors) -> None:
-    tensors[UP] = tensors[UP].to(torch.uint8)
-
-
-def _flat(tensors: Tensors) -> None:
-    tensors[UP] = tensors[UP].flatten()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (_without_scale, f"{UP} has no {UP}_scale"),
-        (_with_nan, f"{UP}_scale holds NaN, infinite, zero or negative numbers"),
-        (_negative, f"{UP}_scale holds NaN, infinite, zero or negative numbers"),
-        (_half, f"{UP}_scale holds float16, expected float32"),
-        (_short, rf"{UP}_scale has shape \[7\], expected \[8\]"),
-        (_unsigned, f"{UP} holds uint8, expected float32"),
-        (_flat, f"{UP} has 1 axes, expected 2"),
-    ],
-)
+@looped(("change", "message"), CHANGES)
 def test_a_file_from_elsewhere_is_refused_in_words(
-    folders: tuple[Path, Path], tmp_path: Path, change: Callable[[Tensors], None], message: str
+    folders: tuple[Path, Path], tmp_path: Path, change: Callable[[Tensors], object], message: str
 ) -> None:
     tensors = load_file(folders[1] / WEIGHTS)
     change(tensors)
@@ -137,35 +105,29 @@ def test_a_file_from_elsewhere_is_refused_in_words(
         load_weights(load_run(folders[1]).model, tmp_path / WEIGHTS)
 
 
-def test_it_is_neither_resumed_nor_started_from(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    small_run = folders[1]
-    resumed = tfkit_command("train", folders[0] / "resolved.yaml", "--out", small_run, "--resume")
-    assert resumed.exit_code == 2
-    assert "contains int8 weights, which cannot be trained" in resumed.stderr
-    again = tfkit_command("train", folders[0] / "resolved.yaml", "--out", small_run)
-    assert "contains a run in int8; --force replaces it" in again.stderr
-    (tmp_path / "mine.yaml").write_text(f"extends: {folders[0] / 'resolved.yaml'}\ntrain:\n  init_from: {small_run}\n")
-    started = tfkit_command("train", tmp_path / "mine.yaml", "--out", tmp_path / "new")
-    assert started.exit_code == 2
-    assert f"mine.yaml:3:14: train.init_from: {small_run} contains quantized weights" in started.stderr
-    assert not (tmp_path / "new").exists()
-
-
-def test_what_cannot_be_quantized_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
     run, small_run = folders
-    for words, message in (
-        ((small_run, tmp_path / "out"), "the weights are already in int8"),
-        ((run, run, "--force"), "is the run itself"),
-        ((run, run / "int8"), "is inside the run"),
-        ((run, small_run), "--force replaces it"),
-        ((run, tmp_path / "out", "--split", "tset"), "no split 'tset'"),
-        ((tmp_path / "nothing", tmp_path / "out"), "no such folder"),
-        ((run, tmp_path / "out", "--to", "int4"), "'int4'"),
-    ):
-        found = tfkit_command("quantize", *words)
-        assert found.exit_code == 2
-        assert message in found.stderr
-    assert not (tmp_path / "out").exists()
+    resolved, mine, out = run / "resolved.yaml", tmp_path / "mine.yaml", tmp_path / "out"
+    mine.write_text(f"extends: {resolved}\ntrain:\n  init_from: {small_run}\n")
+    started = f"mine.yaml:3:14: train.init_from: {small_run} contains quantized weights"
+    cases: list[tuple[tuple[Any, ...], str]] = [
+        (("train", resolved, "--out", small_run, "--resume"), "contains int8 weights, which cannot be trained"),
+        (("train", resolved, "--out", small_run), "contains a run in int8; --force replaces it"),
+        (("train", mine, "--out", out), started),
+        (("quantize", small_run, out), "the weights are already in int8"),
+        (("quantize", run, run, "--force"), "is the run itself"),
+        (("quantize", run, run / "int8"), "is inside the run"),
+        (("quantize", run, small_run), "--force replaces it"),
+        (("quantize", run, out, "--split", "tset"), "no split 'tset'"),
+        (("quantize", tmp_path / "nothing", out), "no such folder"),
+        (("quantize", run, out, "--to", "int4"), "'int4'"),
+    ]
+
+    def check(words: tuple[Any, ...], message: str) -> None:
+        assert message in refused(*words)
+
+    each(cases, check)
+    assert not out.exists()
 
 
 def test_nothing_is_written_into_the_run_itself(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -176,7 +138,7 @@ def test_nothing_is_written_into_the_run_itself(folders: tuple[Path, Path], tmp_
     lines += [("export", run, "--to", "onnx")]
     for out in (run, run / "sub", link / "a" / "b", link / "a" / "..", f"{run}/../{run.name}/x"):
         for command, source, *options in lines:
-            found = tfkit_command(command, source, out, "--force", *options)
+            found = typed(command, source, out, "--force", *options)
             assert found.exit_code == 2 and "choose a folder outside it" in found.stderr, (out, options, found.output)
     assert sorted(run.rglob("*")) == before
 
@@ -188,15 +150,14 @@ def test_a_weight_that_is_not_finite_is_refused(folders: tuple[Path, Path], tmp_
     tensors = load_file(broken / WEIGHTS)
     tensors[UP][0, 0] = math.inf
     save_file(tensors, broken / WEIGHTS, {"tied": '{"head.output.weight": "decoder.embedding.tokens.weight"}'})
-    found = tfkit_command("quantize", broken, tmp_path / "out")
-    assert found.exit_code == 2
-    assert f"{UP} contains NaN or infinite values, which cannot be quantized" in found.stderr
+    said = refused("quantize", broken, tmp_path / "out")
+    assert f"{UP} contains NaN or infinite values, which cannot be quantized" in said
 
 
 @pytest.mark.slow
 def test_an_export_holds_the_stored_weights_as_floats(folders: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the proof needs transformers, which the extra test brings")
-    exported = tfkit_command("export", folders[1], tmp_path / "theirs")
+    exported = typed("export", folders[1], tmp_path / "theirs")
     assert exported.exit_code == 0, exported.output
-    verified = tfkit_command("verify", folders[1], "--against", tmp_path / "theirs", "--trust")
+    verified = typed("verify", folders[1], "--against", tmp_path / "theirs", "--trust")
     assert verified.exit_code == 0, verified.output
