@@ -11,31 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 from rich.cells import cell_len
 
-from tfkit.cli.main import main
+from tests.training.small import RECIPE
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Corpus, lines
 
 from ..sampling import looped
+from .test_odd_files import CORPORA
+from .typed import typed
 
-MODEL = {
-    "type": "decoder",
-    "d_model": 8,
-    "vocab_size": "tokenizer",
-    "num_layers": 1,
-    "max_length": 16,
-    "embedding": "tokens",
-    "position": "sinusoidal",
-    "layer": {
-        "norm": "layer_norm",
-        "attention": {"type": "multi_head", "num_heads": 2},
-        "feedforward": {"type": "mlp", "d_ff": 8},
-    },
-    "head": "language_model",
-}
+MODEL = RECIPE["model"]
 PAIRS = {"source": "source", "target": "target"}
 
 
@@ -45,9 +33,13 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(train: dict[str, Any], *options: str, objective: str = "causal_lm", width: int = 400) -> Result:
-    recipe = {"tfkit": 1, "model": MODEL, "data": {"tokenizer": "character", "train": train}, "objective": objective}
+    data = {"tokenizer": "character", "train": train}
+    return check_recipe({"tfkit": 1, "data": data, "model": MODEL, "objective": objective}, *options, width=width)
+
+
+def check_recipe(recipe: dict[str, Any], *options: str, width: int = 400) -> Result:
     Path("mine.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    return CliRunner().invoke(main, ["check", "mine.yaml", *options], env={"COLUMNS": str(width)})
+    return typed("check", "mine.yaml", *options, columns=width)
 
 
 def corpus(kind: str, **options: Any) -> Corpus:
@@ -112,7 +104,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, bytes], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("train", "written", "message"), FAULTS)
+@looped(("train", "written", "message"), FAULTS)
 def test_check_finds_what_train_would_find(train: dict[str, Any], written: dict[str, bytes], message: str) -> None:
     if train["type"] == "parquet":
         pytest.importorskip("pyarrow")
@@ -120,7 +112,7 @@ def test_check_finds_what_train_would_find(train: dict[str, Any], written: dict[
         Path(name).write_bytes(data)
     result = check(train, objective="completion" if train["type"] == "parallel_tsv" else "causal_lm")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("mine.yaml:22:5: data.train: ")
+    assert result.stderr.startswith("mine.yaml:5:5: data.train: ")
     assert message in result.stderr
 
 
@@ -173,41 +165,29 @@ def test_check_opens_vectors(embedding: Any, file: str, content: bytes | None, m
             recipe["model"].pop("max_length")
             recipe["model"]["position"] = "none"
         recipe |= {"objective": "classification", "data": {"train": {"type": "npy", "file": file, "labels": "labels"}}}
-    Path("mine.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    result = CliRunner().invoke(main, ["check", "mine.yaml"], env={"COLUMNS": "400"})
-    assert (result.exit_code, message is None or message in result.stderr) == (0 if message is None else 2, True), (
-        result.output
-    )
+    result = check_recipe(recipe)
+    assert result.exit_code == (0 if message is None else 2) and (message or "") in result.stderr, result.output
 
 
-def test_a_missing_file_of_ones_own_is_a_fault() -> None:
+def test_a_missing_file_is_a_fault() -> None:
     Path("texts.txt").write_text("fine\n")
-    result = check({"type": "text", "files": ["text.txt"]})
-    assert result.exit_code == 2
-    assert "data.train.files[0]: no such file" in result.stderr
-    assert "texts.txt'?" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("link.txt", "a link to a missing file: {0}/link.txt; to use another one: --set"),
-        ("*.txt", "no such file: {0}/*.txt; patterns are not expanded, so write each name\n"),
-    ],
-)
-def test_a_broken_link_and_a_pattern_are_no_missing_name(name: str, message: str) -> None:
     Path("link.txt").symlink_to("nowhere")
-    stderr = check({"type": "text", "files": name}).stderr
-    assert message.format(Path.cwd()) in stderr and "Did you mean" not in stderr
+    here, near = Path.cwd(), "Did you mean"
+    for name, message, guess in (
+        (["text.txt"], "data.train.files[0]: no such file", f"{near} '{here}/texts.txt'?"),
+        ("link.txt", f"a link to a missing file: {here}/link.txt; to use another one: --set", ""),
+        ("*.txt", f"no such file: {here}/*.txt; patterns are not expanded, so write each name\n", ""),
+    ):
+        result = check({"type": "text", "files": name})
+        assert result.exit_code == 2 and message in result.stderr
+        assert guess in result.stderr and (near in result.stderr) == bool(guess)
 
 
 def test_a_missing_file_of_a_shipped_task_is_a_warning_until_it_is_ones_own() -> None:
-    shipped = CliRunner().invoke(main, ["check", "tinyshakespeare"])
-    assert shipped.exit_code == 0
-    assert "warning: data.train.files: no such file" in shipped.stderr
-    own = CliRunner().invoke(main, ["check", "tinyshakespeare", "--set", "data.train.files=mine.txt"])
-    assert own.exit_code == 2
-    assert own.stderr.count("no such file") == 2
+    shipped = typed("check", "tinyshakespeare")
+    assert shipped.exit_code == 0 and "warning: data.train.files: no such file" in shipped.stderr
+    own = typed("check", "tinyshakespeare", "--set", "data.train.files=mine.txt")
+    assert own.exit_code == 2 and own.stderr.count("no such file") == 2
     assert "--set data.train.files=mine.txt: data.train.files: no such file" in own.stderr
 
 
@@ -215,10 +195,8 @@ def test_all_faults_at_once() -> None:
     Path("a.txt").write_bytes(b"\xff\n")
     Path("b.txt").touch()
     result = check({"type": "text", "files": "a.txt"}, "--set", "data.valid={type: text, files: b.txt}")
-    assert [line.partition(": ")[0] for line in result.stderr.splitlines()] == [
-        "--set data.valid={type",
-        "mine.yaml:22:5",
-    ]
+    places = [line.partition(": ")[0] for line in result.stderr.splitlines()]
+    assert places == ["--set data.valid={type", "mine.yaml:5:5"]
 
 
 # --- what is shown
@@ -248,34 +226,31 @@ def test_wide_characters_count_twice() -> None:
 
 def test_what_is_expensive_to_begin_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfkit.data.phrases.split", None)
-    result = CliRunner().invoke(main, ["check", "translate-numbers"])
+    result = typed("check", "translate-numbers")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
 
 
 # --- only the beginning is read
 
 LINES = {
-    "text": ({"files": ["huge"]}, "a text\n"),
-    "labelled_text": ({"file": "huge"}, "label text\n"),
-    "parallel_text": ({"source": "huge", "target": "huge"}, "a text\n"),
-    "parallel_tsv": ({"file": "huge"}, "a\tb\n"),
-    "tagged_text": ({"file": "huge", "tags": "huge"}, "a b\n"),
-    "json_lines": ({"file": "huge", "fields": {"text": "a"}}, '{"a": "b"}\n'),
-    "csv": ({"file": "huge", "fields": {"text": 0}, "header": False}, "a,b\n"),
-    "chat": (
-        {"file": "huge"},
-        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n',
-    ),
-    "conllu": ({"file": "huge"}, "1\ta\tb\tc\td\te\tf\tg\th\ti\n\n"),
+    "text": "a text\n",
+    "labelled_text": "label text\n",
+    "parallel_text": "a text\n",
+    "parallel_tsv": "a\tb\n",
+    "tagged_text": "a b\n",
+    "json_lines": '{"text": "b"}\n',
+    "csv": "a,b\n",
+    "chat": '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n',
+    "conllu": "1\ta\tb\tc\td\te\tf\tg\th\ti\n\n",
 }
 
 
-@pytest.mark.parametrize("kind", LINES)
+@looped("kind", LINES)
 def test_ten_gigabytes_are_not_read(kind: str) -> None:
-    options, line = LINES[kind]
     with open("huge", "w") as file:
-        file.write(line * 2**18)
+        file.write(LINES[kind] * 2**18)
         file.truncate(10**10)  # takes no room on the disk
+    options = CORPORA[kind]("huge")
     assert len(corpus(kind, **options).first(10)) == 10
     assert corpus(kind, **options, limit=3).first(10) == corpus(kind, **options).first(3)
 
@@ -291,16 +266,6 @@ def test_a_parquet_file_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> No
     read = corpus("parquet", file="a.parquet", fields={"text": "text"})
     monkeypatch.setattr("tfkit.data.corpus.records.read_bytes", None)
     assert read.first(2) == [{"text": "text 0"}, {"text": "text 1"}]
-
-
-@pytest.mark.parametrize("kind", ["text", "parquet"])
-def test_a_pipe_is_refused(kind: str) -> None:
-    if kind == "parquet":
-        pytest.importorskip("pyarrow")
-    os.mkfifo("pipe")
-    options = {"files": ["pipe"]} if kind == "text" else {"file": "pipe", "fields": {"text": "text"}}
-    with pytest.raises(DataError, match="is not a regular file"):
-        corpus(kind, **options).first(1)
 
 
 def test_a_record_longer_than_the_beginning_is_read_to_its_end() -> None:

@@ -102,8 +102,9 @@ def test_no_corpus_reads_what_is_no_ordinary_file(odd: Path, tmp_path: Path, mon
         config = REGISTRY.get("corpus", name).Config.model_validate(CORPORA[name](str(odd)))
         (file,) = set(config.files_read())
         assert os.path.samefile(file, odd)
-        with pytest.raises(DataError, match=f"^{file}: is not a regular file"):
-            config.build().examples()
+        for reads in (lambda part: part.examples(), lambda part: part.first(1)):
+            with pytest.raises(DataError, match=f"^{file}: is not a regular file"):
+                reads(config.build())
 
     each(CORPORA, check)
     made_here = {
