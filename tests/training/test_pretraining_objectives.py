@@ -13,44 +13,23 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word_starts import continuations
-from tfkit.models import Model, build_model
-from tfkit.recipe.load import load_recipe
-from tfkit.training.objective import Objective
+from tfkit.models import Model
 from tfkit.training.objective.replaced_token import ReplacedToken
 from tfkit.training.objective.rewriting import random_split
 
+from . import made
+from .made import part, rng
+
 TEXTS = [{"text": "the quick brown fox jumps over it. all is well! so it is"}, {"text": "a dog"}, {"text": "it ran"}]
-LAYER = {
-    "norm": "layer_norm",
-    "attention": {"type": "multi_head", "num_heads": 2},
-    "feedforward": {"type": "mlp", "d_ff": 16},
-}
 GENERATOR = ReplacedToken.example["generator"]
 
 
 def letters(**special: Any) -> Tokenizer:
-    options = {"special_tokens": {"mask": "<mask>", "separator": "<sep>", "sentinels": 9} | special}
-    config = REGISTRY.get("tokenizer", "character").Config.model_validate(options)
-    fitted: Tokenizer = config.build().fit(["abcdefghijklmnopqrstuvwxyz .!"])
-    return fitted
-
-
-def part(name: str, **options: Any) -> Objective:
-    made: Objective = REGISTRY.get("objective", name).Config.model_validate(options).build()
-    return made
+    return made.letters(f"{made.LETTERS}.!", **({"sentinels": 9} | special))
 
 
 def model(head: Any, **keys: Any) -> Model:
-    recipe = {
-        "type": "encoder", "d_model": 16, "vocab_size": letters().vocab_size, "num_layers": 1,
-        "embedding": {"type": "tokens", "segments": 2}, "position": "sinusoidal", "layer": LAYER, "head": head,
-        "init": {"type": "normal", "std": 0.3}, **keys,
-    }  # fmt: skip
-    return build_model(load_recipe({"tfkit": 1, "model": recipe}).blueprint()).eval()
-
-
-def rng(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
+    return made.model(head, **{"vocab_size": letters().vocab_size, "num_layers": 1, **keys})
 
 
 def test_parted_gives_every_sum() -> None:
