@@ -45,7 +45,7 @@ def command(
 
     from tfkit.reports.counts import count, default_length
     from tfkit.reports.diff import diff_architectures, diff_settings
-    from tfkit.reports.diff_table import Diff, Side, as_data, render
+    from tfkit.reports.diff_table import Diff, as_data, render
 
     if b is None and not (reading.sets or reading.variants):
         raise click.UsageError("pass a second recipe, or --set or --variant to compare A with a changed copy")
@@ -53,12 +53,10 @@ def command(
     recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
     blueprints = comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])
     length = min(map(default_length, blueprints)) if length is None else length
-    counts = [count(blueprint, length, batch, getattr(torch, dtype)) for blueprint in blueprints]
+    before, after = (count(blueprint, length, batch, getattr(torch, dtype)) for blueprint in blueprints)
     names = (a, full_name(sources[1], reading))
-    before, after = (Side(*facts) for facts in zip(names, blueprints, counts, strict=True))
     notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in size_notes(*facts)]
-    changes, settings = diff_architectures(*blueprints), diff_settings(*recipes)
-    diff = Diff(before, after, changes, settings, notes)
+    diff = Diff(names, (before, after), diff_architectures(*blueprints), diff_settings(*recipes), notes)
     if as_json:
         echo_json(as_data(diff))
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from tfkit.core.blueprint import LayerPlan, StackPlan
-from tfkit.recipe.views.runs import Runs, joined
+from tfkit.recipe.views.runs import Runs, places
 
 
 class Pair(NamedTuple):
@@ -34,16 +34,13 @@ def align(before: StackPlan, after: StackPlan) -> Alignment:
     deeper stack stay unmatched.
     """
     first, second = before.num_layers, after.num_layers
-    shorter = min(first, second)
-    start = end = shorter
+    shorter, end = min(first, second), 0
     if first != second:
         kinds: list[object] = []
         here, there = _outlines(before, kinds), _outlines(after, kinds)
         start = _equal(here, there)
         end = min(_equal(here[::-1], there[::-1]), shorter - start)
-        start = shorter - end  # pair the remaining layers by index
-    else:
-        end = 0
+    start = shorter - end  # pair the remaining layers by index
     pairs = [*_pairs(before, after, 0, 0, start), *_pairs(before, after, first - end, second - end, end)]
     return Alignment(pairs, _left(before, start, first - end), _left(after, start, second - end))
 
@@ -62,23 +59,19 @@ def _outlines(plan: StackPlan, kinds: list[object]) -> list[int]:
 
 def _equal(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the length of the common prefix."""
-    differing = (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
-    return next(differing, min(len(first), len(second)))
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
 
 def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: int) -> Iterator[Pair]:
     """Pair `count` layers, starting at index `here` in one stack and at `there` in the other."""
     kinds = zip(before.order[here : here + count], after.order[there : there + count], strict=True)
     for (one, other), same in groupby(kinds):
-        length = sum(1 for _ in same)
-        places = (here, here + length - 1), (there, there + length - 1)
-        yield Pair(before.layers[one], after.layers[other], *places)
+        length = len(list(same))
+        yield Pair(before.layers[one], after.layers[other], (here, here + length - 1), (there, there + length - 1))
         here, there = here + length, there + length
 
 
 def _left(plan: StackPlan, first: int, after: int) -> list[tuple[LayerPlan, Runs]]:
-    """Group consecutive layers with the same plan among the indices in [first, after)."""
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for index in range(first, after):
-        groups.setdefault(plan.order[index], []).append((index, index))
-    return [(plan.layers[kind], joined(runs)) for kind, runs in groups.items()]
+    """Group the layers with the same plan among the indices in [first, after)."""
+    found = places(plan.order[first:after]).items()
+    return [(plan.layers[kind], [(first + one, first + last) for one, last in runs]) for kind, runs in found]

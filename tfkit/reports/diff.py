@@ -17,6 +17,7 @@ from tfkit.reports.difference import Change, differences, words
 
 Follows = list[tuple[Any, Any]]  # changes of the layers' norm, which other norms inherit
 AS_LAYER = "layer.norm"
+OUTPUT = "the encoder's output"
 SHOWN_SETS = 8
 
 
@@ -65,7 +66,7 @@ def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[C
     """Compare all stacks; a change that applies to both encoder and decoder is listed once."""
     old, new = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
     if len(old) == len(new) == 1:
-        yield from _Stack(before.last, after.last, follows, alone=True).changes()
+        yield from _stack(before.last, after.last, follows, alone=True)
         return
     by_side = {}
     for side in dict.fromkeys([*old, *new]):
@@ -73,78 +74,53 @@ def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[C
         if one is None or other is None:
             yield Change(side, *("none" if plan is None else _stack_words(plan) for plan in (one, other)))
         else:
-            by_side[side] = list(_Stack(one, other, follows, alone=False).changes())
+            by_side[side] = list(_stack(one, other, follows, alone=False))
     for change in dict.fromkeys(change for changes in by_side.values() for change in changes):
         sides = [side for side, changes in by_side.items() if change in changes]
         where = [] if len(sides) == 2 else [sides[0]]
         yield change._replace(where=" ".join([*where, *([change.where] if change.where else [])]))
 
 
-class _Stack:
-    """Comparison of two stacks; changes of the layers' norm are appended to `follows`."""
+def _stack(before: StackPlan, after: StackPlan, follows: Follows, alone: bool) -> Iterator[Change]:
+    """Yield all changes of a stack in recipe order; changes of the layers' norm are appended to `follows`."""
+    layers = list(_layers(align(before, after), follows))
+    for name in STACK:
+        if name == "layer":
+            yield from layers
+        elif name == "memory" and alone:  # if there is an encoder, the memory is its output
+            yield from differences("memory.d_model", before.memory_width, after.memory_width, follows)
+        elif name == "memory" and after.side == "decoder" and before.last_state != after.last_state:
+            yield Change("memory", *(LAST_STATE if plan.last_state else OUTPUT for plan in (before, after)))
+        elif name == "pattern" and not any(change.what.endswith("shared") for change in layers):
+            if before.num_layers == after.num_layers and before.entries != after.entries:
+                yield Change("layers that share weights", _sets(before), _sets(after))
+        elif name not in ("mask", "memory", "layers", "pattern"):  # these are compared layer by layer
+            yield from differences(name, getattr(before, name), getattr(after, name), follows)
 
-    def __init__(self, before: StackPlan, after: StackPlan, follows: Follows, alone: bool) -> None:
-        self.before = before
-        self.after = after
-        self.follows = follows
-        self.alone = alone
-        self.alignment: Alignment = align(before, after)
 
-    def changes(self) -> Iterator[Change]:
-        """Yield all changes in recipe order."""
-        layers = [*self._layers(), *self._left()]
-        for name in STACK:
-            if name == "layer":
-                yield from layers
-            elif name == "memory" and self.alone:  # if there is an encoder, the memory is its output
-                yield from self._at("memory.d_model", "memory_width")
-            elif name == "memory" and self.after.side == "decoder" and self.before.last_state != self.after.last_state:
-                words = (
-                    LAST_STATE if plan.last_state else "the encoder's output" for plan in (self.before, self.after)
-                )
-                yield Change("memory", *words)
-            elif name == "pattern" and not any(change.what.endswith("shared") for change in layers):
-                yield from self._sharing()
-            elif name not in ("mask", "memory", "layers", "pattern"):  # these are compared layer by layer
-                yield from self._at(name, name)
-
-    def _at(self, what: str, name: str) -> Iterator[Change]:
-        return differences(what, getattr(self.before, name), getattr(self.after, name), self.follows)
-
-    def _layers(self) -> Iterator[Change]:
-        """Yield the changes between aligned layers; equal changes are grouped over all layers that have them."""
-        found: dict[Change, tuple[Runs, Runs]] = {}
-        for pair in self.alignment.pairs:
-            if pair.before == pair.after:
-                continue
-            if pair.before.norm != pair.after.norm:
-                self.follows.append((pair.before.norm, pair.after.norm))
-            for change in _layer(pair.before, pair.after):
-                here, there = found.setdefault(change, ([], []))
-                here.append(pair.here)
-                there.append(pair.there)
-        every = joined(pair.here for pair in self.alignment.pairs)
-        for change, (here, there) in found.items():
-            here, there = joined(here), joined(there)
-            moved = "" if here == there else f" ({label(there)} of the other)"
-            yield change._replace(where="" if here == every else label(here) + moved)
-
-    def _left(self) -> Iterator[Change]:
-        """Yield the layers without a counterpart."""
-        for plan, runs in self.alignment.only_before:
-            like = [(pair.before, pair.here) for pair in self.alignment.pairs]
-            yield Change(label(runs), _alone(plan, like), "none")
-        for plan, runs in self.alignment.only_after:
-            like = [(pair.after, pair.there) for pair in self.alignment.pairs]
-            yield Change(label(runs), "none", _alone(plan, like))
-
-    def _sharing(self) -> Iterator[Change]:
-        """Compare the sets of layers that share weights."""
-        if self.before.num_layers == self.after.num_layers and self.before.entries != self.after.entries:
-            yield Change("layers that share weights", _sets(self.before), _sets(self.after))
+def _layers(alignment: Alignment, follows: Follows) -> Iterator[Change]:
+    """Yield the changes between aligned layers, equal ones grouped, then the layers without a counterpart."""
+    found: dict[Change, tuple[Runs, Runs]] = {}
+    for pair in alignment.pairs:
+        if pair.before.norm != pair.after.norm:
+            follows.append((pair.before.norm, pair.after.norm))
+        for change in _layer(pair.before, pair.after):
+            here, there = found.setdefault(change, ([], []))
+            here.append(pair.here)
+            there.append(pair.there)
+    every = joined(pair.here for pair in alignment.pairs)
+    for change, (here, there) in found.items():
+        here, there = joined(here), joined(there)
+        moved = "" if here == there else f" ({label(there)} of the other)"
+        yield change._replace(where="" if here == every else label(here) + moved)
+    for plan, runs in alignment.only_before:
+        yield Change(label(runs), _alone(plan, [(pair.before, pair.here[0]) for pair in alignment.pairs]), "none")
+    for plan, runs in alignment.only_after:
+        yield Change(label(runs), "none", _alone(plan, [(pair.after, pair.there[0]) for pair in alignment.pairs]))
 
 
 def _sets(plan: StackPlan) -> str:
+    """Format the sets of layers that share weights."""
     found = [label(runs) for entry, runs in places(plan.entries).items() if entry >= 0]
     more = f"; ... ({len(found):,} sets)" if len(found) > SHOWN_SETS else ""
     return "; ".join(found[:SHOWN_SETS]) + more or "none"
@@ -178,9 +154,9 @@ def _base(name: str, columns: Sequence[Mapping[str, object]]) -> Follows:
     return [(found[0], found[1])] if base != name and len(found) == 2 else []
 
 
-def _alone(plan: LayerPlan, others: Sequence[tuple[LayerPlan, tuple[int, int]]]) -> str:
+def _alone(plan: LayerPlan, aligned: Sequence[tuple[LayerPlan, int]]) -> str:
     """Describe a layer without a counterpart, as "as layer N" if an aligned layer equals it."""
-    like = next((first for other, (first, _) in others if other == plan), None)
+    like = next((first for other, first in aligned if other == plan), None)
     return _layer_words(plan) if like is None else f"as layer {like}"
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from tfkit.core.blueprint import Blueprint
 from tfkit.core.machine import readable_bytes
 from tfkit.core.trees import JsonObject
 from tfkit.reports.counts import Counts
@@ -19,21 +19,11 @@ from tfkit.reports.wrapped import say
 WIDEST = 1000  # console width for measuring the table
 
 
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison: its name, architecture and cost."""
+class Diff(NamedTuple):
+    """All differences between two recipes (names and costs are those of A and B), and additional `notes`."""
 
-    name: str
-    blueprint: Blueprint
-    counts: Counts
-
-
-@dataclass(frozen=True)
-class Diff:
-    """All differences between two recipes, and additional `notes`."""
-
-    before: Side
-    after: Side
+    names: tuple[str, str]
+    counts: tuple[Counts, Counts]
     architecture: Sequence[Change]
     settings: Sequence[Change]
     notes: Sequence[str] = ()
@@ -41,10 +31,9 @@ class Diff:
 
 def as_data(diff: Diff) -> JsonObject:
     """Return what `render` prints as data, with exact figures."""
-    counts = diff.before.counts
+    counts = diff.counts[0]
     return {
-        "a": diff.before.name,
-        "b": diff.after.name,
+        **dict(zip("ab", diff.names, strict=True)),
         "same_architecture": not diff.architecture,
         "same_settings": not diff.settings,
         "architecture": [_change_data(change) for change in diff.architecture],
@@ -52,10 +41,7 @@ def as_data(diff: Diff) -> JsonObject:
         "length": counts.length,
         "batch": counts.batch,
         "dtype": str(counts.dtype).removeprefix("torch."),
-        "figures": {
-            "a": asdict(diff.before.counts.total),
-            "b": asdict(diff.after.counts.total),
-        },
+        "figures": {side: asdict(one.total) for side, one in zip("ab", diff.counts, strict=True)},
         "notes": list(diff.notes),
     }
 
@@ -66,8 +52,8 @@ def _change_data(change: Change) -> dict[str, object]:
 
 def render(diff: Diff, console: Console) -> None:
     """Print the differences, wrapped to the console's width but never truncated."""
-    say(console, f"A: {diff.before.name}", style="bold")
-    say(console, f"B: {diff.after.name}", style="bold")
+    for side, name in zip("AB", diff.names, strict=True):
+        say(console, f"{side}: {name}", style="bold")
     for note in diff.notes:
         say(console, note)
     if diff.architecture:
@@ -78,14 +64,12 @@ def render(diff: Diff, console: Console) -> None:
         say(console, _caption(diff), style="dim")
         console.print()
     else:
-        say(console, f"the same architecture, {diff.before.counts.total.parameters:,} parameters")
+        say(console, f"the same architecture, {diff.counts[0].total.parameters:,} parameters")
     if diff.settings:
         _changes(console, "data and training", diff.settings)
     else:
-        say(
-            console,
-            "the settings of data, objective, training and generation are the same" + " too" * (not diff.architecture),
-        )
+        text = "the settings of data, objective, training and generation are the same"
+        say(console, text + " too" * (not diff.architecture))
 
 
 def _changes(console: Console, title: str, changes: Sequence[Change]) -> None:
@@ -97,7 +81,7 @@ def _changes(console: Console, title: str, changes: Sequence[Change]) -> None:
 
 def _figures(diff: Diff, console: Console) -> None:
     """Print both costs and their difference, as lines of text if the console is too narrow for a table."""
-    old, new = (asdict(side.counts.total) for side in (diff.before, diff.after))
+    old, new = (asdict(counts.total) for counts in diff.counts)
     rows = [("", "A", "B", "difference")]
     for key, title in FIGURES.items():
         rows.append((title, _figure(key, old[key]), _figure(key, new[key]), _change(key, old[key], new[key])))
@@ -126,8 +110,8 @@ def _change(key: str, before: int, after: int) -> str:
 
 
 def _caption(diff: Diff) -> str:
-    counts = diff.before.counts
-    paired = any(len(list(side.blueprint.stacks())) == 2 for side in (diff.before, diff.after))
+    counts = diff.counts[0]
+    paired = any(len(list(one.blueprint.stacks())) == 2 for one in diff.counts)
     sides = " (on both sides of an encoder-decoder)" if paired else ""
     dtype = str(counts.dtype).removeprefix("torch.")
     return f"At length {counts.length:,}{sides}, batch {counts.batch:,}, {dtype}; counted as by `tfkit show`."

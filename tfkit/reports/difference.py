@@ -49,10 +49,9 @@ def _lists(what: str, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterat
     if len(lost) == len(new) == 1 and type(lost[0]) is type(new[0]):
         alone = len(before) == len(after) == 1
         yield from differences(what if alone else f"{what}.{words_of_type(new[0])}", lost[0], new[0])
-    elif lost or new:
-        yield Change(what, words(lost), words(new))
     else:
-        yield Change(what, words(before), words(after))
+        pair = (lost, new) if lost or new else (before, after)
+        yield Change(what, *map(words, pair))
 
 
 def words_of_type(part: BaseModel) -> str:
@@ -61,22 +60,19 @@ def words_of_type(part: BaseModel) -> str:
 
 
 def words(value: object) -> str:
-    """Format a value: `rotary (theta 10000, layout halves)`, `window (size 512), causal`, `none`."""
+    """Format a value: `rotary (theta 10000, layout halves)`, `window (size 512), causal`, `none`.
+
+    Options whose default is empty (`none`, `false`, 0, []) are omitted if unset.
+    """
     if isinstance(value, BaseModel):
-        options = ", ".join(f"{name} {words(getattr(value, name))}" for name in _telling(value))
-        return f"{words_of_type(value)} ({options})".strip() if options else words_of_type(value) or "{}"
+        options = [
+            f"{name} {words(option)}"
+            for name, field in type(value).model_fields.items()
+            if (option := getattr(value, name)) or field.is_required() or option != field.get_default()
+        ]
+        return f"{words_of_type(value)} ({', '.join(options)})".strip() if options else words_of_type(value) or "{}"
     if isinstance(value, tuple | list) and _holds_parts(value):
         return ", ".join(map(words, value)) or "none"
     if isinstance(value, float):
         return inline(value).removesuffix(".0")
-    if isinstance(value, Mapping | list | tuple):
-        return inline(dict(value) if isinstance(value, Mapping) else list(value))
-    return inline(value)
-
-
-def _telling(value: BaseModel) -> Iterator[str]:
-    """Yield the options to list: all except those whose default is empty (`none`, `false`, 0, [])."""
-    for name, field in type(value).model_fields.items():
-        option = getattr(value, name)
-        if option or field.is_required() or option != field.get_default():
-            yield name
+    return inline(dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -30,31 +30,33 @@ class Answer(NamedTuple):
     entries: list[RecipeRow]
 
 
-@dataclass
-class Explanation:
+class Explanation(NamedTuple):
     """The answer for a key: `whole` describes the part or section itself, `answers` its options."""
 
     key: str
+    made_of: list[str]  # the kinds that the requested layers consist of
+    whole: list[Answer]
     answers: list[Answer]
-    whole: list[Answer] = field(default_factory=list)
-    made_of: list[str] = field(default_factory=list)  # the kinds that the requested layers consist of
-    note: str = ""
+    note: str
 
 
 def explain(recipe: Recipe, key: str, notes: Notes | None = None) -> Explanation:
     """Look up the dotted `key` in `recipe` with its origins. Raise UsageError for invalid keys."""
     rows = recipe.table(notes=notes).find(key)
-    explanation = Explanation(key, list(_answers(rows)))
-    for group in _by_key(rows):
-        if any(row.children() for row in group):
-            explanation.whole += _whole(group)
-    explanation.made_of = [_made_of(row) for row in rows if row.layers and ".layers." in f"{row.path}."]
-    kind = recipe.blueprint().type.part
+    groups = [list(group) for _, group in groupby(rows, lambda row: row.path)]
+    nested = [group for group in groups if any(row.children() for row in group)]
+    whole = [answer for group in nested for answer in _whole(group)]
+    made_of = []
+    for row in rows:
+        if row.layers and ".layers." in f"{row.path}.":
+            kinds = f" with the kind{'s' * (len(row.kinds) > 1)} {'+'.join(row.kinds)}" if row.kinds else ""
+            made_of.append(f"{row.side} {label(row.layers)}: `layer`{kinds}")
+    note, kind = "", recipe.blueprint().type.part
     if not rows[-1].is_resolved:
-        explanation.note = AS_WRITTEN
+        note = AS_WRITTEN
     elif rows[-1].path.endswith(".mask") and any(row.layers and row.side and kind.sides[row.side] for row in rows):
-        explanation.note = f"in addition to causal, which follows from type: {kind.part_name}"
-    return explanation
+        note = f"in addition to causal, which follows from type: {kind.part_name}"
+    return Explanation(key, made_of, whole, list(_answers(rows)), note)
 
 
 def answers(table: RecipeTable, key: str) -> list[Answer]:
@@ -63,10 +65,6 @@ def answers(table: RecipeTable, key: str) -> list[Answer]:
         return list(_answers(table.find(key)))
     except UsageError:
         return []
-
-
-def _by_key(rows: Sequence[RecipeRow]) -> list[list[RecipeRow]]:
-    return [list(group) for _, group in groupby(rows, lambda row: row.path)]
 
 
 def _whole(rows: list[RecipeRow]) -> Iterator[Answer]:
@@ -82,8 +80,8 @@ def _whole(rows: list[RecipeRow]) -> Iterator[Answer]:
 
 def _answers(rows: Sequence[RecipeRow]) -> Iterator[Answer]:
     """Yield an answer for each plain value at and below the rows, in recipe order."""
-    for group in _by_key(rows):
-        keys: dict[str, list[RecipeRow]] = {}
+    for _, same in groupby(rows, lambda row: row.path):
+        group, keys = list(same), dict[str, list[RecipeRow]]()
         for leaf in (leaf for row in group for leaf in row.leaves()):
             keys.setdefault(leaf.path, []).append(leaf)
         yield from (_answer(leaves, group) for leaves in keys.values())
@@ -109,13 +107,8 @@ def _where(holds: list[RecipeRow], rows: list[RecipeRow]) -> str:
         # omit layer numbers if all layers have the value
         rest = any(row.side == side and row.layers not in held for row in rows)
         numbers = label(runs) if runs and (rest or not paired) else ""
-        words.append(" ".join(word for word in (f"{side}" if paired else "", numbers) if word))
+        words.append(f"{side if paired else ''} {numbers}".strip())
     return "; ".join(words)
-
-
-def _made_of(row: RecipeRow) -> str:
-    kinds = " with the kinds " * (len(row.kinds) > 1) or " with the kind " * bool(row.kinds)
-    return f"{row.side} {label(row.layers or [])}: `layer`{kinds}{'+'.join(row.kinds)}"
 
 
 # as data
@@ -123,28 +116,23 @@ def _made_of(row: RecipeRow) -> str:
 
 def as_data(explanation: Explanation) -> JsonObject:
     """Return the content of `render` as data."""
-    return {
-        "key": explanation.key,
-        "layers": explanation.made_of,
-        "whole": [_answer_data(answer) for answer in explanation.whole],
-        "answers": [_answer_data(answer) for answer in explanation.answers],
-        "note": explanation.note or None,
-    }
+    whole, answers = ([_answer_data(answer) for answer in some] for some in (explanation.whole, explanation.answers))
+    note = explanation.note or None
+    return {"key": explanation.key, "layers": explanation.made_of, "whole": whole, "answers": answers, "note": note}
 
 
 def _answer_data(answer: Answer) -> dict[str, object]:
-    entries = [_entry_data(entry) for entry in answer.entries]
-    return {"key": answer.path, "meaning": answer.sentence, "said": entries}
-
-
-def _entry_data(entry: RecipeRow) -> dict[str, object]:
-    return {
-        "value": entry.plain(),
-        "where": entry.where or None,
-        "origin": _origin_data(entry.origin),
-        "replaced": [{"value": value, "origin": _origin_data(found)} for value, found in entry.replaced],
-        "dropped": [{"key": node.path, "value": node.plain(), **asdict(node.place)} for node in entry.dropped],
-    }
+    said = [
+        {
+            "value": entry.plain(),
+            "where": entry.where or None,
+            "origin": _origin_data(entry.origin),
+            "replaced": [{"value": value, "origin": _origin_data(found)} for value, found in entry.replaced],
+            "dropped": [{"key": node.path, "value": node.plain(), **asdict(node.place)} for node in entry.dropped],
+        }
+        for entry in answer.entries
+    ]
+    return {"key": answer.path, "meaning": answer.sentence, "said": said}
 
 
 def _origin_data(found: Origin) -> dict[str, object]:
@@ -165,13 +153,19 @@ def _origin_data(found: Origin) -> dict[str, object]:
 
 
 def render(explanation: Explanation, console: Console) -> None:
-    """Print a single value in detail, or several values as a table."""
+    """Print a single value in detail, or several values as a table for each part or section."""
     for text in explanation.made_of:
         say(console, text)
     if len(explanation.answers) == 1:
         _at_length(explanation.answers[0], console)
     else:
-        _tables(explanation.answers, console)
+        groups = groupby(explanation.answers, lambda answer: answer.path.rpartition(".")[0])
+        for number, (parent, group) in enumerate(groups):
+            if number:
+                console.print()
+            if parent:
+                say(console, parent, style="bold")
+            _table(list(group), console)
     for answer in explanation.whole:
         for entry in answer.entries:
             where = f" in {entry.where}" if entry.where else ""
@@ -185,34 +179,23 @@ def _at_length(answer: Answer, console: Console) -> None:
     for entry in answer.entries:
         where = f" ({entry.where})" if entry.where else ""
         say(console, f"{answer.path}{where}: {inline(entry.plain())}")
-        say(console, entry.origin.words(), 2)
-        for text in _happened(entry):
+        for text in (entry.origin.words(), *_happened(entry)):
             say(console, text, 2)
     if answer.sentence and all(entry.origin.by != "default" for entry in answer.entries):
         say(console, f"meaning: {answer.sentence}", 2)
 
 
-def _tables(answers: Sequence[Answer], console: Console) -> None:
-    """Print a table for each part or section, with one row per value: its scope and its origin."""
-    for number, (parent, group) in enumerate(groupby(answers, lambda answer: answer.path.rpartition(".")[0])):
-        if number:
-            console.print()
-        if parent:
-            say(console, parent, style="bold")
-        _table(list(group), console)
-
-
 def _table(answers: Sequence[Answer], console: Console) -> None:
+    """Print a row for each value: its key, its scope if there are several, and its origin."""
     cells = []
     for answer in answers:
         for entry in answer.entries:
             before = "".join(f", before: {inline(value)}" for value, _ in entry.replaced[:1])
-            cells.append(
-                (answer.path.rpartition(".")[2], entry.where, inline(entry.plain()), entry.origin.short() + before)
-            )
-    heads = ("key", "where", "value", "set by")
-    shown = [column for column in range(len(heads)) if column != 1 or any(row[1] for row in cells)]
-    print_rows(console, [[row[column] for column in shown] for row in cells], [heads[column] for column in shown])
+            key, set_by = answer.path.rpartition(".")[2], entry.origin.short() + before
+            cells.append((key, entry.where, inline(entry.plain()), set_by))
+    shown = (0, 1, 2, 3) if any(row[1] for row in cells) else (0, 2, 3)
+    rows = [[row[column] for column in shown] for row in cells]
+    print_rows(console, rows, [("key", "where", "value", "set by")[column] for column in shown])
 
 
 def _happened(entry: RecipeRow) -> Iterator[str]:

@@ -6,16 +6,16 @@ It is built from the Blueprint. Stretches of equal layers share a frame; a repea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.output import printable
-from tfkit.core.slots import HeadFacts, PositionFacts
+from tfkit.core.slots import PositionFacts
 from tfkit.recipe.views.runs import Runs, joined, label, places
 from tfkit.reports.counts import Cost, Counts
-from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures
+from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures, summary
 from tfkit.reports.table import FIGURES, caption, figure, headline, weight_groups
 from tfkit.reports.wiring import PART, Junction, Path, wiring
 
@@ -108,12 +108,11 @@ def boxes_of(series: Series) -> Iterator[Box]:
     for block in series:
         if isinstance(block, Box):
             yield block
-        elif isinstance(block, LayerGroup):
+            continue
+        if isinstance(block, LayerGroup):
             yield block.band
-            yield from boxes_of(block.body)
-        else:
-            for path in block.paths:
-                yield from boxes_of(path)
+        for path in (block.body,) if isinstance(block, LayerGroup) else block.paths:
+            yield from boxes_of(path)
 
 
 def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None = None) -> Picture:
@@ -145,23 +144,22 @@ class _Painter:
         self.rows = {(row.stack, row.name, row.kind): row for row in rows}
 
     def picture(self, note: str | None) -> Picture:
-        notes = [self._box("init", "note", "init", part_words(self.blueprint.init), "model.init")]
-        if self.blueprint.parametrization is not None:
-            words = [f"{name} {value}" for name, value in self.blueprint.parametrization.as_data().items()]
-            notes.append(self._box("parametrization", "note", "parametrization", words, "model.parametrization"))
-        if self.blueprint.special_ids:
-            words = [f"{name} {value:,}" for name, value in self.blueprint.special_ids]
-            notes.append(self._box("special_ids", "note", "special_ids", words, "model.special_ids"))
+        blueprint, chosen = self.blueprint, self.blueprint.parametrization
+        noted = {"init": part_words(blueprint.init)}
+        if chosen is not None:
+            noted["parametrization"] = [f"{name} {value}" for name, value in chosen.as_data().items()]
+        if blueprint.special_ids:
+            noted["special_ids"] = [f"{name} {value:,}" for name, value in blueprint.special_ids]
+        notes = [self._box(name, "note", name, words, f"model.{name}") for name, words in noted.items()]
         notes += [self._box("note", "note", "note", [note])] if note else []
-        columns = tuple(self._column(plan) for plan in self.blueprint.stacks())
-        name, shared = printable(self.blueprint.name), self.blueprint.shared_embedding
-        if self.counts is None:
-            line = headline(_figures(self.blueprint)).removeprefix(f"{self.blueprint.name}: ")
-            return Picture(name, line, columns, tuple(notes), shared=shared)
-        data = as_data(self.blueprint, self.counts, note)
-        notes.append(self._box("total", "note", "total", _cost_words(self.counts.total)))
-        line = headline(data).removeprefix(f"{self.blueprint.name}: ")
-        return Picture(name, line, columns, tuple(notes), caption(data), shared)
+        columns = tuple(self._column(plan) for plan in blueprint.stacks())
+        data, legend = _figures(blueprint), ""
+        if self.counts is not None:
+            data = as_data(blueprint, self.counts, note)
+            legend = caption(data)
+            notes.append(self._box("total", "note", "total", _cost_words(self.counts.total)))
+        line = headline(data).removeprefix(f"{blueprint.name}: ")
+        return Picture(printable(blueprint.name), line, columns, tuple(notes), legend, blueprint.shared_embedding)
 
     # stacks
 
@@ -171,32 +169,27 @@ class _Painter:
         words = [f"{name} {value:,}" for name, value in stack_figures(plan).items() if value and name != "num_layers"]
         if (once := self.rows.get((plan.side, "once", None))) is not None:
             words += ["computed once for all layers:", *_cost_words(once.cost)]
-        start = self._box(
-            f"{role}/input", "input", plan.side, words, " ".join(f"model.{plan.side}.{name}" for name in SIZES)
-        )
+        path = " ".join(f"model.{plan.side}.{name}" for name in SIZES)
+        start = self._box(f"{role}/input", "input", plan.side, words, path)
 
         def outer(name: str, tone: str) -> Box | None:
             config = configs.get(name)
-            key = f"{role}/{name}"
-            return self._part(key, tone, name, config, plan) if config else None
+            return self._part(f"{role}/{name}", tone, name, config, plan) if config else None
 
         position = outer("position", "position")
         embedding = outer("embedding", "embedding")
         if position is not None and embedding is not None and "embed" in asked(plan.position):
-            embedding = _reading(embedding, "position")
+            embedding = replace(embedding, reads=frozenset(["position"]))
         final = outer("final_norm", "norm")
         layers = self._layers(plan, role) + (() if final is None else (final,))
-        read = [(name, head) for name, head in self._heads() if self.blueprint.read_by(head) is plan]
+        own = () if self.blueprint.head is None else (("head", self.blueprint.head),)
+        every = (*own, *((f"heads.{name}", head) for name, head in self.blueprint.heads))
+        read = [(name, head) for name, head in every if self.blueprint.read_by(head) is plan]
         heads = [self._part(printable(name), "head", name, head, None) for name, head in read]
         tied = tuple(printable(name) for name, head in read if head.is_tied())
         alone = plan.memory_width if not self.paired else None
         memory = self._box(f"{role}/memory", "input", "memory", [f"d_model {alone:,}"]) if alone else None
         return Column(plan.side, start, embedding, position, layers, tuple(heads), tied, memory)
-
-    def _heads(self) -> Iterator[tuple[str, HeadFacts.Config]]:
-        if self.blueprint.head is not None:
-            yield "head", self.blueprint.head
-        yield from ((f"heads.{name}", head) for name, head in self.blueprint.heads)
 
     def _layers(self, plan: StackPlan, role: str) -> Series:
         """Group the layers of a stack by stretches and repeated patterns, or by kind if there are too many groups."""
@@ -236,39 +229,32 @@ class _Painter:
         layer = plan.layers[kind]
         words = [label(runs), *part_words(layer.residual)]
         words += [f"dropout {layer.dropout:g}"] * bool(layer.dropout)
-        words += [f"mask: {_listed(layer.mask)}"] * bool(layer.mask)
-        words += [] if layer.position is None else [f"position: {_listed(layer.position)}"]
+        words += [f"mask: {', '.join(map(summary, layer.mask))}"] * bool(layer.mask)
+        words += [] if layer.position is None else [f"position: {', '.join(map(summary, layer.position)) or 'none'}"]
         words += ["shared: one set of weights"] * layer.shared
-        row = self.rows.get((plan.side, "layer", kind))
-        words += (
-            []
-            if row is None
-            else [f"together: {first}" if not n else first for n, first in enumerate(_cost_words(row.cost))]
-        )
+        if (row := self.rows.get((plan.side, "layer", kind))) is not None and (costs := _cost_words(row.cost)):
+            words += [f"together: {costs[0]}", *costs[1:]]
         configs = layer_configs(layer)
         norms = {name: config for name, config in configs.items() if name in _norm_names(layer)}
         reading = {one.name: self._reads(plan, layer, one.memory, one.config) for one in layer.sublayers}
         path = f"model.{plan.side}.layers.{runs[0][0]}"
 
         def box(name: str) -> Box:
-            slot = configs[name].part.part_slot
-            words = self._part(
-                f"{key}/{name}", slot, name, configs[name], plan, kind, f"{path}.{_norm_key(layer, name)}"
-            )
-            return _reading(words, *reading.get(name, ()))
+            config, of_norm = configs[name], _norm_names(layer).get(name, "")
+            of_recipe = name if of_norm == "" else "norm" if of_norm is None else f"{of_norm}_norm"
+            part = self._part(f"{key}/{name}", config.part.part_slot, name, config, plan, kind, f"{path}.{of_recipe}")
+            return replace(part, reads=frozenset(reading.get(name, ())))
 
         body = _series(wiring(layer, plan.shape(runs[0][0], layer), norms), box, f"{key}/")
         if body is None:
             named = [*reading, *(name for name, norm in norms.items() if norm is not None)]
             words.append("the layout's forward cannot be traced; only its parts are listed")
             body = tuple(map(box, named))
-        extra = self.parts.get((plan.side, "layer", kind, "residual"))
-        words += [] if extra is None else [f"residual: {word}" for word in _cost_words(extra.cost, extra.weights)]
-        extra = self.parts.get((plan.side, "layer", kind, "position"))
-        words += [] if extra is None else [f"position: {word}" for word in _cost_words(extra.cost, extra.weights)]
-        return LayerGroup(
-            self._box(key, "band", f"{times:,} ×", words, " ".join(f"{path}.{name}" for name in OF_LAYER)), body
-        )
+        for name in ("residual", "position"):
+            if (extra := self.parts.get((plan.side, "layer", kind, name))) is not None:
+                words += [f"{name}: {word}" for word in _cost_words(extra.cost, extra.weights)]
+        paths = " ".join(f"{path}.{name}" for name in OF_LAYER)
+        return LayerGroup(self._box(key, "band", f"{times:,} ×", words, paths), body)
 
     def _reads(self, plan: StackPlan, layer: LayerPlan, memory: bool, config: Config) -> list[str]:
         """List the inputs of a sublayer in addition to the stream."""
@@ -280,15 +266,9 @@ class _Painter:
     # boxes
 
     def _part(
-        self,
-        key: str,
-        tone: str,
-        name: str,
-        config: Config | tuple[Config, ...],
-        plan: StackPlan | None,
-        kind: int | None = None,
-        path: str = "",
-    ) -> Box:
+        self, key: str, tone: str, name: str, config: Config | tuple[Config, ...], plan: StackPlan | None,
+        kind: int | None = None, path: str = "",
+    ) -> Box:  # fmt: skip
         """Build the box of a part, or of several parts."""
         many = config if isinstance(config, tuple) else (config,)
         facts = {} if plan is None or kind is None else agreed(many[0], plan, plan.layers[kind])
@@ -310,27 +290,12 @@ def asked(position: Sequence[PositionFacts.Config]) -> frozenset[str]:
     return frozenset[str]().union(*(config.part.asks(config) for config in position))
 
 
-def _reading(box: Box, *what: str) -> Box:
-    return Box(box.key, box.tone, box.title, box.words, box.inner, box.path, frozenset(what))
-
-
 def _shown(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(" ".join(printable(word).split()) for word in words)
 
 
-def _listed(parts: Sequence[Config]) -> str:
-    words = [part_words(part) for part in parts]
-    return ", ".join(one[0] + (f" ({', '.join(one[1:])})" if one[1:] else "") for one in words) or "none"
-
-
 def _norm_names(layer: LayerPlan) -> dict[str, str | None]:
     return layer.residual.part.norm_names([one.name for one in layer.sublayers])
-
-
-def _norm_key(layer: LayerPlan, name: str) -> str:
-    """Return the recipe key of a norm, or of another part, of the layer."""
-    sublayer = _norm_names(layer).get(name, "")
-    return name if sublayer == "" else "norm" if sublayer is None else f"{sublayer}_norm"
 
 
 def _figures(blueprint: Blueprint) -> dict[str, object]:

@@ -14,11 +14,13 @@ from tfkit.core.component import Config
 from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.core.trees import JsonObject
 from tfkit.recipe.keys import LAYER, STACK
+from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.resolved import held, layer_columns
 from tfkit.recipe.views.runs import numbers, places
 from tfkit.reports.counts import CountedEntry, Counts
 
 PartConfigs = Mapping[str, Config | tuple[Config, ...] | None]
+NO_FACTS: Mapping[str, object] = {}
 
 
 def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> JsonObject:
@@ -58,23 +60,23 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, object]]:
             layer = plan.layers[row.kind]
             data |= {"layers": numbers(where[plan.side][row.kind]), "times": row.times}
             data |= {key.name: held(layer, key) for key in LAYER.values() if key.is_plain}
-            data["mask"] = [_summary(rule) for rule in layer.mask]
+            data["mask"] = [summary(rule) for rule in layer.mask]
             # None if the layer uses the stack's position
-            data["position"] = None if layer.position is None else [_summary(part) for part in layer.position]
+            data["position"] = None if layer.position is None else [summary(part) for part in layer.position]
         yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
 
 
 def _parts_data(blueprint: Blueprint, plan: StackPlan | None, row: CountedEntry) -> Iterator[dict[str, object]]:
     layer = None if plan is None or row.kind is None else plan.layers[row.kind]
-    configs = outer_configs(blueprint, plan) if plan is None or layer is None else layer_configs(layer)
+    configs = outer_configs(blueprint, plan) if layer is None else layer_configs(layer)
     for part in row.parts:
         config = configs.get(part.name)
-        many = config if isinstance(config, tuple) else (config,)
-        facts = {} if plan is None or layer is None else agreed(many[0], plan, layer)
+        many = [one for one in (config if isinstance(config, tuple) else (config,)) if one is not None]
+        facts = agreed(many[0], plan, layer) if many and plan is not None and layer is not None else {}
         yield {
             "name": part.name,
-            "summary": ", ".join(_summary(each, facts) for each in many if each is not None),
-            "options": [each.spelled() | facts for each in many if each is not None],
+            "summary": ", ".join(summary(each, facts) for each in many),
+            "options": [each.spelled() | facts for each in many],
             "weights": {name: list(size) for name, size in part.weights.items()},
             **asdict(part.cost),
         }
@@ -96,44 +98,38 @@ def layer_configs(layer: LayerPlan) -> dict[str, Any]:
     return columns | {name: columns[f"{sublayer}_norm" if sublayer else "norm"] for name, sublayer in places.items()}
 
 
-def agreed(config: Config | None, plan: StackPlan, layer: LayerPlan) -> dict[str, object]:
+def agreed(config: Config, plan: StackPlan, layer: LayerPlan) -> dict[str, object]:
     """Return the head sizes that an attention computes because its options do not set them."""
     if not isinstance(config, MultiHead.Config):
         return {}
     return {"num_kv_heads": config.num_kv_heads or config.num_heads, "head_dim": config.width(plan.shape(plan=layer))}
 
 
-def _summary(config: Config, facts: dict[str, object] | None = None) -> str:
+def summary(config: Config, facts: Mapping[str, object] = NO_FACTS) -> str:
     """Summarize a part as its name and non-default options."""
     name, *options = part_words(config, facts)
     return name + (f" ({', '.join(options)})" if options else "")
 
 
-def part_words(config: Config, facts: dict[str, object] | None = None) -> list[str]:
-    """Return the name of a part, then its non-default options."""
-    words = [config.part.part_name]
-    for name, field in type(config).model_fields.items():
-        value = (facts or {}).get(name, getattr(config, name))
-        if field.is_required() or name in (facts or {}) or _word(value) != _word(field.get_default()):
-            words.append(f"{name} {_word(value)}")
-    return words
+def part_words(config: Config, facts: Mapping[str, object] = NO_FACTS) -> list[str]:
+    """Return the name of a part, then its non-default options; `facts` replace options and are always listed."""
+    return [config.part.part_name, *(f"{name} {_word(value)}" for name, value in _changed(config, facts))]
 
 
-def _changed(options: BaseModel) -> Iterator[tuple[str, object]]:
-    """Yield the non-default options of a nested mapping, and its type."""
+def _changed(options: BaseModel, facts: Mapping[str, object] = NO_FACTS) -> Iterator[tuple[str, object]]:
+    """Yield the options that are not at their default, and the type of a nested mapping."""
     for name, field in type(options).model_fields.items():
-        value = getattr(options, name)
-        if name == "type" or field.is_required() or _word(value) != _word(field.get_default()):
+        value = facts.get(name, getattr(options, name))
+        is_listed = name in facts or field.is_required() or (name == "type" and not isinstance(options, Config))
+        if is_listed or _word(value) != _word(field.get_default()):
             yield name, value
 
 
 def _word(value: object) -> str:
     if isinstance(value, Config):
-        return _summary(value)
+        return summary(value)
     if isinstance(value, BaseModel):
         return "{" + ", ".join(f"{name} {_word(option)}" for name, option in _changed(value)) + "}"
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "[" + ", ".join(map(_word, value)) + "]" if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_word, value))}]"
+    return inline(value) if value is None or isinstance(value, bool) else str(value)

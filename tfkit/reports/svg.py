@@ -11,6 +11,7 @@ from functools import cache
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.reports.letters import BETWEEN, is_measured, lines, width
@@ -75,12 +76,10 @@ def written(
     return f'<text x="{x:.1f}" y="{y:.1f}"{anchor}{named}{length}>{shown}</text>'
 
 
-@dataclass(frozen=True)
-class Extent:
-    """Size of a block to the left, to the right and upwards from its incoming line."""
+class Extent(NamedTuple):
+    """Size of a block to either side of its incoming line (so that a stack can be mirrored), and upwards from it."""
 
-    left: float
-    right: float
+    half: float
     up: float
 
 
@@ -101,23 +100,21 @@ class Sheet:
     _readers: list[tuple[Box, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        columns = [self._sides(column) for column in self.picture.columns]
-        self._columns = columns
-        body = sum(left + right for left, right in columns) + APART * (len(columns) - 1)
-        self._heading = lines([self.picture.headline], max(body, 2 * WIDTH), WORDS)
-        self._name = lines([self.picture.name], max(body, 2 * WIDTH), NAME, bold=True)
-        self._caption = lines([self.picture.caption], max(body, 2 * WIDTH), WORDS) if self.picture.caption else []
-        rows = max(1, int((max(body, 2 * WIDTH) + GAP) // (WIDTH + GAP)))
+        columns = self._columns = [self._sides(column) for column in self.picture.columns]
+        self._body = sum(left + right for left, right in columns) + APART * (len(columns) - 1)
+        self.wide = max(self._body, 2 * WIDTH)
+        self._heading = lines([self.picture.headline], self.wide, WORDS)
+        self._name = lines([self.picture.name], self.wide, NAME, bold=True)
+        self._caption = lines([self.picture.caption], self.wide, WORDS) if self.picture.caption else []
+        rows = max(1, int((self.wide + GAP) // (WIDTH + GAP)))
         notes = self.picture.notes
         self._notes = [notes[first : first + rows] for first in range(0, len(notes), rows)]
-        up = [measure(_column(column)).up for column in self.picture.columns]
-        self._top = MARGIN + 24 * len(self._name) + WORDS_LINE * len(self._heading) + GAP
+        up = max(measure(_column(column)).up for column in self.picture.columns)
+        top = MARGIN + 24 * len(self._name) + WORDS_LINE * len(self._heading) + GAP
         self._deep = max(map(_below, self.picture.columns))
         self._low = sum(max(measure((box,)).up for box in row) + GAP for row in self._notes)
         self._low += WORDS_LINE * len(self._caption)
-        self.wide = max(body, 2 * WIDTH)
-        self.tall = self._top + max(up) + self._deep + GAP + self._low
-        self._body = body
+        self.tall = top + up + self._deep + GAP + self._low
 
     def elements(self) -> Iterator[str]:
         """Yield the elements from background to foreground."""
@@ -157,8 +154,7 @@ class Sheet:
 
     def _sides(self, column: Column) -> tuple[float, float]:
         """Return the extent of a stack to the left and to the right of its line."""
-        size = measure(_column(column))
-        inner, outer = max(size.left, size.right), max(size.left, size.right)
+        inner = outer = measure(_column(column)).half
         if column.position is not None:
             outer = max(outer + LANE + PAD, WIDTH / 2 + GAP + WIDTH)
         inner += 2 * LANE if column.tied or column.memory else 0
@@ -171,8 +167,7 @@ class Sheet:
         alone = len(self.picture.columns) == 1 and column.memory is None
         self._bypass = inner if alone else -inner
         self._readers = []
-        size = measure(_column(column))
-        edge = max(size.left, size.right)
+        edge = measure(_column(column)).half
         top = self._series(_column(column)[: -1 if column.heads else None], x, y)
         out = top
         if column.heads:
@@ -202,11 +197,9 @@ class Sheet:
         # its top must not be above that of the embedding
         self._box(column.position, middle, y + max(size.up / 2, size.up - beside / 2))
         if column.embedding is not None and "position" in column.embedding.reads:
-            self._wire(
-                f"M{middle - side * WIDTH / 2:.1f} {y:.1f}H{x + side * WIDTH / 2:.1f}",
-                "enters",
-                (x + side * WIDTH / 2, y, "left" if side > 0 else "right"),
-            )
+            end = x + side * WIDTH / 2
+            way = f"M{middle - side * WIDTH / 2:.1f} {y:.1f}H{end:.1f}"
+            self._wire(way, "enters", (end, y, "left" if side > 0 else "right"))
         readers = [(box, there, at) for box, there, at in self._readers if "position" in box.reads]
         lane = x + side * max(edge + LANE, WIDTH / 2 + GAP + LANE)
         self._enter(readers, lane, self._at[column.position.key][1] - size.up / 2, lane, side)
@@ -254,42 +247,33 @@ class Sheet:
         size = measure((group,))
         top = y - size.up
         self._groups.append(
-            f'<rect class="group" x="{x - size.left:.1f}" y="{top:.1f}" width="{size.left + size.right:.1f}" '
+            f'<rect class="group" x="{x - size.half:.1f}" y="{top:.1f}" width="{2 * size.half:.1f}" '
             f'height="{size.up:.1f}" rx="10"/>'
         )
-        self._wire(
-            f"M{x:.1f} {y:.1f}V{y - SIDE:.1f}",
-            arrow=(x, y - SIDE, "up") if group.body and isinstance(group.body[0], Box) else None,
-        )
+        arrow = (x, y - SIDE, "up") if group.body and isinstance(group.body[0], Box) else None
+        self._wire(f"M{x:.1f} {y:.1f}V{y - SIDE:.1f}", arrow=arrow)
         end = self._series(group.body, x, y - SIDE)
         self._wire(f"M{x:.1f} {end:.1f}V{top:.1f}")
-        self._box(group.band, x, end - GAP, size)
+        self._box(group.band, x, end - GAP, size.half)
         return top
 
     def _fork(self, fork: Fork, x: float, y: float) -> float:
         """Draw parallel paths, and the circle that joins them if there is one."""
-        size = measure((fork,))
-        top = y - size.up
+        top = y - measure((fork,)).up
         circle = top + SUM if fork.joined else top
         for path, at in _across(fork, x, self._bypass):
             low, high = y - LANE, y - LANE - measure(path).up
             bend = ROUND if at > x else -ROUND
-            if at == x:
-                self._wire(f"M{x:.1f} {y:.1f}V{low:.1f}", arrow=_arrow(path, at, low))
-            else:
-                self._wire(
-                    f"M{x:.1f} {y:.1f}v-3H{at - bend:.1f}q{bend:.1f} 0 {bend:.1f} -{ROUND}V{low:.1f}",
-                    arrow=_arrow(path, at, low),
-                )
+            way = "" if at == x else f"v-3H{at - bend:.1f}q{bend:.1f} 0 {bend:.1f} -{ROUND}"
+            arrow = (at, low, "up") if path and isinstance(path[0], Box) else None
+            self._wire(f"M{x:.1f} {y:.1f}{way}V{low:.1f}", arrow=arrow)
             self._series(path, at, low)
             if fork.joined and at == x:
                 self._wire(f"M{x:.1f} {high:.1f}V{circle + SUM:.1f}", arrow=(x, circle + SUM, "up"))
             elif fork.joined:
                 edge = x + (SUM if at > x else -SUM)
-                self._wire(
-                    f"M{at:.1f} {high:.1f}V{circle + ROUND:.1f}q0 -{ROUND} {-bend:.1f} -{ROUND}H{edge:.1f}",
-                    arrow=(edge, circle, "left" if at > x else "right"),
-                )
+                end = f"V{circle + ROUND:.1f}q0 -{ROUND} {-bend:.1f} -{ROUND}H{edge:.1f}"
+                self._wire(f"M{at:.1f} {high:.1f}{end}", arrow=(edge, circle, "left" if at > x else "right"))
         if fork.joined == "+":
             mark = f"M{x - 4:.1f} {circle:.1f}h8M{x:.1f} {circle - 4:.1f}v8"
             self._boxes.append(f'<circle cx="{x:.1f}" cy="{circle:.1f}" r="{SUM:g}"/><path d="{mark}"/>')
@@ -297,10 +281,10 @@ class Sheet:
             self._box(Box("", "scale", fork.joined), x, circle + _height(Box("", "scale", fork.joined)) / 2)
         return top
 
-    def _box(self, box: Box, x: float, y: float, around: Extent | None = None) -> float:
+    def _box(self, box: Box, x: float, y: float, half: float | None = None) -> float:
         """Draw a box with its bottom at y; a group's band is as wide as the group."""
-        left, right = (_half(box), _half(box)) if around is None else (around.left, around.right)
-        up = _height(box, left + right)
+        half = _half(box) if half is None else half
+        up = _height(box, 2 * half)
         mark = self.picture.marks.get(box.key, frozenset())
         kind = "same" if mark is None else "changed" if self.picture.marks else ""
         key = f' data-key="{escape(box.key)}"' if box.key else ""
@@ -308,11 +292,10 @@ class Sheet:
         if self.hover is not None and box.path and (text := self.hover(box)):
             parts.append(f"<title>{escape(text, quote=False)}</title>")
         parts.append(
-            f'<rect class="{box.tone}" x="{x - left:.1f}" y="{y - up:.1f}" width="{left + right:.1f}" '
+            f'<rect class="{box.tone}" x="{x - half:.1f}" y="{y - up:.1f}" width="{2 * half:.1f}" '
             f'height="{up:.1f}" rx="{ROUND - 2:g}"/>'
         )
-        centre = x + (right - left) / 2
-        parts += self._inside(box, centre, y - up, left + right, mark or frozenset())
+        parts += self._inside(box, x, y - up, 2 * half, mark or frozenset())
         self._boxes.append("".join([*parts, "</g>"]))
         self._at[box.key] = (x, y - up / 2)
         if box.reads:
@@ -365,62 +348,55 @@ def _below(column: Column) -> float:
     return max(measure((column.position,)).up - measure(start).up, 0.0)
 
 
-def _arrow(path: Series, x: float, y: float) -> tuple[float, float, str] | None:
-    return (x, y, "up") if path and isinstance(path[0], Box) else None
-
-
 def _across(fork: Fork, x: float, bypass: int) -> Iterator[tuple[Series, float]]:
     """Yield the paths of a fork with their x coordinates: parts are centered, residual connections are on one side."""
-    narrow = [path for path in fork.paths if not path or _is_scale(path)]
+    narrow = [path for path in fork.paths if _is_scale(path)]
     broad = [path for path in fork.paths if path not in narrow]
     sizes = [measure(path) for path in broad]
-    left = x - _spread(sizes) / 2
-    if len(broad) == 1:
-        left = x - sizes[0].left
-    edges = [left]
+    left = edge = x - _spread(sizes) / 2
     for path, size in zip(broad, sizes, strict=True):
-        yield path, left + size.left
-        left += size.left + size.right + GAP
-    edges.append(left - GAP if broad else left)
-    at = edges[0] if bypass < 0 else edges[1]
+        yield path, left + size.half
+        left += 2 * size.half + GAP
+    at = edge if bypass < 0 else left - GAP if broad else left
     for path in narrow:
-        half = max(measure(path).right + SIDE / 3, PASS / 2)
+        half = _lane(path)
         at += bypass * half
         yield path, at
         at += bypass * half
 
 
 def _is_scale(path: Series) -> bool:
+    """True for a residual connection: a path without parts."""
     return all(isinstance(block, Box) and block.tone == "scale" for block in path)
 
 
 def _spread(sizes: Sequence[Extent]) -> float:
-    return sum(size.left + size.right for size in sizes) + GAP * max(len(sizes) - 1, 0)
+    return sum(2 * size.half for size in sizes) + GAP * max(len(sizes) - 1, 0)
+
+
+def _lane(path: Series) -> float:
+    """Return half of the width of a residual connection."""
+    return max(measure(path).half + SIDE / 3, PASS / 2)
 
 
 def measure(series: Series) -> Extent:
-    """Measure a path. Both sides have the same width, so that a stack can be mirrored."""
-    half, up = 0.0, GAP * max(len(series) - 1, 0)
-    for block in series:
-        size = _measured(block)
-        half, up = max(half, size.left), up + size.up
-    return Extent(half, half, up)
+    """Measure a path."""
+    sizes = [_measured(block) for block in series]
+    up = GAP * max(len(series) - 1, 0) + sum(size.up for size in sizes)
+    return Extent(max((size.half for size in sizes), default=0.0), up)
 
 
 def _measured(block: Box | Fork | LayerGroup) -> Extent:
     if isinstance(block, Box):
-        return Extent(_half(block), _half(block), _height(block))
+        return Extent(_half(block), _height(block))
     if isinstance(block, LayerGroup):
         body = measure(block.body)
-        half = max(body.left, _half(block.band)) + SIDE
-        return Extent(half, half, SIDE + body.up + GAP + _height(block.band, 2 * half))
-    broad = [measure(path) for path in block.paths if path and not _is_scale(path)]
-    narrow = sum(
-        2 * max(measure(path).right + SIDE / 3, PASS / 2) for path in block.paths if not path or _is_scale(path)
-    )
+        half = max(body.half, _half(block.band)) + SIDE
+        return Extent(half, SIDE + body.up + GAP + _height(block.band, 2 * half))
+    broad = [measure(path) for path in block.paths if not _is_scale(path)]
+    narrow = sum(2 * _lane(path) for path in block.paths if _is_scale(path))
     up = LANE + max(measure(path).up for path in block.paths)
-    half = _spread(broad) / 2 + narrow
-    return Extent(half, half, up + GAP + 2 * SUM if block.joined else up)
+    return Extent(_spread(broad) / 2 + narrow, up + GAP + 2 * SUM if block.joined else up)
 
 
 def _half(box: Box) -> float:
