@@ -33,7 +33,10 @@ class Blame:
     part: type[Component] | None
 
     def __str__(self) -> str:
-        return f"{_from_here(self.file)}:{self.line}: in {self.function}"
+        near = self.file
+        with contextlib.suppress(ValueError, OSError):
+            near = os.path.relpath(self.file)
+        return f"{self.file if near.startswith(os.pardir) else near}:{self.line}: in {self.function}"
 
     @property
     def description(self) -> str:
@@ -79,9 +82,9 @@ def described(error: Exception) -> str | None:
     place = None if isinstance(error, TfkitError) else blame(error)
     if place is None:
         return None
-    message = shortened(error)
-    description = f" ({place.description})" if place.description else ""
-    return f"{place}: {type(error).__name__}{f': {message}' * bool(message)}{description}"
+    message, description = shortened(error), place.description
+    text = f"{place}: {type(error).__name__}{f': {message}' * bool(message)}"
+    return f"{text} ({description})" if description else text
 
 
 def shortened(error: BaseException) -> str:
@@ -131,11 +134,3 @@ def note(error: Exception) -> None:
         error.add_note(
             f"tfkit: registered custom parts may be the cause: {names}; check them with `tfkit parts --verify`"
         )
-
-
-def _from_here(file: str) -> str:
-    """Return a path inside the working directory as a relative path, other paths unchanged."""
-    with contextlib.suppress(ValueError, OSError):
-        near = os.path.relpath(file)
-        return file if near.startswith(os.pardir) else near
-    return file

@@ -36,11 +36,11 @@ def check_class(slot: str, part: object, base: tuple[str, str]) -> None:
 
 def check_declarations(part: type[Component]) -> None:
     """Raise UsageError for unknown words in declarations and for misspelled declarations."""
-    for problem in (*_unknown_words(part), *_misspelt_names(part), *_no_picture(part), *_reserved_options(part)):
+    for problem in (*_wrong_values(part), *_misspelt_names(part), *_reserved_options(part)):
         raise UsageError(f"{origin(part)}: {problem}")
 
 
-def _unknown_words(part: type[Component]) -> Iterator[str]:
+def _wrong_values(part: type[Component]) -> Iterator[str]:
     for name, (known, noun) in WORDS.items():
         declared = getattr(part, name)
         if isinstance(declared, str) or not isinstance(declared, Collection):
@@ -52,22 +52,15 @@ def _unknown_words(part: type[Component]) -> Iterator[str]:
                 hint = nearest(str(word), list(known))
                 suggestion = f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}"
                 yield f"{name}: unknown {noun} '{word}'; {suggestion}"
-    yield from _without_reason(part.exceptions)
-
-
-def _no_picture(part: type[Component]) -> Iterator[str]:
+    if not isinstance(part.exceptions, Mapping):
+        yield f"exceptions must be a mapping of names to reasons, got {part.exceptions!r}"
+        return
+    for name, reason in part.exceptions.items():
+        if not isinstance(reason, str) or not reason.strip():
+            yield f"exceptions: the reason for '{name}' must be a text that is not blank, got {reason!r}"
     texts = part.picture
     if isinstance(texts, str) or not all(isinstance(text, str) and text.strip() for text in texts):
         yield f"picture must be a tuple of texts, a title and then the boxes inside it, got {texts!r}"
-
-
-def _without_reason(exceptions: object) -> Iterator[str]:
-    if not isinstance(exceptions, Mapping):
-        yield f"exceptions must be a mapping of names to reasons, got {exceptions!r}"
-        return
-    for name, reason in exceptions.items():
-        if not isinstance(reason, str) or not reason.strip():
-            yield f"exceptions: the reason for '{name}' must be a text that is not blank, got {reason!r}"
 
 
 def _misspelt_names(part: type[Component]) -> Iterator[str]:
@@ -76,26 +69,20 @@ def _misspelt_names(part: type[Component]) -> Iterator[str]:
     declared = {name for kind in own for name in _facts(kind)}
     facts = {name for kind in part.__mro__ if is_shipped(kind) for name in _facts(kind)}
     for name in sorted(declared - facts):
-        close = difflib.get_close_matches(name, sorted(facts - declared), n=1, cutoff=ALIKE)
-        if close:
-            yield (
-                f"'{name}' is not a declaration of a part; did you mean '{close[0]}'? "
-                "If it is not meant as one, start its name with an underscore"
-            )
+        for close in difflib.get_close_matches(name, sorted(facts - declared), n=1, cutoff=ALIKE):
+            text = f"'{name}' is not a declaration of a part; did you mean '{close}'?"
+            yield f"{text} If it is not meant as one, start its name with an underscore"
 
 
 def _reserved_options(part: type[Component]) -> Iterator[str]:
     """Yield own options that hide an attribute of the base Config, or the recipe's `type`."""
-    bases = [kind for kind in part.Config.__mro__ if issubclass(kind, BaseModel) and _is_given(kind)]
+    bases = [kind for kind in part.Config.__mro__ if issubclass(kind, BaseModel)]
+    bases = [kind for kind in bases if is_shipped(kind) or kind.__module__.partition(".")[0] == "pydantic"]
     for name in part.Config.model_fields:
-        if any(name in kind.model_fields for kind in bases):
-            continue
-        if name == "type" or any(hasattr(kind, name) for kind in bases):
+        if not any(name in kind.model_fields for kind in bases) and (
+            name == "type" or any(hasattr(kind, name) for kind in bases)
+        ):
             yield f"an option cannot be called '{name}', which every Config uses itself; rename it"
-
-
-def _is_given(kind: type) -> bool:
-    return is_shipped(kind) or kind.__module__.partition(".")[0] == "pydantic"
 
 
 def _facts(kind: type) -> Iterator[str]:

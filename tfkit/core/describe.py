@@ -30,7 +30,13 @@ class OptionKind(NamedTuple):
 
 def in_words(field: FieldInfo) -> str:
     """Describe the values of an option: "one of relu, gelu", "whole number from 1, or none"."""
-    return _joined(list(kinds(field)))
+    alternatives = list(kinds(field))
+    words = [word for kind in alternatives for word in _alternatives(kind)]
+    if words == ["true", "false"]:
+        return "true or false"
+    if len(words) > 1 and all(get_origin(kind.annotation) is Literal for kind in alternatives):
+        return f"one of {', '.join(words)}"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, or {words[-1]}"
 
 
 def limits(field: FieldInfo) -> dict[str, Any]:
@@ -40,12 +46,7 @@ def limits(field: FieldInfo) -> dict[str, Any]:
 
 def kinds(field: FieldInfo) -> Iterator[OptionKind]:
     """Yield the alternative types of an option."""
-    yield from _unfolded(field.annotation, tuple(field.metadata))
-
-
-def kinds_of(annotation: object) -> Iterator[OptionKind]:
-    """Yield the alternatives of a bare annotation, such as that of list entries."""
-    yield from _unfolded(annotation, ())
+    yield from kinds_of(field.annotation, tuple(field.metadata))
 
 
 def sections(field: FieldInfo) -> list[type[BaseModel]]:
@@ -54,15 +55,15 @@ def sections(field: FieldInfo) -> list[type[BaseModel]]:
     return [kind for kind in bare if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
-def _unfolded(annotation: object, marks: tuple[object, ...]) -> Iterator[OptionKind]:
-    """Yield the members of a union, unwrapping `Annotated` but keeping its metadata."""
+def kinds_of(annotation: object, marks: tuple[object, ...] = ()) -> Iterator[OptionKind]:
+    """Yield the alternatives of an annotation, such as that of list entries, with their metadata."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)
-        yield from _unfolded(inner, (*marks, *_flat(more)))
+        yield from kinds_of(inner, (*marks, *_flat(more)))
     elif origin in (Union, types.UnionType):
         for member in get_args(annotation):
-            yield from _unfolded(member, marks)
+            yield from kinds_of(member, marks)
     else:
         yield OptionKind(annotation, marks)
 
@@ -73,20 +74,11 @@ def _flat(marks: Sequence[object]) -> Iterator[object]:
         yield from _flat(mark.metadata) if isinstance(mark, FieldInfo) else (mark,)
 
 
-def _joined(alternatives: list[OptionKind]) -> str:
-    words = [word for kind in alternatives for word in _alternatives(kind)]
-    if words == ["true", "false"]:
-        return "true or false"
-    if len(words) > 1 and all(get_origin(kind.annotation) is Literal for kind in alternatives):
-        return f"one of {', '.join(words)}"
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, or {words[-1]}"
-
-
 def _alternatives(kind: OptionKind) -> list[str]:
     """Describe one type, with an entry per choice."""
     slot = _slot(kind.marks)
     if slot is not None:
-        return [_part(slot)]
+        return [f"{with_article(NOUNS.get(slot, slot))} ({'true, ' * (slot == 'norm')}a name, or options)"]
     annotation = kind.annotation
     if annotation is bool:
         return ["true", "false"]
@@ -105,7 +97,8 @@ def _value(annotation: object, marks: tuple[object, ...]) -> str:
         return "none"
     origin, inner = get_origin(annotation) or annotation, get_args(annotation)
     if origin in (tuple, list, set, frozenset):
-        return _list(inner)
+        fixed = len(inner) > 1 and inner[1] is not Ellipsis
+        return f"list of {len(inner)} {_many(inner[0])}" if fixed else f"list of {_many(inner[0])}" if inner else "list"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"mapping of names to {_many(inner[1])}" if inner else "mapping"
     if isinstance(origin, type) and issubclass(origin, BaseModel):
@@ -113,24 +106,10 @@ def _value(annotation: object, marks: tuple[object, ...]) -> str:
     return "any value" if annotation is Any else with_article(getattr(origin, "__name__", str(origin)))
 
 
-def _list(inner: tuple[object, ...]) -> str:
-    """Describe a list of variable or fixed length."""
-    if not inner:
-        return "list"
-    entries = _many(inner[0])
-    return f"list of {entries}" if len(inner) == 1 or inner[1] is Ellipsis else f"list of {len(inner)} {entries}"
-
-
 def _many(annotation: object) -> str:
     """Describe the entries of a list or mapping in the plural: "whole numbers from 0 or texts"."""
     words = [word for kind in kinds_of(annotation) for word in _alternatives(kind)]
     return " or ".join(PLURAL.sub(r"\1s", word) for word in words)
-
-
-def _part(slot: str) -> str:
-    article = "an" if slot[0] in "aeiou" else "a"
-    noun = NOUNS.get(slot, slot)
-    return f"{article} {noun} ({'true, ' * (slot == 'norm')}a name, or options)"
 
 
 def _slot(marks: Sequence[object]) -> str | None:

@@ -79,19 +79,15 @@ class Place:
     via: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        file = _short(self.file)
+        root = next((root for root in SHIPPED if self.file.startswith(root)), None)
+        # a shipped recipe is shown without the installation folder
+        file = self.file if root is None else f"recipes{os.sep}{self.file.removeprefix(root)}"
         return f"{file}:{self.line}:{self.column}" if self.line else file
 
     @property
     def is_shipped(self) -> bool:
         """True if the file is a shipped recipe."""
         return os.path.abspath(self.file).startswith(SHIPPED)
-
-
-def _short(file: str) -> str:
-    """Shorten a path for messages: shipped recipes are shown without the installation folder."""
-    root = next((root for root in SHIPPED if file.startswith(root)), None)
-    return file if root is None else f"recipes{os.sep}{file.removeprefix(root)}"
 
 
 def with_article(noun: str) -> str:

@@ -43,11 +43,14 @@ def svg(figure: Any, name: str) -> str:
     Only tick labels may contain math markup; other text is drawn verbatim.
     """
     matplotlib = importlib.import_module("matplotlib")
-    for text in figure.findobj(_text_class()):
+    kind = importlib.import_module("matplotlib.text").Text
+    axes = [axis for one in figure.axes for axis in (one.xaxis, one.yaxis)]
+    ticks = {id(text) for axis in axes for text in axis.findobj(kind) if text is not axis.label}
+    for text in figure.findobj(kind):
         text.set_usetex(False)
-    for text in _texts(figure):
-        text.set_parse_math(False)
-        text.set_text(_shown(text.get_text()))
+        if id(text) not in ticks:
+            text.set_parse_math(False)
+            text.set_text(_shown(text.get_text()))
     stream = io.StringIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif", "text.usetex": False}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
@@ -55,18 +58,6 @@ def svg(figure: Any, name: str) -> str:
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     drawing = stream.getvalue()
     return drawing[drawing.index("<svg") :]
-
-
-def _texts(figure: Any) -> list[Any]:
-    """Return all texts of a figure except tick labels."""
-    every = _text_class()
-    axes = [axis for one in figure.axes for axis in (one.xaxis, one.yaxis)]
-    ticks = {id(text) for axis in axes for text in axis.findobj(every) if text is not axis.label}
-    return [text for text in figure.findobj(every) if id(text) not in ticks]
-
-
-def _text_class() -> Any:
-    return importlib.import_module("matplotlib.text").Text
 
 
 def drawn(what: str, draw: Callable[[], str]) -> str:

@@ -7,7 +7,6 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,11 @@ SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # fou
 
 def machine() -> JsonObject:
     """Return the host name, the processor, the cores available to this process, and the memory in bytes."""
-    return {"host": platform.node(), "processor": _processor(), "cores": _cores(), "memory": _total_memory()}
+    processor = _cpuinfo("model name") or platform.processor() or platform.machine()
+    cores = os.cpu_count() or 1
+    with contextlib.suppress(AttributeError, OSError):  # Linux only
+        cores = len(os.sched_getaffinity(0))
+    return {"host": platform.node(), "processor": processor, "cores": cores, "memory": _total_memory()}
 
 
 @functools.cache
@@ -32,10 +35,6 @@ def vendor() -> str:
     return name if name.isalpha() else ""
 
 
-def _processor() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
-
-
 def _cpuinfo(key: str) -> str:
     """Return the first value of a key in /proc/cpuinfo, or nothing."""
     with contextlib.suppress(OSError):
@@ -43,12 +42,6 @@ def _cpuinfo(key: str) -> str:
             if line.startswith(key):
                 return line.partition(":")[2].strip()
     return ""
-
-
-def _cores() -> int:
-    with contextlib.suppress(AttributeError, OSError):  # Linux only
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _total_memory() -> int | None:
@@ -95,12 +88,10 @@ def _group_memory() -> int | None:
     with contextlib.suppress(OSError, ValueError):
         limit = int((group / "memory.max").read_text(encoding="ascii"))
         used = int((group / "memory.current").read_text(encoding="ascii"))
-        return max(0, limit - used + _cache((group / "memory.stat").read_text(encoding="ascii").splitlines()))
+        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+        cache = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+        return max(0, limit - used + cache)
     return None
-
-
-def _cache(lines: Iterable[str]) -> int:
-    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

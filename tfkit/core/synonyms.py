@@ -212,15 +212,10 @@ def _folded(word: str) -> str:
     return word.strip().lstrip("-").casefold().replace("-", "_")
 
 
-def _by_word() -> dict[str, list[str]]:
-    targets: dict[str, list[str]] = {}
-    for target, words in TARGETS.items():
-        for word in words.split():
-            targets.setdefault(word, []).append(target)
-    return targets
-
-
-SYNONYMS = _by_word()
+SYNONYMS: dict[str, list[str]] = {}
+for _target, _words in TARGETS.items():
+    for _word in _words.split():
+        SYNONYMS.setdefault(_word, []).append(_target)
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -252,20 +247,19 @@ def key_for(word: str, parent: str = "", known: Collection[str] = ()) -> str | N
             return target.removeprefix(f"{above}.")
     section = parent.partition(".")[0]
     near = [target for target in elsewhere if target.split(".")[0] == section]
-    candidates = (target for target in near or elsewhere if not is_own(word, target) or _may_lack(parent, target))
-    return next(candidates, "" if len(elsewhere) < len(SYNONYMS.get(_folded(word), ())) else None)
+    inside = parent.startswith("model.") and parent != "model.layer"
+    for target in near or elsewhere:
+        # tfkit's own term is misplaced under `parent`, rather than an option that the part lacks
+        is_misplaced = not inside and section in ("", "train", target.partition(".")[0])
+        if is_misplaced or not is_own(word, target):
+            return target
+    return "" if len(elsewhere) < len(SYNONYMS.get(_folded(word), ())) else None
 
 
 def is_own(word: str, target: str) -> bool:
     """True if the word is tfkit's own term, which is listed for hints about misplaced keys."""
     path, value = split_target(target)
     return _folded(word) in (path.rpartition(".")[2], value, value.removeprefix("{type: ").split(",")[0])
-
-
-def _may_lack(parent: str, target: str) -> bool:
-    """True if tfkit's own term is misplaced under `parent`, rather than an option that the part lacks."""
-    inside = parent.startswith("model.") and parent != "model.layer"
-    return not inside and parent.partition(".")[0] in ("", "train", target.partition(".")[0])
 
 
 def part_for(slot: str, word: str) -> str | None:

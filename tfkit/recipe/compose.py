@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
@@ -101,10 +102,8 @@ def version_faults(root: Node) -> list[Fault]:
     if type(node.value) is not int:
         message = f"expected the version of the recipe language, {LANGUAGE}, got {shorten(inline(node.plain()))}"
     elif node.value > LANGUAGE:
-        message = (
-            f"version {node.value} of the recipe language is newer than this tfkit, which supports version {LANGUAGE}; "
-            f"install a newer tfkit"
-        )
+        message = f"version {node.value} of the recipe language is newer than this tfkit, which supports version "
+        message += f"{LANGUAGE}; install a newer tfkit"
     else:
         message = f"version {node.value} of the recipe language does not exist; this tfkit supports version {LANGUAGE}"
     return [Fault(node.place, node.path, message)]
@@ -123,13 +122,7 @@ def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, object]:
     for key, overlay in changed:
         if overlay is not None:
             merged[key] = merge(merged[key], overlay, []) if key in merged else overlay
-    return {key: _value_at(overlay, key) for key, overlay in merged.items()}
-
-
-def _value_at(overlay: Node, key: str) -> object:
-    for name in key.split("."):
-        overlay = overlay.entries[name]
-    return overlay.plain()
+    return {key: reduce(lambda node, name: node.entries[name], key.split("."), merged[key]).plain() for key in merged}
 
 
 def _read(source: str | Path, shipped: Mapping[str, Path]) -> tuple[bytes, Path]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -51,28 +52,22 @@ class Derived:
         for overlay in composed.overlays:
             changes = merge(changes, _at(overlay, paths.moved(overlay, "")), [])
         train = "show" if composed.root.get("objective") is None else "train"
-        header = f"# {self._command()}\n# Type: tfkit {train} {self.file}\n"
-        return header + written({"tfkit": LANGUAGE, "extends": self._base(composed.file), **changes.plain()})
+        arguments = [f"--variant {name}" for name in self.variants] + [f"--set {text}" for text in self.sets]
+        changed = f", changed by {' '.join(' '.join(text.split()) for text in arguments)}" if arguments else ""
+        header = f"# {self.source}{changed}; tfkit show {self.file} prints the whole recipe.\n"
+        # a shipped name, or a path relative to the new recipe
+        base = Path(os.path.relpath(composed.file, self.file.parent)).as_posix()
+        base = self.source if self.source in shipped_recipes() else base
+        header += f"# Type: tfkit {train} {self.file}\n"
+        return header + written({"tfkit": LANGUAGE, "extends": base, **changes.plain()})
 
     def check(self, made: Recipe, original: Recipe) -> None:
         """Raise UsageError unless the new recipe is equivalent to `original`, which is the source with the changes."""
         paths = [Paths(recipe.root, self.file.parent) for recipe in (made, original)]
         new, old = (paths[0].moved(made.root, ""), paths[1].moved(original.root, ""))
         if new != old or replace(made.blueprint(), name="") != replace(original.blueprint(), name=""):
-            raise UsageError(
-                f"{self.source}: a recipe that extends it cannot express these changes; write the recipe by hand"
-            )
-
-    def _base(self, file: Path) -> str:
-        """Return the value of `extends`: a shipped name, or a path relative to the new recipe."""
-        if self.source in shipped_recipes():
-            return self.source
-        return Path(os.path.relpath(file, self.file.parent)).as_posix()
-
-    def _command(self) -> str:
-        arguments = [f"--variant {name}" for name in self.variants] + [f"--set {text}" for text in self.sets]
-        changed = f", changed by {' '.join(' '.join(text.split()) for text in arguments)}" if arguments else ""
-        return f"{self.source}{changed}; tfkit show {self.file} prints the whole recipe."
+            text = "a recipe that extends it cannot express these changes; write the recipe by hand"
+            raise UsageError(f"{self.source}: {text}")
 
 
 class Paths:
@@ -114,28 +109,17 @@ class Paths:
             return value.endswith(".py")
         if parent in SECTIONS:
             return name in _path_options(SECTIONS[parent])
-        part = self._type(owner, name) or self._type_at(parent)
-        return part is not None and name in self._options_of(part)
-
-    def _type(self, owner: Node | None, name: str) -> str | None:
         kind = None if owner is None or owner.get(name) is None else owner.get("type")
-        return kind.value if kind is not None and isinstance(kind.value, str) else None
-
-    def _type_at(self, path: str) -> str | None:
-        """Return the type of the part at `path` in the whole recipe."""
-        node: Node | None = self.root
-        for key in path.split("."):
-            node = None if node is None else node.get(key)
-        kind = node if node is None or isinstance(node.value, str) else node.get("type")
-        return kind.value if kind is not None and isinstance(kind.value, str) else None
-
-    def _options_of(self, part: str) -> frozenset[str]:
-        """Return the path options of all parts named `part`, in any slot."""
-        if part not in self._options:
-            parts = [REGISTRY.load(slot).get(part) for slot in CATALOGUES]
+        if kind is None or not isinstance(kind.value, str):  # the type of the part in the whole recipe
+            part = reduce(lambda node, key: node and node.get(key), parent.split("."), cast("Node | None", self.root))
+            kind = part if part is None or isinstance(part.value, str) else part.get("type")
+        if kind is None or not isinstance(kind.value, str):
+            return False
+        if kind.value not in self._options:  # of all parts with this name, in any slot
+            parts = [REGISTRY.load(slot).get(kind.value) for slot in CATALOGUES]
             options = [_path_options(one.Config) for one in parts if one is not None]
-            self._options[part] = frozenset().union(*options)
-        return self._options[part]
+            self._options[kind.value] = frozenset().union(*options)
+        return name in self._options[kind.value]
 
 
 def _path_options(model: type[BaseModel]) -> frozenset[str]:

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -47,16 +47,16 @@ _IMPORTED: dict[str, ImportedCode] = {}  # by identity
 
 
 def import_parts(name: str | Path) -> ModuleType:
+    """Import a Python file or module, as `imported` does, and return the module."""
+    return imported(name).module
+
+
+def imported(name: str | Path) -> ImportedCode:
     """Import a Python file (by path) or an installed module (by name), which registers its parts.
 
     A file is executed again only if its content has changed. If it is missing or fails, raise UsageError with the file
     and line, and roll back the registry.
     """
-    return imported(name).module
-
-
-def imported(name: str | Path) -> ImportedCode:
-    """Like `import_parts`, but return the registered parts as well."""
     text = str(name)
     done = _file(Path(text)) if is_file(text) else _module(text)
     for slot, part_name, part, _ in done.entries:
@@ -156,16 +156,11 @@ def _module(name: str) -> ImportedCode:
             hint = f"; did you mean the file {file}?" if file.is_file() else "; is it installed here?"
         raise UsageError(failure(error, name) + hint) from error
     before = _IMPORTED.get(name)
-    registrations = entries or (before.entries if before is not None else _registered_by(name))
-    return ImportedCode(name, module, None, tuple(registrations))
-
-
-def _registered_by(module: str) -> Iterator[Registration]:
-    """Yield the parts of a module that had already been imported without recording its registrations."""
-    for slot, parts in REGISTRY.registered().items():
-        for name, part in parts.items():
-            if part.__module__ == module or part.__module__.startswith(f"{module}."):
-                yield Registration(slot, name, part, None)
+    if not entries and before is None:  # a module that had already been imported without recording its registrations
+        parts = [part for of_slot in REGISTRY.registered().values() for part in of_slot.values()]
+        own = [part for part in parts if f"{part.__module__}.".startswith(f"{name}.")]
+        entries = [Registration(part.part_slot, part.part_name, part, None) for part in own]
+    return ImportedCode(name, module, None, tuple(entries or (before.entries if before is not None else ())))
 
 
 @dataclass
@@ -195,28 +190,25 @@ class Importer:
         Add a fault that explains how to import any other file or module. Names in `imported_before` are skipped.
         """
         for item in items(node):
-            if isinstance(item.value, str):
-                self._honour(item, item.value, imported_before)
-            else:
+            if not isinstance(item.value, str):
                 self.faults.add(item, "expected a Python file or a module name")
-
-    def _honour(self, item: Node, written: str, imported_before: Sequence[str]) -> None:
-        name = str((folder(item) / written).absolute()) if is_file(written) else written
-        if name in imported_before or identity(name) in self.done or identity(name) in self._failed:
-            return
-        if is_file(written) and not os.path.exists(name):
-            self.faults.add(item, f"cannot import '{written}': no such file; set its location with --import FILE")
-        elif not self.trust and identity(name) not in _IMPORTED:
-            self.faults.add(
-                item, f"this recipe needs the code in '{written}'; review it, then use --trust or --import {name}"
-            )
-        else:
-            try:
-                self.done[identity(name)] = imported(name).name
-                return
-            except UsageError as error:
-                self.faults.add(item, str(error))
-        self._without(name)
+                continue
+            written = item.value
+            name = str((folder(item) / written).absolute()) if is_file(written) else written
+            if name in imported_before or identity(name) in self.done or identity(name) in self._failed:
+                continue
+            if is_file(written) and not os.path.exists(name):
+                text = f"cannot import '{written}': no such file; set its location with --import FILE"
+            elif not self.trust and identity(name) not in _IMPORTED:
+                text = f"this recipe needs the code in '{written}'; review it, then use --trust or --import {name}"
+            else:
+                try:
+                    self.done[identity(name)] = imported(name).name
+                    continue
+                except UsageError as error:
+                    text = str(error)
+            self.faults.add(item, text)
+            self._without(name)
 
     def _without(self, name: str) -> None:
         """Suppress "unknown part" faults for the parts of code that was not imported."""
@@ -232,16 +224,9 @@ def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
         tree = None
     if tree is None:
         return None
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) == "register"]
-    words = [tuple(_constant(argument) for argument in call.args) for call in calls]
-    if any(len(pair) != 2 or None in pair for pair in words):
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == "register"]
+    words = [tuple(getattr(argument, "value", None) for argument in call.args) for call in calls]
+    if any(len(pair) != 2 or not all(isinstance(word, str) for word in pair) for pair in words):
         return None  # a computed name is known only by executing the file
-    return frozenset((str(slot), str(part)) for slot, part in words)
-
-
-def _called(function: ast.expr) -> str:
-    return getattr(function, "attr", getattr(function, "id", ""))
-
-
-def _constant(argument: ast.expr) -> object:
-    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
+    return frozenset(words)

@@ -79,7 +79,8 @@ class Recipe:
     )
 
     def __repr__(self) -> str:
-        return block(f"Recipe {self.name!r}{f' with {chosen}' if (chosen := self._chosen()) else ''}", self.lines())
+        chosen = some([*self.variants, *(f"{key}={value}" for key, value in self.changes.items())])
+        return block(f"Recipe {self.name!r}{f' with {chosen}' if chosen else ''}", self.lines())
 
     def _repr_html_(self) -> str:
         with contextlib.suppress(RecipeError):  # the summary already shows the error
@@ -87,10 +88,6 @@ class Recipe:
             drawing = importlib.import_module("tfkit.reports.svg")
             return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
-
-    def _chosen(self) -> str:
-        """Format the chosen variants and overrides as on the command line."""
-        return some([*self.variants, *(f"{key}={value}" for key, value in self.changes.items())])
 
     def lines(self, blueprint: Blueprint | None = None) -> list[str]:
         """Summarize architecture (of `blueprint`, if given), data and training in at most nine lines."""
@@ -106,8 +103,8 @@ class Recipe:
         if self.objective is not None:
             optimizer = self.train.optimizer.part.part_name
             length = f"{self.train.epochs:,} epochs" if self.train.steps is None else f"{self.train.steps:,} steps"
-            words = f"{self.objective.part.part_name}, {length}, {optimizer}, seed {self.train.seed}"
-            lines.append(f"training: {words}")
+            name = self.objective.part.part_name
+            lines.append(f"training: {name}, {length}, {optimizer}, seed {self.train.seed}")
         return lines
 
     def tell_warnings(self) -> None:
@@ -124,13 +121,10 @@ class Recipe:
 
     def table(self, vocab_size: VocabSize | None = None, notes: Notes | None = None) -> RecipeTable:
         """Return the rows of the resolved recipe; `notes` are the comments in a run's resolved.yaml, if any."""
-        study = {} if self.study is None else {"study": self.study}
-        return RecipeTable(
-            self.root, self.text, str(self.file), {**self.sections(), **study}, *self._resolve(vocab_size), notes
-        )
+        sections = self.sections() | ({} if self.study is None else {"study": self.study})
+        return RecipeTable(self.root, self.text, str(self.file), sections, *self._resolve(vocab_size), notes)
 
     def _resolve(self, vocab_size: VocabSize | None) -> tuple[Blueprint, ModelResolver]:
-        """Return the Blueprint and its resolver."""
         size = vocab_size if vocab_size is not None else _bounds(None if self.data is None else self.data.tokenizers())
         if size not in self._resolved:
             faults = Faults(has_weights=True)  # unlearnable weights were reported on loading
@@ -144,7 +138,9 @@ class Recipe:
     @cached_property
     def unknown_vocab(self) -> bool:
         """True if the vocabulary size depends on an untrained tokenizer."""
-        return bool(_tokenizer_nodes(mapping(self.root)["model"]))
+        model = mapping(self.root)["model"]
+        sizes = [mapping(side).get("vocab_size") for side in (model, model.get("encoder"), model.get("decoder"))]
+        return any(size is not None and size.value == "tokenizer" for size in sizes)
 
     @cached_property
     def unknown_labels(self) -> bool:
@@ -153,12 +149,10 @@ class Recipe:
 
     def labelled(self, count: int) -> Recipe:
         """Return a copy with `num_classes: labels` replaced by `count`."""
-        if not self.unknown_labels:
-            return self
         root = self.root
         for node in label_nodes(mapping(root)["model"]):
             root = merge(root, nested(node.path, replace(node, value=count)), [])
-        return replace(self, root=root, _resolved={})
+        return replace(self, root=root, _resolved={}) if self.unknown_labels else self
 
     @property
     def vocabulary_bound(self) -> int | None:
@@ -220,12 +214,6 @@ def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize
     """Return the tokenizers' maximum vocabulary sizes: one size, or a pair for two tokenizers."""
     bounds = [config.vocabulary_bound for config in (tokenizers or {}).values()]
     return (bounds[0], bounds[1]) if len(bounds) == 2 else bounds[0] if bounds else None
-
-
-def _tokenizer_nodes(model: Node) -> list[Node]:
-    sides = [model, *(mapping(model).get(side) for side in ("encoder", "decoder"))]
-    sizes = [mapping(side).get("vocab_size") for side in sides]
-    return [node for node in sizes if node is not None and node.value == "tokenizer"]
 
 
 def label_nodes(model: Node) -> list[Node]:
@@ -311,17 +299,13 @@ def load_saved(
 
 
 def _imported(
-    composed: Composed,
-    trust: bool,
-    imports: Sequence[str | Path],
-    imported_before: Sequence[str] = (),
-    saved: bool = False,
+    composed: Composed, trust: bool, imports: Sequence[str | Path], before: Sequence[str] = (), saved: bool = False
 ) -> Recipe:
     """Import the recipe's code, then validate the recipe; raise RecipeError with all faults."""
     faults = Faults(composed.faults, has_weights=saved)
     importer = Importer(faults, trust)
     importer.import_all(imports)
-    importer.honour(mapping(composed.root).get("imports"), imported_before)
+    importer.honour(mapping(composed.root).get("imports"), before)
     recipe = _validate(composed, tuple(importer.done.values()), faults, saved)
     if faults.errors or recipe is None:
         raise RecipeError(faults.errors)
@@ -370,6 +354,20 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     return recipe
 
 
+def _check_agreement(recipe: Recipe, faults: Faults) -> None:
+    """Check the sections and their parts against each other, and against the model unless it has faults."""
+    right = not any(fault.path.partition(".")[0] == "model" for fault in faults.errors)
+    blueprint, resolver = next(iter(recipe._resolved.values()), (None, None)) if right else (None, None)
+    size = None
+    if blueprint is not None and resolver is not None and blueprint.last.side not in resolver.vocabulary.unknown:
+        size = blueprint.last.vocab_size
+    sections = recipe.settings
+    parts = [part for section, name in zip(sections, sections._fields, strict=True) for part in parts_in(section, name)]
+    agreement = Agreement(recipe.root, parts, facts_of(sections, blueprint, size), faults)
+    agreement.check()
+    agreement.tell("", section_problems(sections, blueprint))
+
+
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
     """Return the recipe with the values of `train.evaluations` resolved."""
     resolved: dict[str, dict[str, object]] = {}
@@ -382,30 +380,13 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
             continue
         if other.data is None or (other.data.valid is None and other.data.test is None):
             faults.errors.append(recipe.fault(where, "no data.valid or data.test to evaluate on"))
-        resolved[name] = {key: _plain_value(other, key) for key in values}
+        resolved[name] = {}
+        for key in values:
+            row: RecipeRow | None = RecipeRow("", other.sections())
+            for word in key.split("."):
+                row = None if row is None else row.child(word)
+            resolved[name][key] = None if row is None else row.plain()
     return replace(recipe, train=recipe.train.model_copy(update={"evaluations": resolved}))
-
-
-def _plain_value(recipe: Recipe, key: str) -> object:
-    """Return the value at a dotted key of a section as plain data."""
-    value: RecipeRow | None = RecipeRow("", recipe.sections())
-    for word in key.split("."):
-        value = None if value is None else value.child(word)
-    return None if value is None else value.plain()
-
-
-def _check_agreement(recipe: Recipe, faults: Faults) -> None:
-    """Check the sections and their parts against each other, and against the model unless it has faults."""
-    right = not any(fault.path.partition(".")[0] == "model" for fault in faults.errors)
-    blueprint, resolver = next(iter(recipe._resolved.values()), (None, None)) if right else (None, None)
-    size = None
-    if blueprint is not None and resolver is not None:
-        size = None if blueprint.last.side in resolver.vocabulary.unknown else blueprint.last.vocab_size
-    sections = recipe.settings
-    parts = [part for section, name in zip(sections, sections._fields, strict=True) for part in parts_in(section, name)]
-    agreement = Agreement(recipe.root, parts, facts_of(sections, blueprint, size), faults)
-    agreement.check()
-    agreement.tell("", section_problems(sections, blueprint))
 
 
 def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:

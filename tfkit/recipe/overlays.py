@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,22 +78,16 @@ def _names_sides(node: Node) -> bool:
 
 def _lay_mapping(base: Node, over: Node, faults: list[Fault]) -> Node:
     base = as_part(base)
-    if not isinstance(base.value, dict):
-        if over.get("type") is not None or base.value is True:
-            return over.over(base)
-        faults.append(Fault(over.place, over.path, _without_type(base)))
-        return base
-    return _replaced(base, over) if _changes_type(base, over) else _merged(base, over, faults)
-
-
-def _without_type(base: Node) -> str:
-    way_out = "write the whole list" if isinstance(base.value, list) else "set its type"
-    return f"options without a type cannot be merged over {kind(base)} (at {base.place}); {way_out}"
-
-
-def _changes_type(base: Node, over: Node) -> bool:
     old, new = base.get("type"), over.get("type")
-    return old is not None and new is not None and old.value != new.value
+    if isinstance(base.value, dict):
+        changes = old is not None and new is not None and old.value != new.value
+        return _replaced(base, over) if changes else _merged(base, over, faults)
+    if new is not None or base.value is True:
+        return over.over(base)
+    way_out = "write the whole list" if isinstance(base.value, list) else "set its type"
+    text = f"options without a type cannot be merged over {kind(base)} (at {base.place}); {way_out}"
+    faults.append(Fault(over.place, over.path, text))
+    return base
 
 
 def _merged(base: Node, over: Node, faults: list[Fault]) -> Node:
@@ -212,12 +206,8 @@ def read_variants(entries: Mapping[str, Node], faults: list[Fault]) -> dict[str,
     An entry with a single key and a list as its value is an axis; any other entry is an overlay. To override an option
     with a list, nest it one level deeper: `shallow: {model: {pattern: [local, global]}}`.
     """
-    result = {}
-    for name, entry in entries.items():
-        variant = _variant(name, entry, faults)
-        if variant is not None:
-            result[name] = variant
-    return result
+    parsed = {name: _variant(name, entry, faults) for name, entry in entries.items()}
+    return {name: variant for name, variant in parsed.items() if variant is not None}
 
 
 def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> Node | None:
@@ -240,11 +230,8 @@ def choose(text: str, variants: Mapping[str, Variant], faults: list[Fault]) -> N
 
 def choices(variants: Mapping[str, Variant]) -> list[str]:
     """Return all possible arguments of `--variant`: `wide`, `heads=1`, `heads=4`, ..."""
-    return [text for name, variant in variants.items() for text in _written(name, variant)]
-
-
-def _written(name: str, variant: Variant) -> list[str]:
-    return variant.written() if isinstance(variant, Axis) else [name]
+    written = [one.written() if isinstance(one, Axis) else [name] for name, one in variants.items()]
+    return [text for texts in written for text in texts]
 
 
 def _choose_value(axis: Axis, value: str | None, place: Place, faults: list[Fault]) -> Node | None:
@@ -264,49 +251,39 @@ def _choose_value(axis: Axis, value: str | None, place: Place, faults: list[Faul
 
 
 def _variant(name: str, entry: Node, faults: list[Fault]) -> Variant | None:
-    if not isinstance(entry.value, dict):
-        message = f"expected a mapping of dotted keys to values, got {kind(entry)}"
+    if not isinstance(entry.value, dict) or len(entry.value) > MAX_KEYS:
+        message = f"has {len(entry.entries):,} keys; the limit is {MAX_KEYS:,}"
+        if not entry.entries:
+            message = f"expected a mapping of dotted keys to values, got {kind(entry)}"
         faults.append(Fault(entry.place, entry.path, message))
         return None
-    if len(entry.value) > MAX_KEYS:
-        message = f"has {len(entry.value):,} keys; the limit is {MAX_KEYS:,}"
-        faults.append(Fault(entry.place, entry.path, message))
-        return None
-    usable = [_usable(key, node.key_place or node.place, faults, entry) for key, node in entry.value.items()]
+    usable = [_usable(key, node.key_place or node.place, faults, entry.path) for key, node in entry.value.items()]
     if not all(usable):
         return None
     overlay = Node({}, entry.place, "", entry.place)
     for key, node in entry.value.items():
         if len(usable) == 1 and isinstance(node.value, list):
-            return _axis(name, key, node, node.value, faults)
+            if not node.value:
+                faults.append(Fault(node.place, node.path, "an axis needs at least one value"))
+                return None
+            return Axis(name, tuple(choice.moved(key, node.key_place) for choice in node.value))
         overlay = merge(overlay, nested(key, node.moved(key)), faults)
     return overlay
 
 
-def _axis(name: str, key: str, values: Node, choices: Sequence[Node], faults: list[Fault]) -> Axis | None:
-    if not choices:
-        faults.append(Fault(values.place, values.path, "an axis needs at least one value"))
-        return None
-    return Axis(name, tuple(choice.moved(key, values.key_place) for choice in choices))
-
-
-def _usable(key: str, place: Place, faults: list[Fault], entry: Node | None = None) -> bool:
+def _usable(key: str, place: Place, faults: list[Fault], path: str = "") -> bool:
     """Return True if an overlay may set the dotted `key`; otherwise add a fault."""
-    message = _unusable(key)
-    if message:
-        faults.append(Fault(place, entry.path if entry else "", message))
-    return message is None
-
-
-def _unusable(key: str) -> str | None:
     parts = key.split(".")
     if not all(part.strip() for part in parts):
-        return f"expected a dotted key, such as model.layer.dropout, got '{shorten(key)}'"
-    if "[" in key or "]" in key:
-        return f"'{shorten(key)}': cannot set a single item of a list; replace the whole list"
-    if parts[0] in COMPOSING_KEYS:
-        return f"'{parts[0]}' can only be set in the recipe file, not by variants, --set or overrides"
-    return None
+        message = f"expected a dotted key, such as model.layer.dropout, got '{shorten(key)}'"
+    elif "[" in key or "]" in key:
+        message = f"'{shorten(key)}': cannot set a single item of a list; replace the whole list"
+    elif parts[0] in COMPOSING_KEYS:
+        message = f"'{parts[0]}' can only be set in the recipe file, not by variants, --set or overrides"
+    else:
+        return True
+    faults.append(Fault(place, path, message))
+    return False
 
 
 WIDTH = 120  # maximum line width

@@ -95,14 +95,13 @@ SHARED: dict[str, Schema] = {
 }
 # slots within a layer, whose options may be set `per_layer`
 LAYERED = {key.kind.slot for key in LAYER.values() if isinstance(key.kind, PartValue | PartsValue | NormValue)}
-
 LAYERED.add("activation")
-
 TYPES = {"boolean", "integer", "number", "string"}
 # keywords copied from Pydantic's schema
-BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern"}
-
-BOUNDS |= {"minItems", "maxItems", "minProperties", "maxProperties"}
+BOUNDS = {
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern", "minItems",
+    "maxItems", "minProperties", "maxProperties",
+}  # fmt: skip
 
 
 def parts_of(slot: str) -> dict[str, Schema]:
@@ -118,17 +117,14 @@ def parts_of(slot: str) -> dict[str, Schema]:
         mapping["properties"] = {"type": {"description": text, "const": name}, **mapping["properties"]}
         definitions |= {**own, f"{slot}.{name}": {**mapping, "description": text}}
     definitions[f"any.{slot}"] = closed({"type": {}, **{option: _merged(every[option]) for option in sorted(every)}})
-    return definitions | {slot: _part(slot, texts)}
-
-
-def _part(slot: str, texts: dict[str, str]) -> Schema:
-    """Return the schema of a slot's value: the name of a part, or a mapping with options."""
+    # the value of the slot: the name of a part, or a mapping with options
     word = {"enum": list(texts), "enumDescriptions": list(texts.values())}
     kind = {"description": f"type of {slot}", **either(word, *[PER_LAYER] * (slot in LAYERED))}
     each = [{"if": _of_type(name), "then": refer(f"{slot}.{name}")} for name in texts]
     untyped = {"if": _of_type(*texts), "else": refer(f"any.{slot}")}
-    mapping = {"properties": {"type": kind}, "allOf": [*each, untyped]}
-    return {"anyOf": [word, {"type": "object"}], "if": {"type": "object"}, "then": mapping}
+    of_slot = {"properties": {"type": kind}, "allOf": [*each, untyped]}
+    definitions[slot] = {"anyOf": [word, {"type": "object"}], "if": {"type": "object"}, "then": of_slot}
+    return definitions
 
 
 def _of_type(*names: str) -> Schema:
@@ -206,7 +202,10 @@ class _Reader:
         text, schema, default = source.get("description", ""), self.value(source), source.get("default")
         members = [source, *source.get("anyOf", ())]
         of_stack = default is not None and any(member.get("x-slot") == "norm" for member in members)
-        if "default" in source and _plain(default) and not of_stack:
+        # a default that fits on one line: a number, a word, none, or a list of them
+        items = default if isinstance(default, list) else [default]
+        plain = all(item is None or isinstance(item, (bool, int, float, str)) for item in items)
+        if "default" in source and plain and not of_stack:
             text = f"{text.rstrip('.')}. Default: {inline(default)}.".removeprefix(". ")
             schema = {"default": "none" if default is None else default, **schema}
         return ({"description": text} if text else {}) | schema
@@ -223,10 +222,7 @@ class _Reader:
             return either(refer(f"{self.owner}.{name}"), *[{"enum": words}] * bool(words))
         if words := _words(source):
             return either({"enum": words}, *self.varied)
-        return self._typed(source, source.get("type"))
-
-    def _typed(self, source: Schema, kind: object) -> Schema:
-        bounds = {key: value for key, value in source.items() if key in BOUNDS}
+        kind, bounds = source.get("type"), {key: value for key, value in source.items() if key in BOUNDS}
         if kind == "object":
             return self.mapping(source) | bounds
         if kind == "array":
@@ -242,16 +238,8 @@ class _Reader:
 
 def _words(source: Schema) -> list[object]:
     """Return the words that an enum or const allows."""
-    return [
-        "none" if word is None else word
-        for word in source.get("enum", [source[key] for key in source if key == "const"])
-    ]
-
-
-def _plain(value: object) -> bool:
-    """True if a default fits on one line: a number, a word, none, or a list of them."""
-    items = value if isinstance(value, list) else [value]
-    return all(item is None or isinstance(item, (bool, int, float, str)) for item in items)
+    words = source.get("enum", [source["const"]] if "const" in source else [])
+    return ["none" if word is None else word for word in words]
 
 
 IN_STACK = r"model\.((encoder|decoder)\.)?"
@@ -268,19 +256,14 @@ class VariantKeys:
 
     def schema(self, sections: Mapping[str, Schema]) -> Schema:
         """Return the schema of `variants:`; every key also accepts a list of values (an axis)."""
-        axes = {key: either(value, many(value)) for key, value in sections.items()}
-        patterns = {f"^{key}$": either(value, many(value)) for key, value in self._keys(sections)}
-        return named({**closed(axes), "patternProperties": patterns})
-
-    def _keys(self, sections: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
         model, stack, kinds, layer = (
             self._children(f"section.{name}") for name in ("model", "stack", "layers", "layer")
         )
-        yield from self._paths(r"model\.", {key: value for key, value in model.items() if key not in stack})
-        yield from self._paths(IN_STACK, stack)
-        yield from self._paths(rf"{IN_STACK}layers\.", kinds)
-        yield from self._paths(IN_LAYER, layer)
-        yield from self._paths("", sections)
+        own = {key: value for key, value in model.items() if key not in stack}
+        inner = ((r"model\.", own), (IN_STACK, stack), (rf"{IN_STACK}layers\.", kinds), (IN_LAYER, layer))
+        keys = [pair for prefix, group in (*inner, ("", sections)) for pair in self._paths(prefix, group)]
+        axes = {key: either(value, many(value)) for key, value in sections.items()}
+        return named({**closed(axes), "patternProperties": {f"^{key}$": either(one, many(one)) for key, one in keys}})
 
     def _paths(
         self, prefix: str, keys: Mapping[str, Schema], above: frozenset[str] = frozenset()
@@ -346,11 +329,8 @@ OWN: dict[str, Schema] = {
     "pattern": either(many(either(ENTRY, many(ENTRY, minItems=1)), minItems=1), NONE),
     "sublayers": either(many(either({"enum": list(SUBLAYERS)}, PER_LAYER), minItems=1), NONE),
 }
-
-OWN |= {
-    key: either(refer(f"section.{key}"), NONE)
-    for key in (*SECTIONS, "variants", "heads", "parametrization", "special_ids", "layers")
-}
+for _key in (*SECTIONS, "variants", "heads", "parametrization", "special_ids", "layers"):
+    OWN[_key] = either(refer(f"section.{_key}"), NONE)
 
 
 def language_schema() -> Schema:
@@ -380,36 +360,35 @@ def language_schema() -> Schema:
 
 def _model() -> dict[str, Schema]:
     """Return the definitions of `model:` (rules R1 to R15)."""
-    stack, model = _declared(STACK), _declared(MODEL)
+    stack, model, layer = _declared(STACK), _declared(MODEL), closed(_declared(LAYER, PER_LAYER))
     size, width = number("integer", minimum=0), number("integer", minimum=1, maximum=bounds.WIDTH.most)
     base: Schema = {
         "description": "base model of muP, as the sizes that differ from this model, such as d_model: 64",
         "type": "object",
+        "additionalProperties": width,
+        "minProperties": 1,
     }
-    base |= {"additionalProperties": width, "minProperties": 1}
     exponent: Schema = {
         "description": "residual branches are scaled by depth ** -exponent (CompleteP: 1)",
         "type": "number",
+        "minimum": 0.5,
+        "maximum": 1,
     }
-    exponent |= {"minimum": 0.5, "maximum": 1}
+    again: dict[str, Schema] = {}  # repeated sublayers: feedforward_2
+    for name in SUBLAYERS:
+        part, norm = _value(LAYER[name].kind), _value(LAYER[f"{name}_norm"].kind)
+        again[f"^{name}{NUMBERED}$"] = {"description": f"another {name} sublayer, merged over {name}", **part}
+        again[f"^{name}{NUMBERED}_norm$"] = {"description": f"the norm of this {name} sublayer", **norm}
     return {
         "section.model": closed({"type": model.pop("type"), **stack, **model}),
         "section.stack": closed(stack),
-        "section.layer": {**closed(_declared(LAYER, PER_LAYER)), "patternProperties": dict(_again())},
+        "section.layer": {**layer, "patternProperties": again},
         "section.layers": named(refer("section.layer")),
         "section.heads": named(refer("head"), propertyNames=HEAD_NAME),
         "section.memory": closed({"d_model": {"description": "width of the memory", **width}}),
         "section.parametrization": closed({"type": {"const": "mup"}, "base": base, "depth_exponent": exponent}),
         "section.special_ids": closed({name: {"description": f"id of the {name} token", **size} for name in SPECIAL}),
     }
-
-
-def _again() -> Iterator[tuple[str, Schema]]:
-    """Yield the patterns of repeated sublayers (feedforward_2) with their schemas."""
-    for name in SUBLAYERS:
-        part, norm = _value(LAYER[name].kind), _value(LAYER[f"{name}_norm"].kind)
-        yield f"^{name}{NUMBERED}$", {"description": f"another {name} sublayer, merged over {name}", **part}
-        yield f"^{name}{NUMBERED}_norm$", {"description": f"the norm of this {name} sublayer", **norm}
 
 
 def _declared(keys: Mapping[str, Key], *varied: Schema) -> dict[str, Schema]:

@@ -62,13 +62,11 @@ def print_head(maps: AttentionMaps, named: str, console: Console) -> None:
     place, _, number = named.rpartition(":")
     attention = maps.map(place or named)
     if not number.isdecimal() or int(number) >= len(attention.weights):
-        raise UsageError(
-            f"--head must be {attention.place}:0 to {attention.place}:{len(attention.weights) - 1}, got {named}"
-        )
+        last = len(attention.weights) - 1
+        raise UsageError(f"--head must be {attention.place}:0 to {attention.place}:{last}, got {named}")
     follows = maps.predicts == "next" and attention.place.startswith("decoder")
-    written = [*(one.token for one in maps.probabilities), ""][
-        : len(attention.queries)
-    ]  # prediction target of each query
+    # prediction target of each query
+    written = [*(one.token for one in maps.probabilities), ""][: len(attention.queries)]
     rows = []
     for place_of_query, weights in enumerate(attention.weights[int(number)]):
         best = weights.topk(min(2, len(attention.keys)))

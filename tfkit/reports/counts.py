@@ -179,13 +179,8 @@ class _Account:
 
     def total(self, rows: tuple[CountedEntry, ...]) -> Cost:
         """Sum the rows. FLOPs per token are rounded only after summation."""
-        costs = [row.cost for row in rows]
-        return Cost(
-            sum(cost.parameters for cost in costs),
-            self._per_token(self._flops),
-            sum(cost.activation_bytes for cost in costs),
-            sum(cost.cache_bytes for cost in costs),
-        )
+        totals = {name: sum(getattr(row.cost, name) for row in rows) for name in Cost.__dataclass_fields__}
+        return Cost(**totals | {"flops_per_token": self._per_token(self._flops)})
 
     def _single(self, side: str, name: str, module: nn.Module | None, tally: Tally) -> Iterator[CountedEntry]:
         """Yield the row of a module outside the layers, if the module is not empty."""

@@ -56,11 +56,9 @@ def markdown(text: str) -> str:
     line = printable(" ".join(text.split()))
     for pattern, replacement in _INLINE:
         line = pattern.sub(replacement, line)
-    return _NUMBERED.sub(r"\1\\\2", line, count=1) if _NUMBERED.match(line) else _escaped_start(line)
-
-
-def _escaped_start(line: str) -> str:
-    return f"\\{line}" if _START.match(line) else line
+    if _START.match(line):
+        return f"\\{line}"
+    return _NUMBERED.sub(r"\1\\\2", line, count=1) if _NUMBERED.match(line) else line
 
 
 def markdown_row(cells: Iterable[str]) -> str:

@@ -13,28 +13,33 @@ from tfkit.reports.parts_table import INDENT, rows, say
 WORKS = "yes"
 
 
-def matrix_data(slot: str, other: str) -> dict[str, object]:
-    """Check all parts of `slot` against all parts of `other`: None if they can be combined, else the reason."""
-    refused: dict[str, dict[str, str | None]] = {}
-    for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
-        refused.setdefault(name, {})[other_name] = reason
-    return {"slot": slot, "other": other, "refused": refused}
+def all_data() -> list[JsonObject]:
+    """Return the tables of all pairs of slots that interact in a layer or a recipe.
 
-
-def all_data() -> list[dict[str, object]]:
-    """Return the tables of all pairs of slots that interact in a layer or a recipe."""
-    return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
+    A table maps each part of one slot to all parts of the other: None if they can be combined, else the reason.
+    """
+    tables: list[JsonObject] = []
+    for slot, other in (*PAIRS, *SECTION_PAIRS):
+        refused: dict[str, dict[str, str | None]] = {}
+        for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
+            refused.setdefault(name, {})[other_name] = reason
+        tables.append({"slot": slot, "other": other, "refused": refused})
+    return tables
 
 
 def render_matrices(tables: Sequence[JsonObject], console: Console) -> None:
     """Print each table: a mark if two parts can be combined, else the number of a footnote with the reason."""
     notes: dict[str, int] = {}
+
+    def mark(reason: str | None) -> str:
+        return WORKS if reason is None else str(notes.setdefault(reason, len(notes) + 1))
+
     for table in tables:
         say(console, f"{table['slot']} and {table['other']}", "bold")
         heads = list(dict.fromkeys(name for row in table["refused"].values() for name in row))
         names = max(map(len, table["refused"]))
         for fitting in _fitting(heads, console.width - names - INDENT):
-            cells = [(name, *(_mark(row[head], notes) for head in fitting)) for name, row in table["refused"].items()]
+            cells = [(name, *(mark(row[head]) for head in fitting)) for name, row in table["refused"].items()]
             rows(console, cells, ("", *fitting))
             console.print()
     for reason, number in notes.items():
@@ -51,7 +56,3 @@ def _fitting(heads: Sequence[str], width: int) -> Iterator[list[str]]:
             group = []
         group.append(head)
     yield group
-
-
-def _mark(reason: str | None, notes: dict[str, int]) -> str:
-    return WORKS if reason is None else str(notes.setdefault(reason, len(notes) + 1))

@@ -34,15 +34,12 @@ class Minimal(NamedTuple):
 def minimal_recipe(part: Part) -> Minimal:
     """Return the smallest valid recipe that uses `part`, setting only required options."""
     try:
-        data = _in_model(part) if part.part_slot in MODEL else _in_section(part)
+        of_model = part.part_slot in MODEL
+        data = cases(part.part_slot, part.part_name)[0].recipe() if of_model else _in_section(part)
         load_recipe(data)
     except Exception as error:  # validators of custom parts may raise any exception
         return Minimal(None, describe(error, part))
     return Minimal(data)
-
-
-def _in_model(part: Part) -> Tree:
-    return cases(part.part_slot, part.part_name)[0].recipe()
 
 
 def _in_section(part: Part) -> Tree:
@@ -61,7 +58,8 @@ def _in_section(part: Part) -> Tree:
         data["generate"] = {"strategy": "sample", **data["generate"]}
     if section == "data":
         data["model"]["vocab_size"] = "tokenizer"
-        data["data"] = {"tokenizer": "character", "train": _corpus(topology), **data["data"]}
+        corpus = "phrases" if topology == "encoder_decoder" else "docstrings"  # which need no files
+        data["data"] = {"tokenizer": "character", "train": corpus, **data["data"]}
     return data
 
 
@@ -80,11 +78,6 @@ def _topology(part: Part) -> str:
     return "encoder_decoder" if issubclass(part, CorpusFacts) and "target" in part.fields else "decoder"
 
 
-def _corpus(topology: str) -> str:
-    """Return a corpus that needs no files."""
-    return "phrases" if topology == "encoder_decoder" else "docstrings"
-
-
 def recipe_text(data: Tree, width: int) -> str:
     """Format a recipe; values are in flow style if they fit `width`, else in block style."""
     return "\n".join(_lines(_short(data), "", width))
@@ -93,9 +86,10 @@ def recipe_text(data: Tree, width: int) -> str:
 def _lines(data: Options, indent: str, width: int) -> Iterator[str]:
     for key, value in data.items():
         line = f"{indent}{key}: {scalar(value)}"
+        nested = isinstance(value, Mapping) and any(isinstance(entry, Mapping) for entry in value.values())
         if isinstance(value, str) and len(line) > width:
             yield from _folded(line, indent + "  ", width)
-        elif not isinstance(value, (Mapping, list)) or (len(line) <= width and not _nested(value)):
+        elif not isinstance(value, (Mapping, list)) or (len(line) <= width and not nested):
             yield line
         else:
             yield f"{indent}{key}:"
@@ -126,10 +120,6 @@ def _folded(line: str, indent: str, width: int) -> Iterator[str]:
             yield line
             line = indent + word
     yield line
-
-
-def _nested(value: object) -> bool:
-    return isinstance(value, Mapping) and any(isinstance(entry, Mapping) for entry in value.values())
 
 
 def _short(value: object) -> Any:

@@ -60,16 +60,15 @@ def _lines(console: Console, parts: Sequence[JsonObject]) -> None:
     """Print one line per part: name, summary and paper, or the file of a custom part."""
     if not parts:
         return say(console, "no part is registered", indent=INDENT)
-    rows(console, [(part["name"], _about(part)) for part in parts])
-
-
-def _about(part: JsonObject) -> Text:
-    text = Text(part["what"] or NO_DOC)
-    if part["paper"]:
-        text.append(f" ({part['paper']})", "dim")
-    if part["own"]:
-        text.append(f" [custom: {part['file'] or 'no file'}]", "cyan")
-    return text
+    cells = []
+    for part in parts:
+        text = Text(part["what"] or NO_DOC)
+        if part["paper"]:
+            text.append(f" ({part['paper']})", "dim")
+        if part["own"]:
+            text.append(f" [custom: {part['file'] or 'no file'}]", "cyan")
+        cells.append((part["name"], text))
+    rows(console, cells)
 
 
 def _doc(console: Console, doc: str) -> None:
@@ -87,23 +86,17 @@ def _doc(console: Console, doc: str) -> None:
 
 def _options(console: Console, part: JsonObject) -> None:
     """Print the options."""
-    fields = part["fields"]
-    if not fields:
-        say(console, "This part has no options.")
-        return
-    names = [field["name"] for field in fields]
-    heads = ("option", "value", "default", "meaning")
-    rows(console, [(field["name"], field["type"], _default(field, names), field["meaning"]) for field in fields], heads)
+    names = [field["name"] for field in part["fields"]]
+    if not names:
+        return say(console, "This part has no options.")
+    cells = []
+    for field in part["fields"]:
+        nested = isinstance(field["default"], dict) and any(name.startswith(f"{field['name']}.") for name in names)
+        default = "required" if field["required"] else "as below" if nested else inline(field["default"])
+        cells.append((field["name"], field["type"], default, field["meaning"]))
+    rows(console, cells, ("option", "value", "default", "meaning"))
     if part["checked"]:
         say(console, f"validated against each other or the model: {', '.join(part['checked'])}")
-
-
-def _default(field: JsonObject, names: Sequence[str]) -> str:
-    """Format the default of an option."""
-    if field["required"]:
-        return "required"
-    parted = isinstance(field["default"], dict) and any(name.startswith(f"{field['name']}.") for name in names)
-    return "as below" if parted else inline(field["default"])
 
 
 def _abilities(console: Console, part: JsonObject) -> None:

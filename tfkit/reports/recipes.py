@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -19,8 +19,7 @@ FOLDERS = {
 }
 
 
-@dataclass(frozen=True)
-class RecipeLine:
+class RecipeLine(NamedTuple):
     """A recipe: its folder, name and description."""
 
     folder: str
@@ -31,21 +30,15 @@ class RecipeLine:
 def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[RecipeLine]:
     """Yield the recipes that have `word` in their name or leading comments, ignoring case."""
     for name, path in recipes.items():
-        comments = list(_comments(path.read_text(encoding="utf-8")))
+        lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+        comments = [line.removeprefix("#").strip() for line in lines]
         if word.casefold() in " ".join([name, *comments]).casefold():
             yield RecipeLine(path.parent.name, name, comments[0] if comments else "")
 
 
-def _comments(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            return
-        yield line.removeprefix("#").strip()
-
-
 def as_data(lines: list[RecipeLine]) -> list[JsonObject]:
     """Return the recipes as plain data."""
-    return [{"folder": line.folder, "name": line.name, "about": line.about} for line in lines]
+    return [line._asdict() for line in lines]
 
 
 def render(lines: list[RecipeLine], console: Console) -> None:

@@ -33,9 +33,9 @@ class Parametrizer:
         """Return the Blueprint with the factors of its parametrization, or unchanged if there is a fault."""
         count = len(self.faults.errors)
         chosen = self._read(blueprint)
-        if chosen is None or len(self.faults.errors) > count:
-            return blueprint
-        result = self._with_factors(blueprint, chosen)
+        result = blueprint
+        if chosen is not None and len(self.faults.errors) == count:
+            result = self._with_factors(blueprint, chosen)
         return blueprint if len(self.faults.errors) > count else result
 
     def _read(self, blueprint: Blueprint) -> Parametrization | None:
@@ -51,7 +51,12 @@ class Parametrizer:
             self.faults.add(base or self.node, f"needs base, the sizes of the base model: {EXAMPLE}")
             return None
         exponent = self._exponent(keys.get("depth_exponent"))
-        sizes = {key: node for key, node in mapping(base).items() if self._is_size(node)}
+        sizes = {}
+        for key, node in mapping(base).items():
+            if is_whole(node.value) and node.value > 0:
+                sizes[key] = node
+            else:
+                self.faults.add(node, "expected a whole number from 1 as a size of the base model")
         small = self._base({key: node for key, node in sizes.items() if key not in DEPTHS}) if sizes else None
         if small is None or exponent is None:
             return None
@@ -59,9 +64,9 @@ class Parametrizer:
         for key, node in sizes.items():
             if not sides.intersection(DEPTHS.get(key, sides)):
                 self.faults.add(node, f"this model has one stack, the {blueprint.last.side}; use num_layers")
-        depths = {side: node.value for key, node in sizes.items() for side in DEPTHS.get(key, ()) if side in sides}
-        written = tuple((key, int(str(node.value))) for key, node in sizes.items())
-        return Parametrization(small, tuple((side, int(str(n))) for side, n in depths.items()), exponent, written)
+        written = {key: int(str(node.value)) for key, node in sizes.items()}
+        depths = {side: size for key, size in written.items() for side in DEPTHS.get(key, ()) if side in sides}
+        return Parametrization(small, tuple(depths.items()), exponent, tuple(written.items()))
 
     def _exponent(self, node: Node | None) -> float | None:
         value = 1.0 if node is None else node.value
@@ -69,12 +74,6 @@ class Parametrizer:
             self.faults.add(node or self.node, "expected a depth_exponent from 0.5 to 1 (CompleteP: 1)")
             return None
         return float(value)
-
-    def _is_size(self, node: Node) -> bool:
-        if is_whole(node.value) and node.value > 0:
-            return True
-        self.faults.add(node, "expected a whole number from 1 as a size of the base model")
-        return False
 
     def _base(self, sizes: dict[str, Node]) -> Blueprint | None:
         """Resolve the same model with the sizes of the base."""
@@ -146,9 +145,8 @@ class Parametrizer:
         if width == before or isinstance(scale, int | float):
             return config
         if width is None or before is None or "scale" not in type(config).model_fields:
-            self._add(
-                f"attention '{config.part.part_name}' has no option `scale`; use the same head width in both models"
-            )
+            text = f"attention '{config.part.part_name}' has no option `scale`"
+            self._add(f"{text}; use the same head width in both models")
             return config
         factor = math.sqrt(before) / width if scale is None else scale_factor(str(scale), base.d_model) * before / width
         return config.model_copy(update={"scale": factor})
@@ -164,10 +162,8 @@ class Parametrizer:
             if head.is_tied():
                 self._add(f"head '{head.part.part_name}' has no option `scale`; set tied: false")
             return head
-        small = chosen.base.read_by(head)
-        return head.model_copy(
-            update={"scale": scale_factor(None if scale is None else str(scale), small.d_model) / ratio}
-        )
+        factor = scale_factor(None if scale is None else str(scale), chosen.base.read_by(head).d_model)
+        return head.model_copy(update={"scale": factor / ratio})
 
     def _add(self, message: str) -> None:
         self.faults.add(self.node, message)

@@ -41,9 +41,8 @@ class Preparer:
     def of_corpora(self, data: Node | None) -> Preparer:
         """Return a Preparer for the corpora in `data:`, whose paths are relative to `data.folder`."""
         base = node_at(mapping(data), "folder")
-        return (
-            self if base is None or not isinstance(base.value, str) else Preparer(self.faults, self.norm, _path(base))
-        )
+        is_set = base is not None and isinstance(base.value, str)
+        return Preparer(self.faults, self.norm, _path(base)) if base is not None and is_set else self
 
     def config(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> Config | None:
         """Return the Config of `node`, checked against `shape` if given; None after a fault."""
@@ -51,15 +50,12 @@ class Preparer:
 
     def read(self, node: Node, slot: str, shape: Shape | None = None, default: str = "") -> tuple[Config | None, Node]:
         """Return the Config, as `config` does, and the completed node that was validated."""
-        filled = self.part(with_type(node, default), slot)
+        named = with_type(node, default)
+        filled = self._filled(named, config_class(named, slot))
         config = validated(filled, slot, self.faults)
         if config is not None and shape is not None:
             self.faults.problems(filled, config.check(shape))
         return config, filled
-
-    def part(self, node: Node, slot: str) -> Node:
-        """Return the node of a part in `slot`, completed for validation."""
-        return self._filled(node, config_class(node, slot))
 
     def _filled(self, node: Node, model: type[BaseModel] | None) -> Node:
         filled = node if model is None else self.fields(as_part(node), model)
@@ -73,12 +69,12 @@ class Preparer:
         for name, option in options_of(model).items():
             child = children.get(name)
             if option.slot == "norm":
-                filled = self._norm(child, option)
-                if filled is not None:
-                    children[name] = filled
+                child = self._norm(child, option)
             elif child is not None:
                 preparer = self.of_corpora(node) if option.slot == "corpus" and "folder" in children else self
-                children[name] = preparer._option(with_type(child, option.default), option)
+                child = preparer._option(with_type(child, option.default), option)
+            if child is not None:
+                children[name] = child
         return replace(node, value=children)
 
     def _option(self, child: Node, option: OptionFacts) -> Node:
@@ -147,12 +143,22 @@ def parts_of(slot: str, parts: Parts) -> tuple[Config, ...]:
 
     Raise RecipeError with all faults, and UsageError for a Config of another slot.
     """
-    several = [parts] if isinstance(parts, (str, Mapping, Config)) else list(parts)
-    faults = Faults()
-    configs = [_part(slot, part, f"{slot}[{index}]", faults) for index, part in enumerate(several)]
+    faults, configs = Faults(), []
+    for index, part in enumerate([parts] if isinstance(parts, (str, Mapping, Config)) else parts):
+        path = f"{slot}[{index}]"
+        if isinstance(part, Config):
+            try:
+                configs.append(Slot(slot).validate(part))
+            except ValueError as error:
+                raise UsageError(f"{path}: {error}") from None
+            continue
+        node, errors = from_value(part, Place(f"<{slot}>"), path)
+        faults.errors += errors
+        config = None if errors else Preparer(faults).config(node, slot)
+        configs += [] if config is None else [config]
     if faults.errors:
         raise RecipeError(faults.errors)
-    return tuple(config for config in configs if config is not None)
+    return tuple(configs)
 
 
 def part_at(slot: str, part: Part, place: str, path: str) -> Config:
@@ -163,14 +169,3 @@ def part_at(slot: str, part: Part, place: str, path: str) -> Config:
     if config is None:
         raise RecipeError(faults.errors)
     return config
-
-
-def _part(slot: str, part: object, path: str, faults: Faults) -> Config | None:
-    if isinstance(part, Config):
-        try:
-            return Slot(slot).validate(part)
-        except ValueError as error:
-            raise UsageError(f"{path}: {error}") from None
-    node, errors = from_value(part, Place(f"<{slot}>"), path)
-    faults.errors += errors
-    return None if errors else Preparer(faults).config(node, slot)

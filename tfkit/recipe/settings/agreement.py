@@ -43,27 +43,19 @@ class Agreement:
 
     def check(self) -> None:
         """Run all checks: the requirements of each part by the rule table, and `check_recipe` of each part."""
-        candidates = [*self.parts, *self._decoding()]
+        blueprint, candidates = self.facts.blueprint, list(self.parts)
+        if blueprint is not None and blueprint.decoder is not None and blueprint.decoder.caches:
+            for layer in blueprint.decoder.layers:  # the decoder's sublayers decode with a state
+                own = [sub for sub in layer.sublayers if not sub.memory]
+                candidates += [Standing(sub.config, f"model.decoder.layer.{sub.name}") for sub in own]
         for asker in self.parts:
             for rule in requirements_of(asker.config):
-                refused = next((other for other in candidates if rule.refuses(other.config)), None)
-                if refused is not None:
+                for refused in [other for other in candidates if rule.refuses(other.config)][:1]:
                     text = reason(rule, refused.config, asker.config.part)
                     self.tell(asker.path, [Problem("", f"{text} (see {spot(self.root, refused.path)[0].place})")])
-            self._check_config(asker.config, asker.path)
-        for config, path in () if self.facts.blueprint is None else model_parts(self.facts.blueprint):
-            self._check_config(config, path)
-
-    def _check_config(self, config: Config, path: str) -> None:
-        if isinstance(config, RecipeConfig):
-            self.tell(path, config.check_recipe(self.facts))
-
-    def _decoding(self) -> list[Standing]:
-        """Return the decoder's sublayers, except cross-attention, if the model decodes with a state."""
-        plan = None if self.facts.blueprint is None else self.facts.blueprint.decoder
-        layers = () if plan is None or not plan.caches else plan.layers
-        own = [sub for layer in layers for sub in layer.sublayers if not sub.memory]
-        return [Standing(sub.config, f"model.decoder.layer.{sub.name}") for sub in own]
+        for config, path in (*self.parts, *(() if blueprint is None else model_parts(blueprint))):
+            if isinstance(config, RecipeConfig):
+                self.tell(path, config.check_recipe(self.facts))
 
     def tell(self, path: str, problems: Iterator[Problem] | Sequence[Problem]) -> None:
         """Add the problems of the part at `path`; a problem may name a different path."""
@@ -109,20 +101,15 @@ def locate(root: Node, path: str) -> tuple[Node, Sequence[str]]:
 def _walk(node: Node, path: str) -> tuple[Node, Sequence[str]]:
     steps = path.replace("[", ".[").split(".")
     for place, step in enumerate(steps):
-        inner = _below(node, step)
+        if not step.startswith("["):
+            inner = node.get(step)
+        else:  # a single part counts as a list of one
+            several, index = node.value if isinstance(node.value, list) else [node], int(step[1:-1])
+            inner = several[index] if index < len(several) else None
         if inner is None:
             return node, steps[place:]
         node = inner
     return node, ()
-
-
-def _below(node: Node, step: str) -> Node | None:
-    if not step.startswith("["):
-        return node.get(step)
-    index = int(step[1:-1])
-    if not isinstance(node.value, list):
-        return node if index == 0 else None  # a single part counts as a list of one
-    return node.value[index] if index < len(node.value) else None
 
 
 # direction of an objective -> description of the model that it trains
@@ -159,7 +146,6 @@ class Contradictions:
         self.root, self.blueprint, self.faults = root, blueprint, faults
 
     def _near(self, path: str) -> Node:
-        """Return the node at `path`, or its nearest ancestor."""
         return locate(self.root, path)[0]
 
     def check_objective(self, objective: ObjectiveFacts.Config) -> None:
@@ -235,10 +221,9 @@ class Contradictions:
     def check_tokenizers(self, tokenizers: Mapping[str, TokenizerFacts.Config]) -> None:
         """Check that no tokenizer may have more tokens than its stack."""
         for plan in self.blueprint.stacks():
-            ends = f".{SIDES[plan.side]}"
             for path, tokenizer in tokenizers.items():
                 size = tokenizer.vocabulary_bound
-                of_stack = len(tokenizers) == 1 or path.endswith(ends)
+                of_stack = len(tokenizers) == 1 or path.endswith(f".{SIDES[plan.side]}")
                 if not of_stack or size is None or plan.vocab_size is None or plan.vocab_size >= size:
                     continue
                 node = at(self.root, *path.split("."), "vocab_size") or self._near("data")
@@ -251,16 +236,16 @@ class Contradictions:
         provided = {split: set(corpus.build().fields) for split, corpus in corpora.items()}
         required = set(objective.part.rows_type.read_fields(provided.get("train", set())))
         for split, fields in provided.items():
-            if not required <= fields:
-                missing, has = ", ".join(sorted(required - fields)), ", ".join(sorted(fields))
+            if missing := ", ".join(sorted(required - fields)):
+                has = ", ".join(sorted(fields))
                 text = f"'{objective.part.part_name}' needs the fields {missing}; this corpus has {has}"
                 self.faults.add(self._near(f"data.{split}"), text)
 
 
 def serves(head: type[Component], accepted: Sequence[str]) -> bool:
     """True if the head has one of the accepted types or extends one, or is a user's own head with a `loss`."""
-    types = {base.part_name for base in head.__mro__ if issubclass(base, Component)}
-    return bool(types.intersection(accepted)) or (not is_shipped(head) and hasattr(head, "loss"))
+    types = [base.part_name for base in head.__mro__ if issubclass(base, Component)]
+    return not set(types).isdisjoint(accepted) or (not is_shipped(head) and hasattr(head, "loss"))
 
 
 def direction_of(blueprint: Blueprint) -> str:

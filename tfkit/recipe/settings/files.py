@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Config, Problem
-from tfkit.core.errors import Fault, Place, by_place
+from tfkit.core.errors import Fault, by_place
 from tfkit.core.plugins import is_shipped
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.settings.agreement import locate, model_parts, spot
@@ -32,12 +32,8 @@ def missing_files(root: Node, sections: Mapping[str, object], blueprint: Bluepri
     """
     owners = [(value, path) for path, value in sections.items() if isinstance(value, BaseModel)]
     paths = [named for owner, path in [*owners, *model_parts(blueprint)] for named in named_paths(owner, path)]
-    faults = [_missing(root, named) for named in paths if _is_read_here(named.owner)]
-    return by_place(fault for fault in faults if fault is not None)
-
-
-def _is_read_here(owner: BaseModel) -> bool:
-    return not isinstance(owner, Config) or is_shipped(owner.part)
+    shipped = [named for named in paths if not isinstance(named.owner, Config) or is_shipped(named.owner.part)]
+    return by_place(fault for named in shipped if (fault := _missing(root, named)) is not None)
 
 
 def _near(path: Path) -> str | None:
@@ -55,23 +51,18 @@ def _missing(root: Node, named: NamedPath) -> Fault | None:
     if named.at == FOLDER or (os.path.isfile(path) if is_file else os.path.isdir(path)):
         return None  # data.folder itself is not checked, only the corpus files in it
     node, full = spot(root, named.at)
-    place = _place(root, node, full)
+    (base, rest), of_corpus = locate(root, FOLDER), full.startswith(CORPORA)
+    is_moved = of_corpus and node.place.is_shipped and not rest and isinstance(base.value, str)
+    place = base.place if is_moved else node.place
     if not os.path.exists(path):
         if set("*?") & set(path):
             return Fault(place, full, f"no such {kind}: {path}; patterns are not expanded, so write each name")
-        other = ", or --set data.folder=PATH for all of them" * full.startswith(CORPORA)
+        other = ", or --set data.folder=PATH for all of them" * of_corpus
         advice = f"; to use another one: --set {full}=PATH{other}" * ("[" not in full)
         return Fault(place, full, f"{why_missing(path, kind)}: {path}{advice}", _near(Path(path)))
     if is_file and not os.path.isdir(path):
         return None  # such as a pipe
     return Fault(place, full, f"{path} is a {'folder' if is_file else 'file'}; expected a {kind}")
-
-
-def _place(root: Node, node: Node, path: str) -> Place:
-    """Return the place to report for a missing file: `data.folder` for a corpus of a shipped recipe, else `node`'s."""
-    base, rest = locate(root, FOLDER)
-    is_moved = path.startswith(CORPORA) and node.place.is_shipped and not rest and isinstance(base.value, str)
-    return base.place if is_moved else node.place
 
 
 def unused_folder(data: Data) -> Iterator[Problem]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-import torch
 from torch import nn
 
 from tfkit.core.blueprint import Blueprint, Parametrization, StackPlan, mismatch
@@ -33,21 +32,14 @@ def freeze_problems(
     if objective is not None and "own_model" in objective.part.capabilities:
         return
     frozen = {id(parameter) for pattern in written for parameter in named(pattern, parameters)}
-    trained = [
-        parameter for name, parameter in parameters.items() if not name.startswith(_unused_heads(blueprint, objective))
-    ]
+    unused: list[str] = []  # prefixes of heads that the objective does not train
+    if objective is not None:
+        own = objective.trained_head()
+        unused = [f"heads.{name}." for name, _ in blueprint.heads if name not in {own, *objective.part.beside}]
+        unused += ["head."] if own is not None else []
+    trained = [parameter for name, parameter in parameters.items() if not name.startswith(tuple(unused))]
     if all(id(parameter) in frozen for parameter in trained if parameter.requires_grad):
         yield Problem("freeze", "nothing to train: every parameter is frozen", at="train")
-
-
-def _unused_heads(blueprint: Blueprint, objective: ObjectiveFacts.Config | None) -> tuple[str, ...]:
-    """Return the name prefixes of heads that the objective does not train."""
-    if objective is None:
-        return ()
-    own = objective.trained_head()
-    trained = {own, *objective.part.beside}
-    unused = [f"heads.{name}." for name, _ in blueprint.heads if name not in trained]
-    return (*unused, *(["head."] if own is not None else []))
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -96,20 +88,22 @@ class Parameter:
 
     def is_in(self, group: ParameterGroup) -> bool:
         """True if the group selects this parameter."""
-        return (not group.names or self.named(group.names)) and (group.kind is None or self._is(group.kind))
+        if group.names and not self.named(group.names):
+            return False
+        match group.kind:
+            case None:
+                return True
+            case "bias":
+                return self.names[0].rpartition(".")[2] == "bias"
+            case "matrix":
+                return self.value.dim() >= 2 and self.slot not in OUTER
+            case "vector":
+                return self.value.dim() < 2
+        return self.slot == group.kind
 
     def named(self, patterns: Sequence[str]) -> bool:
         """True if a name of the parameter matches a pattern."""
         return any(matches(name.removeprefix(TRAINED), patterns) for name in self.names)
-
-    def _is(self, kind: str) -> bool:
-        if kind == "bias":
-            return self.names[0].rpartition(".")[2] == "bias"
-        if kind == "matrix":
-            return self.value.dim() >= 2 and self.slot not in OUTER
-        if kind == "vector":
-            return self.value.dim() < 2
-        return self.slot == kind
 
 
 def parameters_of(model: nn.Module) -> list[Parameter]:
@@ -178,13 +172,10 @@ def parametrization_problems(train: Train, blueprint: Blueprint, chosen: Paramet
     init = blueprint.init.part
     if issubclass(init, InitFacts) and (fault := init.without_std()):
         yield Problem("init", fault, at="model")
-    own, base = (_shapes(skeleton(_first_layers(model))) for model in (blueprint, chosen.base))
+    models = [skeleton(_first_layers(model)) for model in (blueprint, chosen.base)]
+    own, base = ({name: weight.shape for name, weight in model.named_parameters()} for model in models)
     if (other := mismatch(own, base)) is not None:
         yield Problem("base", other, at="model.parametrization")
-
-
-def _shapes(model: nn.Module) -> dict[str, torch.Size]:
-    return {name: weight.shape for name, weight in model.named_parameters()}
 
 
 def _first_layers(blueprint: Blueprint) -> Blueprint:
@@ -206,12 +197,8 @@ def group_problems(train: Train, blueprint: Blueprint) -> Iterator[Problem]:
     parameters = parameters_of(skeleton(blueprint))
     for place, group in enumerate(train.groups):
         if not any(parameter.is_in(group) for parameter in parameters):
-            yield Problem("", _nothing(group, parameters), at=f"train.groups[{place}]")
-
-
-def _nothing(group: ParameterGroup, parameters: Sequence[Parameter]) -> str:
-    what = " and ".join(
-        [f"a name matching {', '.join(group.names)}"] * bool(group.names) + [f"kind {group.kind}"] * bool(group.kind)
-    )
-    kinds = ", ".join(dict.fromkeys(parameter.slot for parameter in parameters))
-    return f"no parameter has {what}; names look like {parameters[0].names[0]}, and the slots are {kinds}"
+            what = [f"a name matching {', '.join(group.names)}"] if group.names else []
+            what += [f"kind {group.kind}"] if group.kind else []
+            kinds = ", ".join(dict.fromkeys(parameter.slot for parameter in parameters))
+            text = f"no parameter has {' and '.join(what)}; names look like {parameters[0].names[0]}"
+            yield Problem("", f"{text}, and the slots are {kinds}", at=f"train.groups[{place}]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.component import Config, Doubt, Problem
+from tfkit.core.component import Doubt, Problem
 from tfkit.core.facts import Longest, RecipeFacts
 from tfkit.core.options import layer_pairs
 from tfkit.core.output import counted, some
@@ -21,18 +21,12 @@ UNDIVIDED = ("Adafactor", "Rprop")
 
 def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
     """Return the maximum number of tokens in an example, limited by the model and by `data.batch.length`."""
-    length = None if data is None else data.batch.length
+    length, plans = None if data is None else data.batch.length, list(blueprint.stacks())
     bounds = [] if length is None else [Longest(length, "data.batch.length")]
-    bounds += [
-        Longest(plan.max_length, f"model.{_side(blueprint, plan)}max_length")
-        for plan in blueprint.stacks()
-        if plan.max_length is not None
-    ]
+    for plan in (plan for plan in plans if plan.max_length is not None):
+        side = f"{plan.side}." * (len(plans) == 2)
+        bounds.append(Longest(plan.max_length, f"model.{side}max_length"))
     return min(bounds, default=None, key=lambda bound: bound.tokens)
-
-
-def _side(blueprint: Blueprint, plan: StackPlan) -> str:
-    return f"{plan.side}." if blueprint.encoder is not None and blueprint.decoder is not None else ""
 
 
 def facts_of(sections: Sections, blueprint: Blueprint | None, vocab_size: int | None) -> RecipeFacts:
@@ -98,18 +92,17 @@ def _tokenizer_problems(data: Data, objective: ObjectiveFacts.Config | None) -> 
 
 def _shard_problems(data: Data, objective: ObjectiveFacts.Config | None, train: Train) -> Iterator[Problem]:
     """Yield a problem for token shards if the examples must be held in memory."""
+    text = ""
     if objective is not None and "shards" not in objective.part.capabilities:
         text = f"'{objective.part.part_name}' holds the texts and tokens of all examples in memory; remove shards"
-        yield Problem("shards", text, at="data")
     elif "vectors" in data.fields():
-        yield Problem("shards", "vectors are held in memory; remove shards", at="data")
+        text = "vectors are held in memory; remove shards"
     elif not data.train.files_read():
         text = f"'{data.train.part.part_name}' generates its examples and holds them in memory; remove shards"
-        yield Problem("shards", text, at="data")
     elif train.teacher is not None and train.teacher.sequences is not None:
-        text = (
-            "train.teacher.sequences holds the rewritten examples in memory; remove shards, or train.teacher.sequences"
-        )
+        text = "train.teacher.sequences holds the rewritten examples in memory"
+        text += "; remove shards, or train.teacher.sequences"
+    if text:
         yield Problem("shards", text, at="data")
 
 
@@ -122,10 +115,8 @@ def computing_problems(train: Train, blueprint: Blueprint | None) -> Iterator[Pr
     if blueprint is not None and train.recompute and train.recompute != "all":
         deepest = max(plan.num_layers for plan in blueprint.stacks())
         if train.recompute > deepest:
-            text = (
-                f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model; use a smaller number, or all"
-            )
-            yield Problem("recompute", text, at="train")
+            text = f"{train.recompute} exceeds the {counted(deepest, 'layer')} of the model"
+            yield Problem("recompute", f"{text}; use a smaller number, or all", at="train")
 
 
 def _uncompiled(train: Train, blueprint: Blueprint | None) -> Iterator[str]:
@@ -156,9 +147,8 @@ def callback_problems(train: Train) -> Iterator[Problem]:
     """Yield a problem if weights would be averaged twice."""
     averaging = [f"callbacks[{n}]" for n, one in enumerate(train.callbacks) if "averages" in one.part.capabilities]
     if len(averaging) > 1:
-        yield Problem(
-            averaging[1], f"{averaging[0]} already averages the weights; remove one of the two callbacks", at="train"
-        )
+        text = f"{averaging[0]} already averages the weights; remove one of the two callbacks"
+        yield Problem(averaging[1], text, at="train")
     elif averaging and isinstance(train.keep, Mean):
         text = f"keep: {{mean: {train.keep.mean}}} already averages the weights; use keep: best or last"
         yield Problem(averaging[0], text, at="train")
@@ -168,46 +158,39 @@ def adapter_problems(
     train: Train, blueprint: Blueprint | None, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
     """Yield problems with settings that do not apply to a frozen model with an adapter."""
-    ignored = {
-        "freeze": (
-            bool(train.freeze),
-            "train.adapter freezes the model; list what to train besides in its option `also`",
-        ),
-        "groups": (
-            bool(train.groups),
-            "train.adapter freezes the model, and groups cannot select the adapter's parameters",
-        ),
-        "layer_decay": (
-            train.layer_decay is not None,
-            "train.adapter freezes the model, and all parameters of an adapter have the same learning rate",
-        ),
-        "keep": (isinstance(train.keep, Mean), "a mean of checkpoints would omit the adapter; use keep: best or last"),
-    }
-    yield from (Problem(option, text, at="train") for option, (is_set, text) in ignored.items() if is_set)
+    freezes = "train.adapter freezes the model, and"
+    if train.freeze:
+        text = "train.adapter freezes the model; list what to train besides in its option `also`"
+        yield Problem("freeze", text, at="train")
+    if train.groups:
+        yield Problem("groups", f"{freezes} groups cannot select the adapter's parameters", at="train")
+    if train.layer_decay is not None:
+        text = f"{freezes} all parameters of an adapter have the same learning rate"
+        yield Problem("layer_decay", text, at="train")
+    if isinstance(train.keep, Mean):
+        yield Problem("keep", "a mean of checkpoints would omit the adapter; use keep: best or last", at="train")
     if blueprint is not None and blueprint.parametrization is not None:
-        yield Problem(
-            "", "muP defines no learning rates for the parameters of train.adapter", at="model.parametrization"
-        )
+        text = "muP defines no learning rates for the parameters of train.adapter"
+        yield Problem("", text, at="model.parametrization")
     if objective is not None and "own_model" in objective.part.capabilities:
         text = f"'{objective.part.part_name}' trains a second model, which has no adapter"
         yield Problem("adapter", text, at="train")
     if train.initial is None:
-        yield Doubt(
-            "adapter", "the model to adapt has random weights; set train.init_from to a trained run", at="train"
-        )
+        text = "the model to adapt has random weights; set train.init_from to a trained run"
+        yield Doubt("adapter", text, at="train")
 
 
 def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
     """Yield settings without effect for this number of steps; nothing until `train.epochs` is converted to steps."""
     if train.steps is None:
         return
-    checkpoints = _times(train.steps, train.checkpoint_every)
+    checkpoints = -(-train.steps // train.checkpoint_every)
     if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
         text = f"averages {train.keep.mean} checkpoints, but {train.steps} steps produce only {checkpoints}"
         yield Doubt("keep.mean", f"{text}; use a smaller mean or a smaller checkpoint_every", at="train")
     if data is None or data.valid is None:
         return
-    validations = _times(train.steps, train.evaluate_every)
+    validations = -(-train.steps // train.evaluate_every)  # every so many steps, and after the last
     if _is_set(train, "evaluate_every") and train.evaluate_every > train.steps:
         text = f"exceeds steps: {train.steps}, so the only validation is after the last step; use a smaller value"
         yield Doubt("evaluate_every", text, at="train")
@@ -256,11 +239,6 @@ def _is_set(section: Train | Generate, name: str) -> bool:
     return bool(getattr(section, name) != getattr(type(section)(), name))
 
 
-def _times(steps: int, every: int) -> int:
-    """Return the number of events that happen every `every` steps and after the last step."""
-    return -(-steps // every)
-
-
 def teacher_problems(
     teacher: Teacher, blueprint: Blueprint, objective: ObjectiveFacts.Config | None
 ) -> Iterator[Problem]:
@@ -275,19 +253,13 @@ def teacher_problems(
         supported = [name for name, part in REGISTRY.load("objective").items() if "soft_targets" in part.capabilities]
         text = f"'{objective.part.part_name}' cannot learn from a teacher; objectives that can: {', '.join(supported)}"
         yield Problem("", text, at=at)
-    if teacher.sequences is not None:
-        yield from _sequence_problems(teacher.sequences, objective)
-
-
-def _sequence_problems(strategy: Config, objective: ObjectiveFacts.Config | None) -> Iterator[Problem]:
-    """Yield problems of `sequences`: an objective without targets to rewrite, or a strategy that samples."""
-    at = "train.teacher.sequences"
-    if objective is not None and "continuations" not in objective.part.capabilities:
+    strategy = teacher.sequences
+    if strategy is not None and objective is not None and "continuations" not in objective.part.capabilities:
         text = f"'{objective.part.part_name}' has no targets that a teacher could rewrite; use seq2seq or completion"
-        yield Problem("", text, at=at)
-    if "draws" in strategy.part.able(strategy):
+        yield Problem("sequences", text, at=at)
+    if strategy is not None and "draws" in strategy.part.able(strategy):
         text = f"'{strategy.part.part_name}' samples, but targets are generated only once; use beam or greedy"
-        yield Problem("", text, at=at)
+        yield Problem("sequences", text, at=at)
 
 
 def _attention_problems(teacher: Teacher, blueprint: Blueprint) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from pydantic import BaseModel, ValidationError
@@ -65,9 +65,8 @@ class Faults:
     ) -> None:
         """Add a fault at a node's value, or at its key."""
         place = node.key_place if at_key and node.key_place is not None else node.place
-        if node.value is None and self._unread & {node.place, node.key_place}:
-            return
-        if node.place.line and node.place in self._unread:
+        is_unread = node.value is None and self._unread & {node.place, node.key_place}
+        if is_unread or (node.place.line and node.place in self._unread):
             return
         self.errors.append(Fault(place, node.path if path is None else path, message, suggestion))
         if len(self.errors) > MAX_FAULTS:
@@ -143,23 +142,27 @@ class Faults:
             option = str(rest[0]) if rest else "?"
             if isinstance(node.value, list):
                 return self.add(node, f"has too few values, got {shown(node.plain())}")
-            return self.add(node, f"needs the option '{option}'{dropped_note(node, option)}")
+            lost = [one for one in node.dropped if one.path.rpartition(".")[2] == option]
+            note = " (dropped with the other options of the previous type; it was set at "
+            return self.add(node, f"needs the option '{option}'" + (f"{note}{lost[0].place})" if lost else ""))
         if kind == "value_error" and self._holds_unread(node):
             return None
         context = first.get("ctx", {})
         if kind == "unknown_part":
-            if self._is_awaited(context):
-                return None
-            return self.add(node, first["msg"], context.get("suggestion"))
+            # it may belong to code that was not imported, for which a fault already exists
+            awaited = self.awaited is None or (context["slot"], context["name"]) in self.awaited
+            if not awaited or (self.awaited is None and context["suggestion"]):
+                self.add(node, first["msg"], context.get("suggestion"))
+            return None
         phrases = list(dict.fromkeys(_meaning(one.detail) for one in several))
         got = "" if kind in ("value_error", "part_type") else f", got {shown(node.plain())}"
         suggestion = None
         if kind == "literal_error" and isinstance(node.value, str):
-            suggestion = value_for(node.path, node.value) or nearest(
-                node.value,
-                [word.strip(" '") for word in str(context.get("expected", "")).replace(" or ", ",").split(",")],
-            )
-        self.add(node, _either(phrases) + got, suggestion)
+            words = str(context.get("expected", "")).replace(" or ", ",").split(",")
+            suggestion = value_for(node.path, node.value) or nearest(node.value, [word.strip(" '") for word in words])
+        # alternatives become one phrase: expected a number or 'sqrt_d_model'
+        text = " or ".join([phrases[0], *(phrase.removeprefix("expected ") for phrase in phrases[1:])])
+        self.add(node, text + got, suggestion)
 
     def _holds_unread(self, node: Node) -> bool:
         """True if the node or a nested value already has a fault, which may be the cause of this error."""
@@ -167,12 +170,6 @@ class Faults:
             children = node.value.values() if isinstance(node.value, dict) else node.value
             return any(self._holds_unread(child) for child in children)
         return node.value is None and bool(self._unread & {node.place, node.key_place})
-
-    def _is_awaited(self, unknown: Mapping[str, object]) -> bool:
-        """True if an unknown part may belong to code that was not imported, for which a fault already exists."""
-        if self.awaited is None:
-            return not unknown["suggestion"]
-        return (unknown["slot"], unknown["name"]) in self.awaited
 
 
 def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str]]:
@@ -190,14 +187,6 @@ def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str
     return node, last
 
 
-def dropped_note(node: Node, option: str) -> str:
-    """Return a note that a change of type dropped this option, or ""."""
-    for lost in node.dropped:
-        if lost.path.rpartition(".")[2] == option:
-            return f" (dropped with the other options of the previous type; it was set at {lost.place})"
-    return ""
-
-
 def shown(value: object) -> str:
     """Format a value in recipe syntax, truncated to 60 characters."""
     if value is None:
@@ -206,11 +195,6 @@ def shown(value: object) -> str:
         return "true" if value else "false"
     text = inline(value) if isinstance(value, (dict, list)) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _either(phrases: Sequence[str]) -> str:
-    """Join alternatives into one phrase: expected a number or 'sqrt_d_model'."""
-    return " or ".join([phrases[0], *(phrase.removeprefix("expected ") for phrase in phrases[1:])])
 
 
 def _bound(value: Any) -> Any:

@@ -148,24 +148,16 @@ def inline(value: object) -> str:
         case dict():
             return "{" + ", ".join(f"{inline(key)}: {inline(item)}" for key, item in value.items()) + "}"
         case str():
-            return value if _reads_back(value) else quoted(value)
+            # text without quotes must read back as text anywhere in a recipe
+            plain = re.fullmatch(r"[A-Za-z_][\w./+*-]*", value) is not None and value.lower() not in _NO_TEXT
+            return value if plain else quoted(value)
         case _:
-            return re.sub(r"e([-+]?)0*(\d)", _exponent, repr(value))
-
-
-def _exponent(match: re.Match[str]) -> str:
-    """Shorten an exponent: 1e-09 to 1e-9, 1e+16 to 1e16."""
-    return f"e{match[1].strip('+')}{match[2]}"
+            return re.sub(r"e(-?)\+?0*(\d)", r"e\1\2", repr(value))  # 1e-09 to 1e-9, 1e+16 to 1e16
 
 
 def quoted(text: str) -> str:
     """Quote a text, escaping characters that recipes forbid or that break a line."""
     return _MISREAD.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
-
-
-def _reads_back(text: str) -> bool:
-    """True if `text` may be written without quotes anywhere in a recipe."""
-    return re.fullmatch(r"[A-Za-z_][\w./+*-]*", text) is not None and text.lower() not in _NO_TEXT
 
 
 class Stop(Exception):

@@ -221,9 +221,8 @@ class _Builder:
         self._next()
         event = self._next()
         if isinstance(event, DocumentStartEvent):
-            self._fault(
-                self.locate(event.start_mark), path, "a second document starts here; a recipe must be a single document"
-            )
+            message = "a second document starts here; a recipe must be a single document"
+            self._fault(self.locate(event.start_mark), path, message)
 
     def _next(self) -> Event:
         try:
@@ -245,7 +244,8 @@ class _Builder:
         if not isinstance(event, ScalarEvent | CollectionStartEvent):
             raise TypeError(f"a value cannot start with {event}")
         if event.tag is not None:
-            self._fault(place, path, f"the tag {_tag(event.tag)} is not allowed: a recipe is plain data")
+            tag = shorten(event.tag.replace("tag:yaml.org,2002:", "!!"))
+            self._fault(place, path, f"the tag {tag} is not allowed: a recipe is plain data")
         if event.anchor is not None:
             self._anchors[event.anchor] = None
         value: Scalar | list[Node] | dict[str, Node]
@@ -261,19 +261,16 @@ class _Builder:
         return node
 
     def _scalar(self, event: ScalarEvent, place: Place, path: str) -> Scalar:
-        if event.style:  # quoted, or a block scalar
-            return self._text(event.value, place, path)
         try:
-            return dialect.resolve(event.value)
+            if not event.style:
+                return dialect.resolve(event.value)
+            if _UNSTORABLE.search(event.value):  # quoted, or a block scalar
+                raise dialect.Refused(_NO_CHARACTER)
+            text: str = event.value
+            return text
         except dialect.Refused as refused:
             self._fault(place, path, str(refused))
             return None
-
-    def _text(self, text: str, place: Place, path: str) -> str | None:
-        if not _UNSTORABLE.search(text):
-            return text
-        self._fault(place, path, _NO_CHARACTER)
-        return None
 
     def _sequence(self, path: str, depth: int) -> list[Node]:
         items: list[Node] = []
@@ -334,21 +331,15 @@ class _Builder:
         return merged
 
     def _alias(self, name: str, place: Place, path: str, depth: int, key_place: Place | None) -> Node:
-        if name not in self._anchors:
-            self._fault(place, path, f"this alias needs an earlier anchor &{name}")
-            return Node(None, place, path, key_place)
-        anchored = self._anchors[name]
+        anchored = self._anchors.get(name)
         if anchored is None:
-            self._fault(place, path, f"the alias *{name} refers to a value that contains it")
+            circle = f"the alias *{name} refers to a value that contains it"
+            message = circle if name in self._anchors else f"this alias needs an earlier anchor &{name}"
+            self._fault(place, path, message)
             return Node(None, place, path, key_place)
         for inner_depth, inner in anchored.walk(depth):
             self._budget.charge(place, path, inner_depth, len(path) + len(inner.path) - len(anchored.path))
         return anchored.moved(path, key_place)
-
-
-def _tag(tag: str) -> str:
-    standard = "tag:yaml.org,2002:"
-    return shorten("!!" + tag.removeprefix(standard) if tag.startswith(standard) else tag)
 
 
 class _Converter:
@@ -363,22 +354,17 @@ class _Converter:
         self._budget.charge(self._place, path, depth)
         value: Scalar | list[Node] | dict[str, Node]
         if isinstance(data, Mapping):
-            value = self._mapping(data, path, depth)
+            value = {}
+            for key, item in data.items():
+                if type(key) is str or (type(key) is int and key >= 0):
+                    value[str(key)] = self.node(item, under(path, str(key)), depth + 1)
+                else:
+                    self.faults.append(Fault(self._place, path, f"a key must be a word, not {shorten(repr(key))}"))
         elif isinstance(data, list | tuple):
             value = [self.node(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(data)]
         else:
             value = self._scalar(data, path)
         return Node(value, self._place, path, self._place)
-
-    def _mapping(self, data: Mapping[object, object], path: str, depth: int) -> dict[str, Node]:
-        children: dict[str, Node] = {}
-        for key, item in data.items():
-            if type(key) is str or (type(key) is int and key >= 0):
-                word = str(key)
-                children[word] = self.node(item, under(path, word), depth + 1)
-            else:
-                self._fault(path, f"a key must be a word, not {shorten(repr(key))}")
-        return children
 
     def _scalar(self, data: Any, path: str) -> Scalar:
         if data is None or data == "none":
@@ -387,22 +373,16 @@ class _Converter:
             return str(data)
         # exact types only: an enum or a NumPy number would be serialized differently
         if type(data) not in (bool, int, float, str):
-            self._fault(
-                path,
-                f"{with_article(type(data).__name__)} is not a recipe value; use a str, int, float, bool, list or dict",
-            )
-            return None
-        if type(data) is float and not math.isfinite(data):
-            self._fault(path, f"{data}: numbers must be finite")
-            return None
-        if type(data) is int and abs(data) >= 10**dialect.LONGEST_NUMBER:
-            self._fault(path, f"a number with more than {dialect.LONGEST_NUMBER} digits")
-            return None
-        if type(data) is str and _UNSTORABLE.search(data):
-            self._fault(path, _NO_CHARACTER)
-            return None
-        value: Scalar = data
-        return value
-
-    def _fault(self, path: str, message: str) -> None:
+            named = with_article(type(data).__name__)
+            message = f"{named} is not a recipe value; use a str, int, float, bool, list or dict"
+        elif type(data) is float and not math.isfinite(data):
+            message = f"{data}: numbers must be finite"
+        elif type(data) is int and abs(data) >= 10**dialect.LONGEST_NUMBER:
+            message = f"a number with more than {dialect.LONGEST_NUMBER} digits"
+        elif type(data) is str and _UNSTORABLE.search(data):
+            message = _NO_CHARACTER
+        else:
+            value: Scalar = data
+            return value
         self.faults.append(Fault(self._place, path, message))
+        return None

@@ -112,15 +112,13 @@ class RecipeRow:
         if noted.startswith("default"):
             return Origin(None, self.sentence)
         kind = KIND.match(STACK.sub("model", node.path))
-        return Origin(
-            node.place,
-            self.sentence,
-            kind[1] if kind else "",
-            _source(self.path, node.path),
-            STACK.match(self.path) is not None and STACK.match(node.path) is None,
-            _written(node.plain(), self.plain()),
-            noted,
+        inherited = STACK.match(self.path) is not None and STACK.match(node.path) is None
+        text, value = node.plain(), self.plain()
+        written = (
+            "" if text == value or isinstance(value, dict | list) or isinstance(text, dict | list) else inline(text)
         )
+        source = _source(self.path, node.path)
+        return Origin(node.place, self.sentence, kind[1] if kind else "", source, inherited, written, noted)
 
 
 @dataclass(frozen=True)
@@ -159,52 +157,39 @@ class Origin:
 
     def words(self) -> str:
         """Format in full: `base recipe gpt2 (gpt2.yaml:13:40)`, `the command line (--set model.num_layers=4)`."""
-        text = self._setter()
+        kind = [f"kind '{self.kind}' of the pattern"] if self.kind else []
+        if self.place is None:
+            text = self.short()
+        elif self.noted:
+            text = f"{self.noted} (noted at {self.place})"
+        elif self.by == "Python":
+            text = ", ".join([*kind, "Python"])
+        elif self.by == "command line":
+            text = ", ".join([f"the command line ({one_line(str(self.place))})", *kind])
+        else:
+            via = re.sub(r"\bbase (?=\S)", "base recipe ", one_line(self.place.via))
+            source = ", ".join([*kind, *([via] if via else [])])
+            text = f"{source} ({self.place})" if source else str(self.place)
         if self.source:
             text = f"derived from {self.source}: {text}"
         elif self.inherited:
             text += ", in model for both stacks"
         return f"{text}, written as {self.written}" if self.written else text
 
-    def _setter(self) -> str:
-        if self.place is None:
-            return self.short()
-        if self.noted:
-            return f"{self.noted} (noted at {self.place})"
-        kind = f"kind '{self.kind}' of the pattern" if self.kind else ""
-        if self.by == "Python":
-            return f"{kind}, Python" if kind else "Python"
-        if self.by == "command line":
-            return f"the command line ({one_line(str(self.place))})" + (f", {kind}" if kind else "")
-        via = re.sub(r"\bbase (?=\S)", "base recipe ", one_line(self.place.via))
-        source = ", ".join(word for word in (kind, via) if word)
-        return f"{source} ({self.place})" if source else str(self.place)
-
 
 def _source(path: str, written: str) -> str:
     """Return the key that a value at `path` is derived from: the prefix of `written` that differs, or ""."""
-    own, source_path = (_bare(text).split(".") for text in (path, written))
-    if own == source_path:
+    # kinds become `model.layer`, stacks become `model`, and indices are removed
+    bare = [re.sub(r"\[\d+\]", "", STACK.sub("model", text)) for text in (path, written)]
+    own, other = (re.sub(r"^model\.layers\.\w+(?=\.|$)", "model.layer", text).split(".") for text in bare)
+    if own == other:
         return ""
     tail = 0
-    while tail < min(len(own), len(source_path)) - 1 and own[-1 - tail] == source_path[-1 - tail]:
+    while tail < min(len(own), len(other)) - 1 and own[-1 - tail] == other[-1 - tail]:
         tail += 1
     keys = written.split(".")
     source = ".".join(keys[: len(keys) - tail])
     return ".".join(keys[: len(keys) - tail + 1]) if is_section(source) else source  # model.layer.norm, not model.layer
-
-
-def _bare(path: str) -> str:
-    """Normalize `path`: kinds become `model.layer`, stacks become `model`, and indices are removed."""
-    path = re.sub(r"\[\d+\]", "", STACK.sub("model", path))
-    return re.sub(r"^model\.layers\.\w+(?=\.|$)", "model.layer", path)
-
-
-def _written(text: Any, value: Any) -> str:
-    """Return the source text if it differs from the value, such as `tokenizer` for 4000, or a relative path."""
-    if text == value or isinstance(value, dict | list) or isinstance(text, dict | list):
-        return ""
-    return inline(text)
 
 
 def one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -83,9 +83,10 @@ class RecipeTable:
         nodes = {name: node for name, node in keys.items() if name in STACK and name not in OF_LAYERS} | text.written
         if "pattern" in keys:
             nodes.setdefault("num_layers", keys["pattern"])
-        held = _held(keys.get("position"), plan.max_length) if node_at(keys, "max_length") is None else None
-        if held is not None:
-            nodes["max_length"] = held
+        if node_at(keys, "max_length") is None:  # a position that holds as many tokens sets the length
+            lengths = [node_at(mapping(item), "max_length") for item in items(keys.get("position"))]
+            held = [node for node in lengths if node is not None and node.value == plan.max_length]
+            nodes |= {"max_length": held[0]} if held else {}
         layers = [self._layer_node(plan.side, plan.order.index(kind), layer) for kind, layer in enumerate(plan.layers)]
         if not names:
             return nodes | {"layer": layers[0]}
@@ -251,21 +252,18 @@ class RecipeTable:
         near = _nearest_key(path, list(self._known()))
         return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
 
-    def _known(self) -> Iterator[str]:
-        """Yield the keys of the recipe as users write them."""
-        yield from TOP
-        for key in self.sections:
-            yield from _with_parents(self._section(key).leaves())
-        for row in self._whole(list(self.plans), "model"):
-            of_side = f"model.{row.side}." if row.side and len(self.plans) > 1 else "model."
-            for path in _with_parents(row.leaves()):
-                yield from dict.fromkeys([path.replace("model.", of_side, 1), path])
-
-
-def _with_parents(leaves: Iterable[RecipeRow]) -> dict[str, None]:
-    """Return the paths of rows and of the mappings and lists that they are in, each once."""
-    paths = (path for leaf in leaves for path in accumulate(leaf.path.split("."), "{}.{}".format))
-    return dict.fromkeys(one for path in paths for one in (re.sub(r"\[\d+\]$", "", path), path))
+    def _known(self) -> dict[str, None]:
+        """Return the keys of the recipe as users write them, and the mappings and lists that they are in."""
+        rows = [self._section(key) for key in self.sections] + self._whole(list(self.plans), "model")
+        known: dict[str, None] = dict.fromkeys(TOP)
+        for row in rows:
+            for leaf in row.leaves():
+                for path in accumulate(leaf.path.split("."), "{}.{}".format):
+                    for one in (re.sub(r"\[\d+\]$", "", path), path):
+                        if row.side and len(self.plans) > 1:
+                            known[one.replace("model.", f"model.{row.side}.", 1)] = None
+                        known[one] = None
+        return known
 
 
 def _nearest_key(path: str, known: Sequence[str]) -> str | None:
@@ -280,9 +278,3 @@ def _nearest_key(path: str, known: Sequence[str]) -> str | None:
 
 def _dotted(steps: Sequence[str]) -> str:
     return ".".join(steps).replace(".[", "[")
-
-
-def _held(positions: Node | None, length: int | None) -> Node | None:
-    """Return the node of a position's `max_length` if the value equals `length`."""
-    nodes = (node_at(mapping(item), "max_length") for item in items(positions))
-    return next((node for node in nodes if node is not None and node.value == length), None)
